@@ -1,0 +1,366 @@
+"""``BNN``: a network with a likelihood, a prior and, once fitted, a posterior. The only object most users meet."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from credo.core.errors import CredoError, DataError, NetworkError, RunError, SettingError
+from credo.core.seeds import Streams, isolated, mix
+from credo.core.shell import unwrap
+from credo.core.sites import select
+from credo.data.checks import check_inputs
+from credo.data.intake import intake
+from credo.data.source import Source
+from credo.engine import files
+from credo.engine.job import Callback, Fitted, Job
+from credo.engine.method import Method, make_method
+from credo.engine.model import Model
+from credo.engine.outputs import sampled_outputs
+from credo.engine.run import CONFIG, FORMAT, HISTORY, POSTERIOR, Run, replace_directory, write_atomic, write_json, write_tensors
+from credo.likelihoods.base import Likelihood, get
+from credo.posteriors import Mixture, Params, Posterior, PosteriorPrior, Samples, kl, prior_of
+from credo.posteriors.kl import Factorised
+from credo.predictive import Predictive, evaluate
+from credo.priors import Flat, Prior, as_prior, default_prior, from_config
+
+
+class BNN:
+    """A network, what its outputs mean, and what is known about its weights.
+
+    ``net``: any ``nn.Module``; it is read, never changed. ``likelihood``: a registry name or a ``credo.likelihoods`` object.
+    ``prior``: a torch distribution, a credo prior, a posterior, or a dict pattern -> prior. ``random``: "all", "weights",
+    "last", name patterns, or module types; the rest are point estimates. ``output``: which entry of a dict-like network
+    output the likelihood sees.
+    """
+
+    def __init__(
+        self, net: nn.Module, likelihood: str | Likelihood = "categorical", prior: Any = None, random: Any = "all", output: str | int | None = None
+    ) -> None:
+        self.net = unwrap(net)
+        self.prior: Prior = _prior(prior)
+        self.likelihood = copy.deepcopy(get(likelihood))
+        self.random, self.point = select(self.net, random)
+        self.output = output
+        self.method: Method | None = None
+        self.history: list[dict[str, Any]] = []
+        self._fitted: Fitted | None = None
+        self._model: Model | None = None
+        self._initial = copy.deepcopy(self.likelihood)
+
+    @property
+    def posterior(self) -> Posterior:
+        """The fitted posterior."""
+        return self._result().posterior
+
+    def _result(self) -> Fitted:
+        if self._fitted is None:
+            raise CredoError("This BNN has no posterior yet; call fit(data) or load one with credo.load.")
+        return self._fitted
+
+    def _make_model(self, device: torch.device | str | None, prior: Prior) -> Model:
+        where = torch.device(device) if device is not None else next(iter(self.random.values())).device
+        return Model(self.net, self.likelihood.to(where), prior, self.random, self.point, where, self.output)
+
+    @property
+    def model(self) -> Model:
+        """Network, likelihood, prior and selection as methods see them."""
+        if self._model is None:
+            self._model = self._make_model(None, self.prior)
+        return self._model
+
+    def fit(
+        self,
+        data: Any,
+        method: str | Method = "vi",
+        *,
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        lr: float | None = None,
+        num_data: int | None = None,
+        validation: Any = None,
+        seed: int = 0,
+        device: torch.device | str | None = None,
+        run: str | os.PathLike[str] | None = None,
+        progress: bool = True,
+        callbacks: Sequence[Callback] = (),
+        **settings: Any,
+    ) -> Self:
+        """Turn data into a posterior with a method of the registry and its settings.
+
+        ``data``: (x, y) of tensors, arrays or DataFrames, a Dataset, or a DataLoader. ``run``: a directory to write to and
+        to resume from. ``validation``: data whose predictive nll is added to the history after every epoch. A callback gets each
+        row of the history and ends the fit by returning True.
+        """
+        chosen = make_method(method, settings)
+        self.likelihood = copy.deepcopy(self._initial)
+        return self._fit(data, chosen, self.prior, epochs, batch_size, lr, num_data, validation, seed, device, run, progress, callbacks)
+
+    def _fit(
+        self, data: Any, method: Method, prior: Prior, epochs: int | None, batch_size: int | None, lr: float | None, num_data: int | None,
+        validation: Any, seed: int, device: Any, run: Any, progress: bool, callbacks: Sequence[Callback],
+    ) -> Self:  # fmt: skip
+        dtype = next((s.dtype for s in self.random.values() if s.dtype.is_floating_point), None)
+        source = intake(data, num_data=num_data, dtype=dtype)
+        model = self._make_model(device, prior)
+        self._check(model, source)
+        directory = None if run is None else Run(run)
+        size = batch_size if batch_size is not None else method.batch_size
+        job = Job(
+            source=source,
+            epochs=_positive("epochs", epochs, method.epochs),
+            batch_size=None if size is None or size >= source.num_data else _positive("batch_size", size, 1),
+            lr=_positive("lr", lr, method.lr),
+            seed=seed,
+            run=directory,
+            progress=progress,
+            callbacks=callbacks,
+            validate=None if validation is None else self._validator(model, intake(validation, dtype=dtype)),
+        )
+        config = self._config(model, method, job)
+        if directory is not None:
+            directory.begin(config)
+            if (directory.config() or {}).get("complete"):
+                return self._adopt(Path(directory.path), model, method)
+        fitted = method.fit(model, job)
+        self._fitted, self._model, self.method, self.history = fitted, model, method, job.history
+        self.prior = prior if not isinstance(prior, PosteriorPrior) else self.prior
+        fitted.posterior.requires_grad_(False)
+        if directory is not None:
+            directory.finish(files.pack(fitted, model.likelihood), config | files.describe(model, fitted.posterior))
+        return self
+
+    def _config(self, model: Model, method: Method, job: Job) -> dict[str, Any]:
+        fit = {"epochs": job.epochs, "batch_size": job.batch_size, "lr": job.lr, "seed": job.seed, "num_data": job.source.num_data}
+        return files.describe(model) | {"method": method.name, "settings": method.settings(), "fit": fit}
+
+    def _adopt(self, path: Path, model: Model, method: Method) -> Self:
+        """Take over the result of a finished run."""
+        _, fitted, likelihood = files.unpack(path)
+        self.likelihood.load_state_dict(likelihood.state_dict())
+        fitted.posterior.to(model.device).requires_grad_(False)
+        self._fitted = Fitted(fitted.posterior, {n: b.to(model.device) for n, b in fitted.buffers.items()})
+        self._model, self.method, self.history = model, method, Run(path).history()
+        return self
+
+    def _check(self, model: Model, source: Source) -> None:
+        """One forward pass of two examples: shapes that do not fit are refused before training starts."""
+        y = model.likelihood.check_training_targets(source.targets())
+        outputs = self._outputs(model, [0], lambda _: {n: v.unsqueeze(0) for n, v in model.values().items()}, source.example(2), model.buffers(), 0)[0]
+        if not model.likelihood.accepts(outputs.shape[-1], y):
+            raise DataError(
+                f"The network gives {outputs.shape[-1]} outputs per example, but the {model.likelihood.name} likelihood needs "
+                f"{model.likelihood.num_outputs(y)} for these targets; change the network's last layer."
+            )
+
+    @staticmethod
+    def _outputs(model: Model, numbers: Sequence[int], realise: Any, x: Any, buffers: Mapping[str, Tensor], seed: int, **how: Any) -> tuple[Tensor, Params]:
+        try:
+            return sampled_outputs(model, realise, numbers, x, buffers, seed, **how)
+        except (RuntimeError, IndexError, ValueError, TypeError) as error:
+            if isinstance(error, torch.cuda.OutOfMemoryError):
+                raise
+            shapes = [tuple(t.shape) for t in pytree.tree_leaves(x) if isinstance(t, Tensor)]
+            raise NetworkError(f"The network cannot take inputs of shape {shapes}: {str(error).splitlines()[0]}") from error
+
+    def _validator(self, model: Model, source: Source) -> Any:
+        def score(posterior: Posterior, buffers: Mapping[str, Tensor]) -> float:
+            total = 0.0
+            for x, y in source(None, 1024):
+                numbers = posterior.numbers(16)
+                outputs, extra = self._outputs(model, numbers, lambda n: posterior.realise(n, 0), x, buffers, 0)
+                total -= float(Predictive(outputs, _with(model.likelihood, extra)).log_prob(y).sum())
+            return total / source.num_data
+
+        return score
+
+    def _draws(self, source: str, samples: int, seed: int) -> tuple[Sequence[int], Any]:
+        """Which draws, and how to make them."""
+        if samples < 1:
+            raise SettingError(f"samples={samples}; expected at least 1.")
+        if source == "posterior":
+            posterior = self.posterior
+            return posterior.numbers(samples), lambda numbers: posterior.realise(numbers, seed)
+        if source != "prior":
+            raise SettingError(f"source={source!r}; expected 'posterior' or 'prior'.")
+        model = self.model
+        fixed = self.posterior.mean() if self._fitted else model.values()
+        return range(samples), lambda numbers: _prior_draws(model, fixed, numbers, seed)
+
+    def predict(
+        self,
+        x: Any,
+        samples: int = 100,
+        seed: int = 0,
+        batch_size: int | None = None,
+        shortcut: str | None = None,
+        source: str = "posterior",
+        vectorise: bool | None = None,
+    ) -> Predictive:
+        """The predictive distribution at ``x`` from posterior draws (or prior draws: ``source="prior"``).
+
+        ``shortcut="mean"`` is one pass with E[w]. A seed fixes every draw; batching and vectorising do not change them.
+        """
+        if shortcut is not None:
+            if shortcut != "mean":
+                raise SettingError(f"shortcut={shortcut!r}; expected None or 'mean'.")
+            mean = self._mean_weights()
+            numbers, realise = [0], lambda _: {n: v.unsqueeze(0) for n, v in mean.items()}
+        else:
+            numbers, realise = self._draws(source, samples, seed)
+        outputs, extra = self._forward(numbers, realise, x, seed, batch_size, vectorise)
+        return Predictive(outputs, _with(self.model.likelihood, extra))
+
+    def functions(self, x: Any, n: int, seed: int = 0, source: str = "posterior") -> Tensor:
+        """``n`` draws of the network's function at ``x``: outputs ``(n, N, F)`` without observation noise."""
+        numbers, realise = self._draws(source, n, seed)
+        return self._forward(numbers, realise, x, seed, None, None)[0]
+
+    def _forward(self, numbers: Sequence[int], realise: Any, x: Any, seed: int, batch_size: int | None, vectorise: bool | None) -> tuple[Tensor, Params]:
+        dtype = next((s.dtype for s in self.random.values() if s.dtype.is_floating_point), None)
+        x = check_inputs(x, dtype=dtype)
+        buffers = self._fitted.buffers if self._fitted else self.model.buffers()
+        return self._outputs(self.model, numbers, realise, x, buffers, seed, batch_size=batch_size, vectorise=vectorise)
+
+    def _mean_weights(self) -> Params:
+        for family in self.posterior.members:
+            if isinstance(family, Mixture) or (isinstance(family, Samples) and (family.atoms or 0) > 1):
+                raise CredoError(f"shortcut='mean' is not meaningful for a {family.name} posterior: the mean of several modes is none of them.")
+        return self.posterior.mean()
+
+    def evaluate(self, data: Any, samples: int = 100, seed: int = 0, batch_size: int | None = None) -> dict[str, float]:
+        """Metrics on data: nll, accuracy or rmse, calibration, and more (see ``credo.metrics``)."""
+        predictive, y = self._predict_all(data, samples, seed, batch_size)
+        return evaluate(predictive, y)
+
+    def _predict_all(self, data: Any, samples: int, seed: int, batch_size: int | None = None) -> tuple[Predictive, Tensor]:
+        dtype = next((s.dtype for s in self.random.values() if s.dtype.is_floating_point), None)
+        parts = [(self.predict(x, samples, seed), y) for x, y in intake(data, dtype=dtype)(None, batch_size)]
+        outputs = torch.cat([part.outputs for part, _ in parts], 1)
+        return Predictive(outputs, parts[0][0].likelihood), torch.cat([y for _, y in parts]).to(outputs.device)
+
+    def update(self, data: Any, **fit_settings: Any) -> Self:
+        """Learn from more data: the posterior becomes the prior, and the same method runs again from where it is."""
+        if self.posterior.atoms == 1 or self.method is None:
+            raise CredoError("update needs a posterior with spread: a point estimate as prior would ignore the new data. Fit with 'vi' or 'exact'.")
+        known = ("epochs", "batch_size", "lr", "num_data", "validation", "seed", "device", "run", "progress", "callbacks")
+        given = {name: fit_settings.pop(name, None) for name in known}
+        prior = PosteriorPrior(copy.deepcopy(self.posterior))
+        settings = dict(fit_settings)
+        if "init" in {f for f in type(self.method).__dataclass_fields__} and "init" not in settings:
+            settings["init"] = {n: v.detach().clone() for n, v in self.posterior.mean().items()}
+        method = make_method(self.method, settings)
+        device = given["device"] or self.model.device
+        progress = True if given["progress"] is None else given["progress"]
+        return self._fit(
+            data, method, prior, given["epochs"], given["batch_size"], given["lr"], given["num_data"], given["validation"],
+            given["seed"] or 0, device, given["run"], progress, given["callbacks"] or (),
+        )  # fmt: skip
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a directory of JSON and safetensors, whole or not at all."""
+        fitted, model = self._result(), self.model
+        config = files.describe(model, fitted.posterior) | {"format": FORMAT, "complete": True}
+        if self.method is not None:
+            config |= {"method": self.method.name, "settings": self.method.settings()}
+        with replace_directory(path) as beside:
+            write_json(beside / CONFIG, config)
+            write_tensors(beside / POSTERIOR, files.pack(fitted, model.likelihood))
+            lines = "".join(json.dumps(row) + "\n" for row in self.history)
+            write_atomic(beside / HISTORY, lambda file: file.write_text(lines))
+
+    def objective(self, data: Any, samples: int = 100, seed: int = 0, precision: float | None = None) -> dict[str, float]:
+        """The ELBO on ``data`` in its parts, nats per data set, and as a description length in bits.
+
+        nll = -E_q[log p(D given w)] from ``samples`` draws with its standard error, kl = KL[q, p], elbo = -nll - kl. Continuous
+        targets have a length in bits only at a stated ``precision`` t: bits = -log2(t p(y)); without it bits are left out.
+        """
+        with torch.no_grad():
+            predictive, y = self._predict_all(data, samples, seed)
+            targets = predictive.likelihood.check_pair(predictive.outputs, y)
+            per_draw = -predictive.likelihood.log_prob(predictive.outputs, targets).double().sum(-1)
+            cost = self._kl(samples, seed)
+        nll, error = float(per_draw.mean()), float(per_draw.std(correction=0)) / max(len(per_draw) - 1, 1) ** 0.5
+        out = {"nll": nll, "kl": cost, "elbo": -nll - cost, "error": error}
+        if predictive.likelihood.discrete or precision is not None:
+            shift = 0.0 if precision is None else -math.log(precision) * targets.numel()
+            data_bits, weight_bits = (nll + shift) / math.log(2), cost / math.log(2)
+            out |= {"bits_data": data_bits, "bits_weights": weight_bits, "bits_total": data_bits + weight_bits}
+        return out
+
+    def _kl(self, samples: int, seed: int) -> float:
+        model, total = self.model, 0.0
+        for family in self.posterior.members:
+            if any(n in model.random or model.prior_for_point(n) for n in family.names):
+                total += float(kl(family, prior_of(family, model.prior, model.sites), Streams(seed, range(samples))))
+        return total
+
+    @property
+    def proper(self) -> bool:
+        """Whether every random parameter has a prior that integrates to one, so that evidences mean something."""
+        return not any(isinstance(self.model.prior.at(site), Flat) for site in self.random.values())
+
+
+def load(path: str | os.PathLike[str], net: nn.Module, prior: Any = None, device: torch.device | str | None = None) -> BNN:
+    """A saved model or finished run, for a network of the same structure. ``prior`` only where the run could not store its own."""
+    config, fitted, likelihood = files.unpack(Path(path))
+    own = {name: list(p.shape) for name, p in unwrap(net).named_parameters() if p.requires_grad}
+    for name, shape in config["parameters"].items():
+        if own.get(name) != shape:
+            raise RunError(f"{path} was fitted with {name!r} of shape {shape}; this network has {own.get(name, 'no such parameter')}.")
+    if prior is None:
+        prior = from_config(config["prior"]) if config["prior"] else None
+    bnn = BNN(net, likelihood, prior, config["random"], config["output"])
+    bnn._model = bnn._make_model(device, bnn.prior)
+    fitted.posterior.to(bnn._model.device).requires_grad_(False)
+    bnn._fitted = Fitted(fitted.posterior, {n: b.to(bnn._model.device) for n, b in fitted.buffers.items()})
+    bnn.history = Run(path).history()
+    if "method" in config:
+        restorable = {k: v for k, v in config["settings"].items() if not (isinstance(v, str) and v.startswith("<"))}
+        bnn.method = make_method(config["method"], restorable)
+    return bnn
+
+
+def _prior(spec: Any) -> Prior:
+    if spec is None:
+        return default_prior()
+    return PosteriorPrior(copy.deepcopy(spec)) if isinstance(spec, Posterior) else as_prior(spec)
+
+
+def _with(likelihood: Likelihood, drawn: Params) -> Likelihood:
+    """The likelihood with drawn parameters ``(S, ...)`` in place of its own, shaped against outputs ``(S, N, F)``."""
+    if not drawn:
+        return likelihood
+    other = likelihood.frozen()
+    for name, value in drawn.items():
+        other._parameters.pop(name, None)
+        other._buffers[name] = value.reshape(len(value), 1, -1)
+    return other
+
+
+def _prior_draws(model: Model, fixed: Params, numbers: Sequence[int], seed: int) -> Params:
+    """Stacked draws of the random parameters from the prior, one stream per draw; the rest as they are."""
+    prior = Factorised({n: model.prior.at(s) for n, s in model.sites.items() if n in model.random}, {n: s.shape for n, s in model.random.items()})
+    rows = []
+    for number in numbers:
+        with isolated(mix(seed, number, "prior"), model.device):
+            rows.append(prior.sample(1, fixed))
+    drawn = {n: torch.cat([row[n] for row in rows]) for n in model.random}
+    return drawn | {n: fixed[n].expand(len(numbers), *fixed[n].shape) for n in model.point}
+
+
+def _positive(name: str, value: Any, default: Any) -> Any:
+    value = default if value is None else value
+    whole = isinstance(default, int) and not isinstance(default, bool)
+    if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)) or not value > 0:
+        raise SettingError(f"{name}={value!r} is not valid; expected a {'whole ' if whole else ''}number above 0.")
+    return value

@@ -1,0 +1,5 @@
+"""``python -m credo.cli``."""
+
+from credo.cli.app import main
+
+main()

@@ -1,0 +1,39 @@
+"""The commands, one file each, under one name."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from credo.cli.demo import demo
+from credo.cli.evaluate import evaluate
+from credo.cli.fit import fit
+from credo.cli.methods import methods
+from credo.cli.predict import predict
+
+app = typer.Typer(name="credo", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+for command in (demo, fit, predict, evaluate, methods):
+    app.command()(command)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"credo {version('credo')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """Bayesian deep learning: fit a posterior to any network, and predict with uncertainty."""
+
+
+def main() -> None:
+    """The entry point of the ``credo`` command."""
+    app()

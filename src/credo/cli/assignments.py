@@ -1,0 +1,74 @@
+"""``--set name=value``: text from the command line, read as the kind its setting declares."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from credo.core.errors import SettingError, nearest
+
+_TRUE, _FALSE = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
+
+
+def parse_assignments(pairs: Iterable[str], rows: list[dict[str, Any]], owner: str) -> dict[str, Any]:
+    """``{"name": value}`` of texts ``name=value``; ``rows`` are the settings as ``core.settings.describe`` gives them.
+
+    Refuses text without ``=``, a name given twice, a name the owner does not have (naming the nearest), and a value
+    that is not of the setting's kind.
+    """
+    known = {row["name"]: row for row in rows}
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        name, mark, text = pair.partition("=")
+        name = name.strip()
+        if not mark or not name:
+            raise SettingError(f"--set {pair!r} is not of the form name=value, such as --set {next(iter(known), 'name')}=1.")
+        if name not in known:
+            raise SettingError(f"{owner} has no setting {name!r}.{nearest(name, known)}")
+        if name in values:
+            raise SettingError(f"--set {name} is given twice; give it once.")
+        values[name] = _read(name, text.strip(), known[name], owner)
+    return values
+
+
+def parse_sizes(text: str, flag: str) -> tuple[int, ...]:
+    """``"50,50"`` as ``(50, 50)``; an empty text is no layer at all."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise SettingError(
+            f"{flag} {text!r} is not valid; expected whole numbers above 0 with commas between them, such as 50,50."
+        )
+    return tuple(map(int, parts))
+
+
+def _read(name: str, text: str, row: dict[str, Any], owner: str) -> Any:
+    if text.lower() in ("none", "null") and row["default"] is None:
+        return None
+    kind = row["kind"]
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    for reader in (_READERS[k] for k in _ORDER if k in kinds):
+        try:
+            return reader(text)
+        except ValueError:
+            continue
+    if any(k not in _READERS for k in kinds):
+        return _json_or_text(text)
+    raise SettingError(f"{owner}: {name}={text!r} is not valid; expected {row['range']}.")
+
+
+def _bool(text: str) -> bool:
+    if text.lower() in _TRUE | _FALSE:
+        return text.lower() in _TRUE
+    raise ValueError(text)
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+_READERS: dict[Any, Callable[[str], Any]] = {int: int, float: float, bool: _bool, str: str}
+_ORDER = (bool, int, float, str)  # the narrowest kind that takes the text wins

@@ -1,0 +1,60 @@
+"""``credo demo``: five ways to fit one network on two data sets that are always there, as tables and as a page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from credo.cli.guard import guarded, is_terminal, say
+
+
+@guarded
+def demo(
+    out: Annotated[Path, typer.Option(help="Directory for the report.")] = Path("credo-demo"),
+    fast: Annotated[bool, typer.Option("--fast", help="A tenth of the training, to see that everything runs.")] = False,
+) -> None:
+    """Compare point estimates and variational posteriors on embedded data, and write a report."""
+    from credo.cli.demo_tasks import ENTRIES, diabetes, digits
+    from credo.report import write
+
+    with _reporting(2 * len(ENTRIES)) as report:
+        tasks = [digits(fast, report), diabetes(fast, report)]
+    for task in tasks:
+        _print(task)
+    hurried = " Trained for a tenth of the usual time." if fast else ""
+    subtitle = f"The same network fitted as a point estimate and with a posterior.{hurried}"
+    path = write({"title": "credo demo", "subtitle": subtitle, "tasks": tasks}, out / "report.html")
+    typer.echo(f"Report: {path}")
+
+
+def _print(task: dict[str, Any]) -> None:
+    from credo.cli.printing import print_table
+    from credo.report.html import format_value
+
+    columns = task["columns"]
+    rows = [[row["method"], *(format_value(row[c["key"]], c["digits"]) for c in columns)] for row in task["rows"]]
+    print_table(task["title"], ["method", *(c["label"] for c in columns)], rows)
+
+
+@contextmanager
+def _reporting(total: int) -> Iterator[Callable[[str], None]]:
+    """A progress bar where someone is watching, plain lines where not."""
+    if not is_terminal():
+        yield say
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        work = bar.add_task("demo", total=total)
+        begun = [0]
+
+        def advance(text: str) -> None:
+            bar.update(work, completed=begun[0], description=text)
+            begun[0] += 1
+
+        yield advance

@@ -1,0 +1,102 @@
+"""``credo fit``: a table in, a run directory out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from credo.cli.assignments import parse_assignments, parse_sizes
+from credo.cli.guard import guarded, is_terminal, say
+from credo.cli.run_files import TABLE, RunFiles, discard
+from credo.core.errors import CredoError, RunError, SettingError
+
+
+@guarded
+def fit(
+    data: Annotated[Path, typer.Argument(help="Table to learn from: .csv, .tsv or .parquet.", show_default=False)],
+    target: Annotated[str, typer.Option(help="Column to predict.", show_default=False)],
+    method: Annotated[str, typer.Option(help="Method that fits the posterior; see credo methods.")] = "vi",
+    task: Annotated[str | None, typer.Option(help="classification or regression; read off the target if not given.")] = None,
+    out: Annotated[Path, typer.Option(help="Run directory to write.")] = Path("run"),
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
+    hidden: Annotated[str, typer.Option(help="Sizes of the hidden layers, with commas between them.")] = "50,50",
+    epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the data; the method's default if not given.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Rows per step; the method's default if not given.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate; the method's default if not given.")] = None,
+    validation: Annotated[float | None, typer.Option(help="Share of the rows held out to watch training, such as 0.1.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of every random choice.")] = 0,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of the method; repeat for more.")
+    ] = None,
+) -> None:
+    """Fit a network with a posterior to a table and write a run directory."""
+    from credo.core.settings import describe
+    from credo.data.table import read_table
+    from credo.methods import make_method, methods
+
+    settings = parse_assignments(set_ or [], describe(methods[method]), f"Method {method!r}")
+    make_method(method, settings)
+    if validation is not None and not 0.0 < validation < 1.0:
+        raise SettingError(f"--validation {validation} is not valid; expected a share above 0 and below 1, such as 0.1.")
+    sizes = parse_sizes(hidden, "--hidden")
+    existed = _check_directory(out, resume)
+    frame = read_table(data)
+    files = _describe(frame, target, task, sizes)
+    if resume and (out / TABLE).is_file():
+        _check_same(files, RunFiles.read(out), out)
+    pair = files.schema.encode(frame), files.schema.encode_target(frame)
+    options: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "lr": lr, "validation": validation}
+    _train(files, pair, out, existed, resume, method=method, seed=seed, **options, **settings)
+    say(f"{out}: {method} on {len(frame)} rows, {files.schema.target.task} of {target!r}. Next: credo predict {out} NEW.csv")
+
+
+def _describe(frame: Any, target: str, task: str | None, sizes: tuple[int, ...]) -> RunFiles:
+    from credo.data.table import TableSchema
+
+    schema = TableSchema.fit(frame, target, task)
+    args = {"in_features": schema.num_features, "hidden": list(sizes), "out_features": schema.target.outputs}
+    return RunFiles(schema, {"name": "mlp", "args": args})
+
+
+def _train(files: RunFiles, pair: tuple[Any, Any], out: Path, existed: bool, resume: bool, **options: Any) -> None:
+    import credo
+
+    bnn = credo.BNN(files.build(options["seed"]), files.schema.target.likelihood)
+
+    def describe_run(_row: dict[str, Any]) -> None:
+        # The run takes only a directory of its own, so our files join it once it has one.
+        if not (out / TABLE).is_file():
+            files.write(out)
+
+    try:
+        bnn.fit(pair, run=out, progress=is_terminal(), callbacks=(describe_run,), **options)
+        files.write(out)
+    except (CredoError, OSError):
+        if not resume:
+            discard(out, existed=existed)
+        raise
+
+
+def _check_directory(out: Path, resume: bool) -> bool:
+    """Whether the directory was there; a used one is only continued when that was asked for."""
+    from credo.engine.run import CONFIG
+
+    if out.is_file():
+        raise RunError(f"--out {out} is a file; expected a directory to write the run into.")
+    if resume and not (out / CONFIG).is_file():
+        raise RunError(f"{out} holds no run to resume; leave out --resume to start one there.")
+    if not resume and out.is_dir() and any(out.iterdir()):
+        raise RunError(f"{out} is not empty; pass --resume to continue the run in it, or choose another directory with --out.")
+    return out.is_dir()
+
+
+def _check_same(now: RunFiles, before: RunFiles, out: Path) -> None:
+    if now.schema != before.schema:
+        raise RunError(f"{out} was fitted to another table or target; resume with the same data, or choose another --out.")
+    if now.network != before.network:
+        raise RunError(
+            f"{out} holds a network with hidden layers {before.network['args'].get('hidden')}, not {now.network['args']['hidden']}; "
+            "resume with the same --hidden."
+        )

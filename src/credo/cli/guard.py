@@ -1,0 +1,60 @@
+"""Errors at the command line: the user's are one line and exit code 2, ours a traceback and exit code 1."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import typer
+
+from credo.core.errors import CredoError
+
+# Conditions of the user's machine that no code of ours can mend.
+_OUTSIDE = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}
+
+
+def guarded(command: Callable[..., None]) -> Callable[..., None]:
+    """Run a command so that a ``CredoError`` or a full disk ends in ``credo: <message>`` on stderr and exit code 2."""
+
+    @functools.wraps(command)
+    def run(*args: Any, **kwargs: Any) -> None:
+        try:
+            command(*args, **kwargs)
+        except CredoError as error:
+            _refuse(str(error))
+        except OSError as error:
+            if error.errno not in _OUTSIDE:
+                _defect(error)
+            where = f" ({error.filename})" if error.filename else ""
+            _refuse(f"{error.strerror}{where}; free space or choose another place with --out.")
+        except (typer.Exit, typer.Abort):
+            raise
+        except Exception as error:  # noqa: BLE001 - the last resort: whatever it is, it is ours
+            _defect(error)
+
+    return run
+
+
+def say(message: str) -> None:
+    """A line on stderr, so that stdout stays clean for results."""
+    typer.echo(message, err=True)
+
+
+def is_terminal() -> bool:
+    """Whether someone is watching stderr, so that progress is worth drawing."""
+    return sys.stderr.isatty()
+
+
+def _refuse(message: str) -> None:
+    say(f"credo: {' '.join(message.split())}")
+    raise typer.Exit(2)
+
+
+def _defect(error: BaseException) -> None:
+    say("".join(traceback.format_exception(error)))
+    say(f"credo: this is a defect in credo, not in your input ({type(error).__name__}: {error}).")
+    raise typer.Exit(1)

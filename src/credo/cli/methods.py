@@ -1,0 +1,34 @@
+"""``credo methods``: what exists, and what one method takes."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Annotated
+
+import typer
+
+from credo.cli.guard import guarded
+
+
+@guarded
+def methods(
+    name: Annotated[str | None, typer.Argument(help="A method, to see its settings and reference.", show_default=False)] = None,
+) -> None:
+    """List the methods, or the settings and the reference of one."""
+    from credo.cli.printing import print_table
+    from credo.core.settings import describe
+    from credo.methods import methods as registry
+
+    if name is None:
+        print_table("Methods", ["method", "what it is"], [[key, kind.summary] for key, kind in registry.items()])
+        typer.echo("credo methods NAME shows the settings and the reference of one.")
+        return
+    kind = registry[name]
+    typer.echo(f"{name}: {kind.summary}\n")
+    about = inspect.getdoc(inspect.getmodule(kind))
+    if about:
+        typer.echo(f"{about}\n")
+    typer.echo(f"Reference: {kind.reference}")
+    typer.echo(f"Defaults: --epochs {kind.epochs} --batch-size {kind.batch_size} --lr {kind.lr:g}\n")
+    rows = [[row["name"], repr(row["default"]), row["range"], row["help"]] for row in describe(kind)]
+    print_table("Settings (--set name=value)", ["name", "default", "values", "meaning"], rows)

@@ -1,0 +1,71 @@
+"""What the command line keeps in a run directory beside the posterior: the table's schema and the network's description."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from credo.core.errors import RunError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from credo.data.table import TableSchema
+
+TABLE, NETWORK = "table.json", "network.json"
+
+
+@final
+@dataclass(frozen=True)
+class RunFiles:
+    """The schema and the network description ``{"name", "args"}`` of a run on a table."""
+
+    schema: TableSchema
+    network: dict[str, Any]
+
+    def build(self, seed: int = 0) -> nn.Module:
+        """The network, initialised from ``seed``; the global random state is left as found."""
+        import torch
+
+        from credo import nets
+
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return nets.build(self.network["name"], **self.network["args"])
+
+    def write(self, run: Path) -> None:
+        """Both files, each written beside its place and renamed."""
+        from credo.engine.run import write_atomic, write_json
+
+        write_atomic(run / TABLE, lambda beside: beside.write_text(self.schema.to_json() + "\n"))
+        write_json(run / NETWORK, self.network)
+
+    @staticmethod
+    def read(run: Path) -> RunFiles:
+        """The files of a run; refuses a directory that ``credo fit`` did not write."""
+        from credo.data.table import TableSchema
+        from credo.engine.run import read_json
+
+        missing = [name for name in (TABLE, NETWORK) if not (run / name).is_file()]
+        if missing:
+            what = "does not exist" if not run.exists() else f"has no {missing[0]}"
+            raise RunError(f"{run} {what}; expected a run directory written by credo fit.")
+        network = read_json(run / NETWORK)
+        if not isinstance(network, dict) or not isinstance(network.get("name"), str) or not isinstance(network.get("args"), dict):
+            raise RunError(f"{run / NETWORK} is not the description of a network; fit the run again.")
+        return RunFiles(TableSchema.from_json((run / TABLE).read_text()), network)
+
+
+def discard(run: Path, *, existed: bool) -> None:
+    """Remove what a failed fit wrote into a directory that was new or empty, unless there is a checkpoint to resume from."""
+    from credo.engine.run import CHECKPOINT, POSTERIOR
+
+    if not run.is_dir() or any((run / name).exists() for name in (CHECKPOINT, POSTERIOR)):
+        return
+    if not existed:
+        shutil.rmtree(run)
+        return
+    for path in run.iterdir():
+        path.unlink()

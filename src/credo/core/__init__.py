@@ -1,0 +1,1 @@
+"""Errors, registry, settings, seeds, parameter selection, shells: what everything else stands on."""

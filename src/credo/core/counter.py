@@ -1,0 +1,54 @@
+"""Counter-based normal numbers on a GPU: any number of streams in one launch.
+
+Torch's CUDA generator fills one stream per launch; a hundred posterior draws would be hundreds of launches. Philox is a
+pure function of (seed, position), so one Triton kernel can fill all streams at once, each as if it were alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+
+def counter_normal(seeds: Sequence[int], shape: Sequence[int], device: torch.device) -> Tensor | None:
+    """Standard normal ``(len(seeds), *shape)`` in float32, row i from ``seeds[i]`` alone; None where Triton is missing."""
+    fill = _kernel()
+    if fill is None:
+        return None
+    count = math.prod(shape)
+    out = torch.empty(len(seeds), count, device=device)
+    keys = torch.tensor(list(seeds), dtype=torch.int64).to(device, non_blocking=True)
+    with torch.cuda.device(device):
+        fill(out, keys, count)
+    return out.reshape(len(seeds), *shape)
+
+
+@functools.cache
+def _kernel() -> Callable[[Tensor, Tensor, int], None] | None:
+    try:
+        import triton
+        import triton.language as tl
+    except ImportError:
+        return None
+
+    @triton.jit
+    def normal_rows(out, keys, count, BLOCK: tl.constexpr):  # pragma: no cover, runs on the GPU
+        row = tl.program_id(1).to(tl.int64)
+        position = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        a, b, c, d = tl.randn4x(tl.load(keys + row), position)
+        start = out + row * count
+        tl.store(start + position * 4, a, mask=position * 4 < count)
+        tl.store(start + position * 4 + 1, b, mask=position * 4 + 1 < count)
+        tl.store(start + position * 4 + 2, c, mask=position * 4 + 2 < count)
+        tl.store(start + position * 4 + 3, d, mask=position * 4 + 3 < count)
+
+    def fill(out: Tensor, keys: Tensor, count: int) -> None:
+        block = 256
+        grid = (triton.cdiv(count, 4 * block), keys.numel())
+        normal_rows[grid](out, keys, count, BLOCK=block)
+
+    return fill

@@ -1,0 +1,132 @@
+"""Random numbers that leave the global state as found.
+
+Two sources, one interface. :class:`Streams` draws from explicit generators, one stream per (seed, sample, key),
+so that any draw can be made again by itself: a loop over samples, chunks of them, or all at once give the same
+numbers. :class:`Ambient` draws from torch's global generator inside :func:`isolated`, which is what noise inside a
+training step needs (checkpointed layers replay it, CUDA graphs capture it).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from torch import Tensor
+
+from credo.core.counter import counter_normal
+
+_LOCK = threading.RLock()
+_CHUNK = 1 << 17  # numbers per CPU stream: long enough to hide the seeding, short enough to share between cores
+_POOL: list[ThreadPoolExecutor] = []
+
+
+def mix(*parts: object) -> int:
+    """A 63-bit seed from any values, the same on every machine: unlike ``hash`` it does not depend on the process."""
+    digest = hashlib.blake2b("\x1f".join(map(repr, parts)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def generator(*parts: object, device: torch.device | str = "cpu") -> torch.Generator:
+    """A fresh generator seeded by ``mix(*parts)``."""
+    return torch.Generator(device=device).manual_seed(mix(*parts))
+
+
+@contextmanager
+def isolated(seed: int, device: torch.device | str = "cpu") -> Iterator[None]:
+    """Seed the global generators of the CPU and of ``device`` for the block, then put them back."""
+    device = torch.device(device)
+    with _LOCK, torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.default_generator.manual_seed(seed)
+        if device.type == "cuda":
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        yield
+
+
+class Noise(ABC):
+    """Noise of a shape, with ``lead`` axes in front: one entry per posterior sample drawn together."""
+
+    lead: tuple[int, ...]
+
+    @abstractmethod
+    def normal(self, key: str, shape: Sequence[int], like: Tensor) -> Tensor:
+        """Standard normal ``(*lead, *shape)`` with the dtype and device of ``like``."""
+
+    @abstractmethod
+    def uniform(self, key: str, shape: Sequence[int], like: Tensor) -> Tensor:
+        """Uniform on [0, 1) ``(*lead, *shape)``."""
+
+    def sign(self, key: str, shape: Sequence[int], like: Tensor) -> Tensor:
+        """Fair signs, +1 or -1."""
+        return (self.uniform(key, shape, like) < 0.5).to(like.dtype) * 2 - 1
+
+
+class Ambient(Noise):
+    """torch's global generator; use inside :func:`isolated`."""
+
+    def __init__(self, lead: tuple[int, ...] = ()) -> None:
+        self.lead = lead
+
+    def normal(self, key: str, shape: Sequence[int], like: Tensor) -> Tensor:
+        """Standard normal from the global generator; ``key`` is not used."""
+        return torch.randn(*self.lead, *shape, dtype=like.dtype, device=like.device)
+
+    def uniform(self, key: str, shape: Sequence[int], like: Tensor) -> Tensor:
+        """Uniform from the global generator; ``key`` is not used."""
+        return torch.rand(*self.lead, *shape, dtype=like.dtype, device=like.device)
+
+
+class Streams(Noise):
+    """One stream per (seed, sample, key); samples are numbered, so ``Streams(0, [7])`` repeats draw 7 of seed 0."""
+
+    def __init__(self, seed: int, samples: Sequence[int] | None = None) -> None:
+        self.seed = seed
+        self.samples = (0,) if samples is None else tuple(samples)
+        self.lead = () if samples is None else (len(self.samples),)
+
+    def normal(self, key: str, shape: Sequence[int], like: Tensor) -> Tensor:
+        """Standard normal from this key's streams."""
+        if like.is_cuda and like.dtype == torch.float32:
+            seeds = [mix(self.seed, s, key) for s in self.samples]
+            out = counter_normal(seeds, shape, like.device)
+            if out is not None:
+                return out.reshape(*self.lead, *shape)
+        return self._fill("normal_", key, shape, like)
+
+    def uniform(self, key: str, shape: Sequence[int], like: Tensor) -> Tensor:
+        """Uniform from this key's streams."""
+        return self._fill("uniform_", key, shape, like)
+
+    def index(self, key: str, count: int) -> list[int]:
+        """One number below ``count`` per sample."""
+        return [int(torch.randint(count, (), generator=generator(self.seed, s, key))) for s in self.samples]
+
+    def _fill(self, kind: str, key: str, shape: Sequence[int], like: Tensor) -> Tensor:
+        out = torch.empty(*self.lead, *shape, dtype=like.dtype, device=like.device)
+        jobs = []
+        for row, sample in zip(out.reshape(len(self.samples), -1), self.samples, strict=True):
+            for part, piece in enumerate(row.split(_CHUNK)):
+                jobs.append((piece, mix(self.seed, sample, key, part)))
+
+        def fill(job: tuple[Tensor, int]) -> None:
+            piece, seed = job
+            getattr(piece, kind)(generator=torch.Generator(device=piece.device).manual_seed(seed))
+
+        if out.device.type == "cpu" and len(jobs) > 1 and torch.get_num_threads() > 1:
+            list(_pool().map(fill, jobs))
+        else:
+            for job in jobs:
+                fill(job)
+        return out
+
+
+def _pool() -> ThreadPoolExecutor:
+    with _LOCK:
+        if not _POOL:
+            _POOL.append(ThreadPoolExecutor(torch.get_num_threads(), thread_name_prefix="credo-noise"))
+    return _POOL[0]

@@ -1,0 +1,98 @@
+"""Settings are frozen dataclasses; the metadata of a field drives validation, CLI flags and docs.
+
+    @dataclass(frozen=True)
+    class Config:
+        lr: float = setting(1e-3, "Learning rate.", gt=0.0)
+        estimator: str = setting("local", "How noise enters.", choices=("local", "weights"))
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import MISSING, Field, field, fields
+from typing import Any
+
+from credo.core.errors import SettingError, nearest
+
+
+def setting(
+    default: Any,
+    help: str,
+    *,
+    gt: float | None = None,
+    ge: float | None = None,
+    le: float | None = None,
+    choices: tuple[Any, ...] | None = None,
+    kind: type | tuple[type, ...] | None = None,
+) -> Any:
+    """A dataclass field with its documentation and its bounds; None is always allowed where it is the default."""
+    bounds = {"gt": gt, "ge": ge, "le": le}
+    if kind is None and default is not None:
+        kind = (int, float) if isinstance(default, float) else type(default)
+    metadata = {"help": help, "choices": choices, "kind": kind} | {k: v for k, v in bounds.items() if v is not None}
+    return field(default=default, metadata=metadata)
+
+
+def describe(config: type | Any) -> list[dict[str, Any]]:
+    """One row per setting: name, default, help and the values it takes."""
+    return [
+        {"name": f.name, "default": f.default, "help": f.metadata.get("help", ""), "range": _range(f), "kind": f.metadata.get("kind")}
+        for f in fields(config)
+        if f.metadata
+    ]
+
+
+def validate(config: Any, owner: str) -> None:
+    """Check every field that carries metadata; the error names the setting, the value and what would do."""
+    for f in fields(config):
+        if f.metadata:
+            _check(f, getattr(config, f.name), owner)
+
+
+def check_names(given: dict[str, Any], config: type, owner: str) -> None:
+    """Refuse settings the config does not have, naming the nearest one it has."""
+    known = [f.name for f in fields(config)]
+    for name in given:
+        if name not in known:
+            raise SettingError(f"{owner} has no setting {name!r}.{nearest(name, known)}")
+
+
+def _check(f: Field[Any], value: Any, owner: str) -> None:
+    meta = f.metadata
+    if value is None and f.default is None:
+        return
+    ok = True
+    kind = meta.get("kind")
+    if kind is not None:
+        wants_bool = kind is bool or (isinstance(kind, tuple) and bool in kind)
+        ok = isinstance(value, kind) and not (isinstance(value, bool) and not wants_bool)
+    if ok and isinstance(value, float):
+        ok = math.isfinite(value)
+    if ok and meta.get("choices") is not None and isinstance(value, str):
+        ok = value in meta["choices"]
+    if ok and isinstance(value, (int, float)) and not isinstance(value, bool):
+        ok = value > meta.get("gt", -math.inf) and value >= meta.get("ge", -math.inf) and value <= meta.get("le", math.inf)
+    if not ok:
+        hint = ""
+        if isinstance(value, str) and meta.get("choices"):
+            hint = nearest(value, meta["choices"])
+        raise SettingError(f"{owner}: {f.name}={value!r} is not valid; expected {_range(f)}.{hint}")
+
+
+def _range(f: Field[Any]) -> str:
+    meta = f.metadata
+    if meta.get("choices"):
+        return "one of " + ", ".join(map(str, meta["choices"]))
+    kind = meta.get("kind")
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    words = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+    if float in kinds:
+        kinds = tuple(k for k in kinds if k is not int)
+    text = " or ".join(words.get(k, getattr(k, "__name__", str(k))) for k in kinds if k is not None) or "a value"
+    signs = {"gt": ">", "ge": ">=", "le": "<="}
+    limits = [f"{sign} {meta[k]}" for k, sign in signs.items() if k in meta]
+    if limits:
+        text += " " + " and ".join(limits)
+    if f.default is None or f.default is MISSING:
+        text += " or None"
+    return text

@@ -1,0 +1,113 @@
+"""A private shell of the user's network: its own objects, the same tensors.
+
+``functional_call`` on the caller's network is not thread-safe and puts the parameters back before ``backward`` runs, which
+breaks gradient checkpointing. A shell is a deep copy in which every tensor is shared, so other tensors can be put in
+place of its parameters and stay there. The caller's network is never touched.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+
+from credo.core.errors import NetworkError
+
+
+def unwrap(net: nn.Module) -> nn.Module:
+    """The plain network inside compiled and data-parallel wrappers; scripted and uninitialised ones are refused by name."""
+    if not isinstance(net, nn.Module):
+        raise NetworkError(f"Expected a torch.nn.Module as network, got {type(net).__name__}.")
+    while True:
+        if isinstance(net, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+            net = net.module
+        elif isinstance(getattr(net, "_orig_mod", None), nn.Module):
+            net = net._orig_mod  # type: ignore[assignment]
+        else:
+            break
+    for path, module in net.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise NetworkError(f"{path or type(module).__name__!r} is a scripted module; pass the Python module it was made from.")
+    for name, tensor in [*net.named_parameters(), *net.named_buffers()]:
+        if isinstance(tensor, (UninitializedParameter, UninitializedBuffer)):
+            raise NetworkError(f"{name!r} is not initialised (a lazy module); run the network once on an example before passing it.")
+    return net
+
+
+class Shell:
+    """A callable stand-in for ``net`` whose parameters and buffers can be replaced by name."""
+
+    def __init__(self, net: nn.Module, device: torch.device | None = None) -> None:
+        net = unwrap(net)
+        memo: dict[int, Any] = {}
+        for module in net.modules():
+            _remember([module._parameters, module._buffers], memo, None)
+        for module in net.modules():
+            _remember(list(module.__dict__.values()), memo, device)
+        try:
+            self.module: nn.Module = copy.deepcopy(net, memo)
+        except Exception as error:
+            raise NetworkError(f"The network cannot be copied ({error}); remove the attribute that refuses deepcopy.") from error
+        self._homes: dict[str, list[tuple[nn.Module, dict[str, Any], str]]] = {}
+        first: dict[int, str] = {}
+        for path, module in self.module.named_modules(remove_duplicate=False):
+            for table in (module._parameters, module._buffers):
+                for leaf, tensor in table.items():
+                    if tensor is not None:
+                        name = first.setdefault(id(tensor), f"{path}.{leaf}".lstrip("."))
+                        self._homes.setdefault(name, []).append((module, table, leaf))
+
+    def place(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put tensors where the named parameters and buffers were, at every place a tied one is used."""
+        for name, tensor in tensors.items():
+            for module, table, leaf in self._homes[name]:
+                table[leaf] = tensor
+                if isinstance(module, nn.RNNBase) and leaf in module._flat_weights_names:
+                    module._flat_weights[module._flat_weights_names.index(leaf)] = tensor  # type: ignore[assignment]
+
+    def placed(self, name: str) -> Tensor:
+        """What is in the named place now."""
+        _, table, leaf = self._homes[name][0]
+        return table[leaf]
+
+    def train(self, mode: bool) -> None:
+        """Training or evaluation mode of the shell alone."""
+        if self.module.training != mode:
+            self.module.train(mode)
+
+    def __call__(self, x: Any) -> Any:
+        """Run the network on ``x``: a tensor, a tuple of positional or a dict of keyword arguments."""
+        if isinstance(x, dict):
+            return self.module(**x)
+        if isinstance(x, (tuple, list)):
+            return self.module(*x)
+        return self.module(x)
+
+
+def _remember(value: Any, memo: dict[int, Any], device: torch.device | None) -> None:
+    """Have deepcopy share every tensor it would meet; plain tensor attributes move to ``device``."""
+    if isinstance(value, Tensor):
+        memo.setdefault(id(value), value if device is None else value.to(device))
+    elif isinstance(value, dict):
+        for item in value.values():
+            _remember(item, memo, device)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            _remember(item, memo, device)
+
+
+def pick(output: Any, key: str | int | None) -> Tensor:
+    """The tensor of a network's output that the likelihood sees."""
+    if key is not None:
+        try:
+            output = output[key] if not isinstance(key, str) or isinstance(output, Mapping) else getattr(output, key)
+        except (KeyError, IndexError, AttributeError, TypeError) as error:
+            raise NetworkError(f"The network's output has no entry {key!r} ({type(output).__name__}).") from error
+    if isinstance(output, Tensor):
+        return output.unsqueeze(-1) if output.dim() == 1 else output
+    kinds = list(output) if isinstance(output, Mapping) else type(output).__name__
+    raise NetworkError(f"The network returns {kinds}, not one tensor; say which part with output=, e.g. output='logits'.")

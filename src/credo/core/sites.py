@@ -1,0 +1,143 @@
+"""Which parameters of a network are random, and what is known about each of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import nn
+
+from credo.core.errors import NetworkError, SettingError, nearest
+
+LINEAR_MODULES = (
+    nn.Linear,
+    nn.Conv1d,
+    nn.Conv2d,
+    nn.Conv3d,
+    nn.ConvTranspose1d,
+    nn.ConvTranspose2d,
+    nn.ConvTranspose3d,
+    nn.Embedding,
+)
+
+
+@dataclass(frozen=True)
+class Site:
+    """One parameter of the network.
+
+    ``partner`` is the weight a bias belongs to; the two are drawn together or not at all. ``fan_in`` is the number of
+    inputs summed into one unit (1 for biases, scales and embeddings). ``groups`` is the owning convolution's.
+    """
+
+    name: str
+    module: str
+    shape: torch.Size
+    dtype: torch.dtype
+    device: torch.device
+    fan_in: int
+    linear: bool = False
+    transposed: bool = False
+    groups: int = 1
+    partner: str | None = None
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def numel(self) -> int:
+        """How many numbers the parameter holds."""
+        return math.prod(self.shape)
+
+
+def sites_of(net: nn.Module) -> dict[str, Site]:
+    """Every trainable parameter, tied ones once with their other names as aliases."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in net.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    modules = dict(net.named_modules(remove_duplicate=False))
+    out = {}
+    for name, parameter in net.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        path, _, leaf = name.rpartition(".")
+        owner = modules[path]
+        linear = isinstance(owner, LINEAR_MODULES)
+        transposed = isinstance(owner, nn.modules.conv._ConvTransposeNd)
+        is_weight = linear and leaf == "weight"
+        groups = getattr(owner, "groups", 1) if linear else 1
+        partner = f"{path}.weight".lstrip(".") if linear and leaf == "bias" else None
+        out[name] = Site(
+            name=name,
+            module=path,
+            shape=parameter.shape,
+            dtype=parameter.dtype,
+            device=parameter.device,
+            fan_in=_fan_in(owner, parameter.shape, groups, transposed),
+            linear=is_weight,
+            transposed=transposed,
+            groups=groups if isinstance(groups, int) else 1,
+            partner=partner,
+            aliases=tuple(names[id(parameter)][1:]),
+        )
+    return out
+
+
+def _fan_in(owner: nn.Module, shape: Sequence[int], groups: int, transposed: bool) -> int:
+    if len(shape) < 2 or isinstance(owner, nn.Embedding):
+        return 1
+    if transposed:
+        return shape[0] // groups * math.prod(shape[2:])
+    return math.prod(shape[1:])
+
+
+def select(net: nn.Module, random: Any) -> tuple[dict[str, Site], dict[str, Site]]:
+    """Split the trainable parameters into (random, point) by ``random``.
+
+    ``"all"`` every trainable parameter; ``"weights"`` those with two or more axes; ``"last"`` the last module that owns
+    parameters; fnmatch patterns over names (``"*.weight"``, one or a sequence); or module types. Frozen parameters are
+    neither: they stay as they are.
+    """
+    sites = sites_of(net)
+    if not sites:
+        raise NetworkError("The network has no trainable parameter; credo needs at least one with requires_grad=True.")
+    chosen = _chosen(net, random, sites)
+    if not chosen:
+        raise SettingError(f"random={random!r} selects no parameter.{nearest(str(random), sites)}")
+    return {n: s for n, s in sites.items() if n in chosen}, {n: s for n, s in sites.items() if n not in chosen}
+
+
+def _chosen(net: nn.Module, random: Any, sites: dict[str, Site]) -> set[str]:
+    items = [random] if isinstance(random, (str, type)) else list(random)
+    chosen: set[str] = set()
+    for item in items:
+        if item == "all":
+            chosen |= set(sites)
+        elif item == "weights":
+            chosen |= {n for n, s in sites.items() if len(s.shape) >= 2}
+        elif item == "last":
+            last = list(sites.values())[-1].module
+            chosen |= {n for n, s in sites.items() if s.module == last}
+        elif isinstance(item, type) and issubclass(item, nn.Module):
+            paths = {path for path, module in net.named_modules() if isinstance(module, item)}
+            chosen |= {n for n, s in sites.items() if s.module in paths}
+        elif isinstance(item, str):
+            hits = {n for n, s in sites.items() if any(fnmatchcase(alias, item) for alias in (n, *s.aliases))}
+            if not hits:
+                raise SettingError(f"random pattern {item!r} matches no parameter.{nearest(item, sites)}")
+            chosen |= hits
+        else:
+            raise SettingError(f"random={item!r}; expected 'all', 'weights', 'last', a name pattern or a module type.")
+    return chosen
+
+
+def blocks(sites: Iterable[Site]) -> list[list[Site]]:
+    """Group a weight and its bias; every other parameter is a block by itself."""
+    sites = list(sites)
+    by_name = {site.name: site for site in sites}
+    grouped: dict[str, list[Site]] = {}
+    for site in sites:
+        head = site.partner if site.partner in by_name else site.name
+        grouped.setdefault(head or site.name, []).append(site)
+    return [sorted(group, key=lambda s: s.partner is not None) for group in grouped.values()]

@@ -1,0 +1,1 @@
+"""What methods share: the model, the ELBO, the training loop, outputs under posterior draws, the run directory."""

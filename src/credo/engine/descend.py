@@ -1,0 +1,143 @@
+"""The training loop: epochs of steps, history, checkpoints; a killed run continues to the same numbers."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from credo.core.errors import CredoError
+from credo.core.seeds import generator, isolated, mix
+from credo.data.source import Arrays, Source
+from credo.engine.elbo import Elbo
+from credo.engine.job import Fitted, Job
+from credo.engine.run import pack_optimizer, unpack_optimizer
+from credo.engine.schedules import Schedule, constant
+from credo.engine.step import make_step
+
+
+def descend(
+    elbo: Elbo, job: Job, *, beta: float = 1.0, schedule: Schedule = constant, warmup: int = 0, compile: bool = False
+) -> Fitted:
+    """Minimise the negative ELBO with Adam.
+
+    Epoch e draws its data order and its noise from (seed, e) alone, so a checkpoint holds only tensors and resuming
+    repeats what an uninterrupted run would have done.
+    """
+    model, num_data = elbo.model, job.source.num_data
+    shell = model.shell()
+    shell.place(model.frozen())
+    source = _on_device(job.source, elbo)
+    parameters = [p for p in elbo.parameters() if p.requires_grad]
+    cuda = model.device.type == "cuda"
+    optimizer = torch.optim.Adam(parameters, lr=job.lr, fused=True, capturable=cuda)
+    step = make_step(elbo, optimizer, num_data, compile)
+    begin = _restore(elbo, optimizer, job)
+    last_saved = time.monotonic()
+    with _progress(job) as advance:
+        advance(begin)
+        for epoch in range(begin, job.epochs):
+            shell.train(True)
+            started = time.perf_counter()
+            order = generator(job.seed, "order", epoch)
+            batches, count = 0, _num_batches(source, job.batch_size)
+            nll = torch.zeros((), dtype=torch.float64, device=model.device)
+            kl, seen = nll, 0
+            with isolated(mix(job.seed, "noise", epoch), model.device):
+                for x, y in source(order, job.batch_size):
+                    x, y = model.move(x), model.move(y)
+                    progress = (epoch + batches / count) / warmup if warmup else 1.0
+                    part, kl = step(x, y, beta * schedule(progress, batches, count))
+                    nll += part
+                    batches, seen = batches + 1, seen + len(y)
+            row = _row(epoch, float(nll) * num_data / seen, float(kl), time.perf_counter() - started)
+            if job.validate is not None:
+                shell.train(False)
+                row["validation_nll"] = job.validate(elbo.posterior, elbo.buffers_.tensors())
+            job.history.append(row)
+            stop = any([callback(row) for callback in job.callbacks])
+            if job.run is not None:
+                job.run.record(row)
+                if time.monotonic() - last_saved >= job.checkpoint_seconds or stop:
+                    job.run.checkpoint(_state(elbo, optimizer), epoch)
+                    last_saved = time.monotonic()
+            advance(1, row)
+            if stop:
+                break
+    return Fitted(elbo.posterior, elbo.buffers_.tensors())
+
+
+def _on_device(source: Source, elbo: Elbo) -> Source:
+    """In-memory data moves to the device once; targets are checked and cast here or batch by batch."""
+    arrays = source.arrays()
+    if arrays is None:
+        return Source(_Checked(source, elbo), source.num_data)
+    x, y = arrays
+    return Source(Arrays(elbo.model.move(x), elbo.model.move(elbo.likelihood.check_targets(y))), source.num_data)
+
+
+class _Checked:
+    """A feed that casts targets as the likelihood wants them."""
+
+    def __init__(self, source: Source, elbo: Elbo) -> None:
+        self.source, self.elbo = source, elbo
+
+    def batches(self, generator: torch.Generator | None, batch_size: int | None) -> Iterator[Any]:
+        """Batches with checked targets."""
+        for x, y in self.source(generator, batch_size):
+            yield x, self.elbo.likelihood.check_targets(y)
+
+
+def _num_batches(source: Source, batch_size: int | None) -> int:
+    return 1 if batch_size is None else math.ceil(source.num_data / batch_size)
+
+
+def _row(epoch: int, nll: float, kl: float, seconds: float) -> dict[str, Any]:
+    """One row of history, in nats per data set; the ELBO counts the KL fully whatever weight training gave it."""
+    if not math.isfinite(nll + kl):
+        raise CredoError(f"The objective is no longer finite in epoch {epoch + 1} (nll {nll:.4g}, KL {kl:.4g}); use a smaller lr.")
+    return {"epoch": epoch, "nll": nll, "kl": kl, "elbo": -nll - kl, "seconds": seconds}
+
+
+def _state(elbo: Elbo, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    return {f"elbo/{name}": tensor for name, tensor in elbo.state_dict().items()} | pack_optimizer(optimizer)
+
+
+def _restore(elbo: Elbo, optimizer: torch.optim.Optimizer, job: Job) -> int:
+    """Load the last checkpoint, if there is one; the epoch to go on with."""
+    saved = job.run.restore() if job.run is not None else None
+    if job.run is None or saved is None:
+        if job.run is not None:
+            job.run.history(-1)
+        return 0
+    tensors, epoch = saved
+    elbo.load_state_dict({name.removeprefix("elbo/"): t for name, t in tensors.items() if name.startswith("elbo/")})
+    unpack_optimizer(optimizer, tensors)
+    job.history[:] = job.run.history(epoch)
+    return epoch + 1
+
+
+@contextmanager
+def _progress(job: Job) -> Iterator[Callable[..., None]]:
+    """A bar on the terminal, where there is one."""
+    if not (job.progress and sys.stderr.isatty()):
+        yield lambda *_: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("fit", total=job.epochs)
+
+        def advance(count: int, row: dict[str, Any] | None = None) -> None:
+            text = f"elbo {row['elbo']:.4g}" if row else "fit"
+            bar.update(task, advance=count, description=text)
+
+        yield advance

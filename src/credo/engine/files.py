@@ -1,0 +1,62 @@
+"""What a saved model consists of: a JSON description and one safetensors file. Nothing is ever unpickled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from credo.core.errors import RunError
+from credo.engine.job import Fitted
+from credo.engine.model import Model
+from credo.engine.run import POSTERIOR, Run, read_tensors
+from credo.likelihoods.base import Likelihood, likelihoods
+from credo.posteriors import Posterior
+from credo.version import __version__
+
+
+def describe(model: Model, posterior: Posterior | None = None) -> dict[str, Any]:
+    """Everything but numbers."""
+    return {
+        "credo": __version__,
+        "likelihood": {"name": model.likelihood.name, "config": model.likelihood.config()},
+        "prior": model.prior.config(),
+        "prior_text": model.prior.describe(),
+        "random": list(model.random),
+        "parameters": {name: list(site.shape) for name, site in model.sites.items()},
+        "output": model.output,
+    } | ({} if posterior is None else {"posterior": posterior.config()})
+
+
+def pack(fitted: Fitted, likelihood: Likelihood) -> dict[str, Tensor]:
+    """All numbers, by kind and name."""
+    parts: dict[str, Mapping[str, Tensor]] = {
+        "posterior": fitted.posterior.state_dict(),
+        "likelihood": likelihood.state_dict(),
+        "buffers": fitted.buffers,
+    }
+    return {f"{kind}/{name}": tensor for kind, tensors in parts.items() for name, tensor in tensors.items()}
+
+
+def unpack(path: Path) -> tuple[dict[str, Any], Fitted, Likelihood]:
+    """Config, posterior with buffers, and likelihood of a saved model or a finished run."""
+    config = Run(path).config() if path.is_dir() else None
+    if config is None:
+        raise RunError(f"{path} holds no saved model; expected a directory written by save() or fit(run=...).")
+    if "posterior" not in config:
+        raise RunError(f"The run in {path} is not finished; resume it first (credo fit --resume, or fit with the same run=).")
+    tensors, _ = read_tensors(path / POSTERIOR)
+
+    def part(kind: str) -> dict[str, Tensor]:
+        return {name.removeprefix(f"{kind}/"): tensor for name, tensor in tensors.items() if name.startswith(f"{kind}/")}
+
+    try:
+        likelihood = likelihoods[config["likelihood"]["name"]].from_config(config["likelihood"]["config"])
+        likelihood.load_state_dict(part("likelihood"))
+        posterior = Posterior.from_config(config["posterior"])
+        posterior.load_state_dict(part("posterior"))
+    except (KeyError, TypeError, RuntimeError) as error:
+        raise RunError(f"{path} does not fit together: {str(error).splitlines()[0]}; restore it from a copy.") from error
+    return config, Fitted(posterior, part("buffers")), likelihood

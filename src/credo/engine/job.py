@@ -1,0 +1,40 @@
+"""What one fit is given besides the model: data, length, seed, device, where to write, who watches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from credo.data.source import Source
+from credo.posteriors import Posterior
+from credo.engine.run import Run
+
+Callback = Callable[[dict[str, Any]], bool | None]
+
+
+@dataclass
+class Job:
+    """The fit's own settings. ``history`` is filled as it goes; a callback gets each row and stops the fit by returning True."""
+
+    source: Source
+    epochs: int
+    batch_size: int | None
+    lr: float
+    seed: int = 0
+    run: Run | None = None
+    progress: bool = False
+    callbacks: Sequence[Callback] = ()
+    validate: Callable[[Posterior, Mapping[str, Tensor]], float] | None = None
+    checkpoint_seconds: float = 5.0
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What a method returns: the posterior and the network's buffers as training left them."""
+
+    posterior: Posterior
+    buffers: Mapping[str, Tensor]

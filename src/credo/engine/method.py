@@ -1,0 +1,59 @@
+"""What a method is: frozen settings and one verb."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+from credo.core.registry import Registry
+from credo.core.settings import check_names, setting, validate
+from credo.engine.job import Fitted, Job
+from credo.engine.model import Model
+
+methods: Registry[type[Method]] = Registry("method")
+
+
+@dataclass(frozen=True)
+class Method(ABC):
+    """Turns (model, data) into a posterior. Settings are dataclass fields; their metadata drives validation, CLI and docs."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    reference: ClassVar[str]
+    #: Defaults of ``fit`` that suit the method, where the user gives none.
+    epochs: ClassVar[int] = 100
+    batch_size: ClassVar[int | None] = 128
+    lr: ClassVar[float] = 1e-3
+    #: A configuration small enough for the conformance suite: arguments of ``fit``.
+    small: ClassVar[dict[str, Any]] = {}
+    #: Conformance checks that do not apply, each with its reason.
+    exceptions: ClassVar[dict[str, str]] = {}
+
+    def __post_init__(self) -> None:
+        validate(self, self.name)
+
+    @abstractmethod
+    def fit(self, model: Model, job: Job) -> Fitted:
+        """Run to the end and return the posterior."""
+
+    def settings(self) -> dict[str, Any]:
+        """The settings as JSON-able values."""
+        return {k: v if isinstance(v, (str, int, float, bool, type(None))) else f"<{type(v).__name__}>" for k, v in asdict(self).items()}
+
+
+def make_method(spec: str | Method, settings: dict[str, Any]) -> Method:
+    """A method from its registry name and settings; an object is taken as it is and allows no further settings."""
+    if isinstance(spec, Method):
+        if settings:
+            check_names(settings, type(spec), f"fit with a {spec.name} object")
+            from dataclasses import replace
+
+            return replace(spec, **settings)
+        return spec
+    kind = methods[spec]
+    check_names(settings, kind, f"method {spec!r}")
+    return kind(**settings)
+
+
+__all__ = ["Method", "make_method", "methods", "setting"]

@@ -1,0 +1,91 @@
+"""A model: network, likelihood, prior, and which parameters are random."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from credo.core.errors import NetworkError
+from credo.core.seeds import isolated
+from credo.core.shell import Shell, pick
+from credo.core.sites import Site
+from credo.likelihoods.base import Likelihood
+from credo.priors import ByPattern, Prior
+
+
+@dataclass
+class Model:
+    """What a method gets. The network is only read: every pass runs on a private shell, one per thread."""
+
+    net: nn.Module
+    likelihood: Likelihood
+    prior: Prior
+    random: dict[str, Site]
+    point: dict[str, Site]
+    device: torch.device
+    output: str | int | None = None
+    _local: threading.local = field(default_factory=threading.local, repr=False)
+
+    def shell(self) -> Shell:
+        """This thread's shell."""
+        if not hasattr(self._local, "shell"):
+            self._local.shell = Shell(self.net, self.device)
+        return self._local.shell
+
+    @property
+    def sites(self) -> dict[str, Site]:
+        """Random and point parameters on the model's device."""
+        return {n: replace(s, device=self.device) for n, s in (self.random | self.point).items()}
+
+    def values(self, state: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+        """Copies of the network's parameters on the model's device, from ``state`` where given."""
+        own = dict(self.net.named_parameters())
+        for name in state or {}:
+            if name not in own and name not in dict(self.net.named_buffers()):
+                raise NetworkError(f"init holds {name!r}, which the network does not have.")
+        out = {}
+        for name in self.sites:
+            value = own[name] if state is None else state.get(name, own[name])
+            if value.shape != own[name].shape:
+                raise NetworkError(f"init gives {name!r} the shape {tuple(value.shape)}; the network has {tuple(own[name].shape)}.")
+            out[name] = value.detach().to(self.device, own[name].dtype, copy=True)
+        return out
+
+    def random_values(self, seed: int) -> dict[str, Tensor]:
+        """Fresh initial values: every module's own ``reset_parameters``, run on a copy under this seed."""
+        import copy
+
+        with isolated(seed):
+            clone = copy.deepcopy(self.net)
+            for module in clone.modules():
+                reset = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
+                if callable(reset):
+                    reset()
+        fresh = dict(clone.named_parameters())
+        return {name: fresh[name].detach().to(self.device, copy=True) for name in self.sites}
+
+    def buffers(self) -> dict[str, Tensor]:
+        """Copies of the network's buffers on the model's device."""
+        return {name: buffer.detach().to(self.device, copy=True) for name, buffer in self.net.named_buffers()}
+
+    def frozen(self) -> dict[str, Tensor]:
+        """Parameters that do not train, on the model's device."""
+        return {n: p.detach().to(self.device) for n, p in self.net.named_parameters() if n not in self.random and n not in self.point}
+
+    def prior_for_point(self, name: str) -> bool:
+        """Whether the user named a prior for this point parameter, which makes it MAP instead of maximum likelihood."""
+        return isinstance(self.prior, ByPattern) and self.prior.matches(name)
+
+    def outputs(self, shell: Shell, x: Any) -> Tensor:
+        """Run a filled shell and pick the tensor the likelihood sees."""
+        return pick(shell(x), self.output)
+
+    def move(self, tree: Any) -> Any:
+        """Inputs or targets on the model's device."""
+        return pytree.tree_map(lambda t: t.to(self.device) if isinstance(t, Tensor) else t, tree)

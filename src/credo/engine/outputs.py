@@ -1,0 +1,109 @@
+"""Network outputs under posterior draws: a loop, or all draws at once by vmap; the numbers are the same."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from credo.core.seeds import isolated, mix
+from credo.core.shell import Shell
+from credo.engine.model import Model
+from credo.estimators import LIKELIHOOD
+from credo.estimators.plan import batch_of
+from credo.posteriors import Params
+
+Realise = Callable[[Sequence[int]], Params]
+_BUDGET = {"cpu": 1 << 26, "cuda": 1 << 28}  # numbers held at once by vmapped draws
+
+
+def sampled_outputs(
+    model: Model,
+    realise: Realise,
+    numbers: Sequence[int],
+    x: Any,
+    buffers: Mapping[str, Tensor],
+    seed: int,
+    batch_size: int | None = None,
+    vectorise: bool | None = None,
+) -> tuple[Tensor, Params]:
+    """Outputs ``(S, N, F)`` for the draws with these numbers, and drawn likelihood parameters ``(S, ...)`` if any.
+
+    ``realise(numbers)`` gives stacked draws. ``vectorise=None`` chooses vmap on a GPU and wherever a deterministic first
+    part of the network can be shared; a network vmap cannot handle is looped over, said once.
+    """
+    shell = model.shell()
+    shell.train(False)
+    shell.place(model.frozen())
+    shell.place({name: buffer for name, buffer in buffers.items()})
+    x = model.move(x)
+    batches = list(_batches(x, batch_size))
+    runner = _Runner(model, shell, realise, seed)
+    if vectorise is None:
+        vectorise = model.device.type == "cuda" or _shares_prefix(model)
+    with torch.no_grad():
+        if vectorise and len(numbers) > 1:
+            try:
+                return runner.vectorised(numbers, batches)
+            except (RuntimeError, NotImplementedError, ValueError) as error:
+                warnings.warn(f"Predicting draw by draw: vmap cannot run this network ({str(error).splitlines()[0]}).", stacklevel=3)
+        return runner.looped(numbers, batches)
+
+
+class _Runner:
+    def __init__(self, model: Model, shell: Shell, realise: Realise, seed: int) -> None:
+        self.model, self.shell, self.realise, self.seed = model, shell, realise, seed
+        self.sites = model.sites
+
+    def _split(self, draws: Params) -> tuple[Params, Params]:
+        own = {n: t.to(self.sites[n].dtype) for n, t in draws.items() if not n.startswith(LIKELIHOOD)}
+        return own, {n.removeprefix(LIKELIHOOD): t for n, t in draws.items() if n.startswith(LIKELIHOOD)}
+
+    def looped(self, numbers: Sequence[int], batches: list[Any]) -> tuple[Tensor, Params]:
+        """One draw at a time; a network that is random by itself gets its own stream per draw."""
+        rows, extras = [], []
+        for number in numbers:
+            own, extra = self._split({n: t[0] for n, t in self.realise([number]).items()})
+            self.shell.place(own)
+            with isolated(mix(self.seed, number, "forward"), self.model.device):
+                rows.append(torch.cat([self.model.outputs(self.shell, batch) for batch in batches]))
+            extras.append(extra)
+        return torch.stack(rows), {n: torch.stack([extra[n] for extra in extras]) for n in extras[0]}
+
+    def vectorised(self, numbers: Sequence[int], batches: list[Any]) -> tuple[Tensor, Params]:
+        """Chunks of draws by vmap; what no draw changes is placed once and shared."""
+        random = sum(self.sites[n].numel for n in self.model.random)
+        chunk = max(1, min(len(numbers), _BUDGET[self.model.device.type] // max(random, 1)))
+        rows, extras = [], []
+        for start in range(0, len(numbers), chunk):
+            own, extra = self._split(self.realise(numbers[start : start + chunk]))
+            same = {n: t[0] for n, t in own.items() if n not in self.model.random}
+            varied = {n: t for n, t in own.items() if n in self.model.random}
+            self.shell.place(same)
+            run = torch.vmap(self._forward, in_dims=(0, None))
+            rows.append(torch.cat([run(varied, batch) for batch in batches], 1))
+            extras.append(extra)
+        return torch.cat(rows), {n: torch.cat([extra[n] for extra in extras]) for n in extras[0]}
+
+    def _forward(self, params: Params, batch: Any) -> Tensor:
+        self.shell.place(params)
+        return self.model.outputs(self.shell, batch)
+
+
+def _shares_prefix(model: Model) -> bool:
+    """Whether the network begins with parameters that are not random, so that vmap computes their layers once."""
+    return next(name for name, _ in model.net.named_parameters()) not in model.random
+
+
+def _batches(x: Any, batch_size: int | None) -> Iterator[Any]:
+    total = batch_of(x)
+    if batch_size is None or batch_size >= total:
+        yield x
+        return
+    for start in range(0, total, batch_size):
+        rows = slice(start, start + batch_size)
+        yield pytree.tree_map(lambda t, rows=rows: t[rows] if isinstance(t, Tensor) and t.dim() and t.shape[0] == total else t, x)

@@ -1,0 +1,199 @@
+"""A run directory: config, history as JSON lines, checkpoint, posterior. Every file is written beside and renamed into place."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from credo.core.errors import RunError
+
+FORMAT = 1
+CONFIG, HISTORY, CHECKPOINT, POSTERIOR = "config.json", "history.jsonl", "checkpoint.safetensors", "posterior.safetensors"
+
+
+def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
+    """Have ``write`` fill a temporary neighbour, flush it to disk, then rename: readers see the old file or the new one."""
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    os.close(handle)
+    beside = Path(name)
+    try:
+        write(beside)
+        with open(beside, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except OSError as error:
+        raise RunError(f"Cannot write {path}: {error.strerror or error}. Nothing was changed; free space or choose another place.") from error
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """JSON, atomically."""
+    write_atomic(path, lambda beside: beside.write_text(json.dumps(value, indent=2) + "\n"))
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, str] | None = None) -> None:
+    """safetensors, atomically."""
+    from safetensors.torch import save_file
+
+    plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    write_atomic(path, lambda beside: save_file(plain, beside, dict(meta or {})))
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors and metadata; a truncated or altered file gives one clear sentence."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {key: file.get_tensor(key) for key in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+    except FileNotFoundError as error:
+        raise RunError(f"{path} does not exist.") from error
+    except (SafetensorError, OSError, ValueError) as error:
+        raise RunError(f"{path} is truncated or damaged ({error}); delete it to start over, or restore it from a copy.") from error
+
+
+def read_json(path: Path) -> Any:
+    """Parsed JSON; a damaged file gives one clear sentence."""
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise RunError(f"{path} does not exist; is {path.parent} a run directory?") from error
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise RunError(f"{path} is truncated or damaged ({error}).") from error
+
+
+class Run:
+    """One directory. Nothing is created before :meth:`begin`."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        if self.path.exists() and not self.path.is_dir():
+            raise RunError(f"{self.path} is a file; a run needs a directory.")
+
+    def config(self) -> dict[str, Any] | None:
+        """The stored config, or None for a new run; one written by a newer credo is refused."""
+        if not (self.path / CONFIG).exists():
+            if self.path.exists() and any(not item.name.startswith(".") for item in self.path.iterdir()):
+                raise RunError(f"{self.path} is not empty and holds no run; choose another directory.")
+            return None
+        config = read_json(self.path / CONFIG)
+        if not isinstance(config, dict) or not isinstance(config.get("format"), int):
+            raise RunError(f"{self.path / CONFIG} is not a run's config.")
+        if config["format"] > FORMAT:
+            raise RunError(f"{self.path} was written by a newer credo (format {config['format']}, this one reads {FORMAT}); upgrade credo.")
+        return config
+
+    def begin(self, config: dict[str, Any]) -> None:
+        """Create the directory and store the config, or check that a run to resume has the same one."""
+        old = self.config()
+        if old is not None:
+            differing = [k for k, v in config.items() if k != "posterior" and old.get(k) != _plain(v)]
+            if differing:
+                detail = "; ".join(f"{k}: there {old.get(k)!r}, now {config[k]!r}" for k in differing)
+                raise RunError(f"{self.path} holds another run ({detail}). Choose another directory, or the same settings to resume.")
+            return
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"Cannot create {self.path}: {error.strerror or error}.") from error
+        write_json(self.path / CONFIG, config | {"format": FORMAT})
+
+    def record(self, row: Mapping[str, Any]) -> None:
+        """Append one line of history."""
+        try:
+            with open(self.path / HISTORY, "a") as file:
+                file.write(json.dumps(row) + "\n")
+        except OSError as error:
+            raise RunError(f"Cannot write {self.path / HISTORY}: {error.strerror or error}.") from error
+
+    def history(self, last: int | None = None) -> list[dict[str, Any]]:
+        """The history up to epoch ``last``; what a crash left beyond it, or half a line, is dropped from the file too."""
+        path = self.path / HISTORY
+        if not path.exists():
+            return []
+        rows = []
+        for line in path.read_text().splitlines():
+            with contextlib.suppress(json.JSONDecodeError):
+                rows.append(json.loads(line))
+        rows = [row for row in rows if last is None or row["epoch"] <= last]
+        if last is not None:
+            write_atomic(path, lambda beside: beside.write_text("".join(json.dumps(row) + "\n" for row in rows)))
+        return rows
+
+    def checkpoint(self, tensors: Mapping[str, Tensor], epoch: int) -> None:
+        """Everything the next epoch needs."""
+        write_tensors(self.path / CHECKPOINT, tensors, {"epoch": str(epoch)})
+
+    def restore(self) -> tuple[dict[str, Tensor], int] | None:
+        """The last checkpoint and its epoch, if there is one."""
+        if not (self.path / CHECKPOINT).exists():
+            return None
+        tensors, meta = read_tensors(self.path / CHECKPOINT)
+        return tensors, int(meta["epoch"])
+
+    def finish(self, tensors: Mapping[str, Tensor], config: dict[str, Any]) -> None:
+        """Store the result; the config says so last, and the checkpoint is no longer needed."""
+        write_tensors(self.path / POSTERIOR, tensors)
+        write_json(self.path / CONFIG, config | {"format": FORMAT, "complete": True})
+        (self.path / CHECKPOINT).unlink(missing_ok=True)
+
+
+def _plain(value: Any) -> Any:
+    return json.loads(json.dumps(value))
+
+
+@contextlib.contextmanager
+def replace_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Fill a temporary neighbour of a directory, then put it in place whole."""
+    final = Path(path)
+    if final.exists() and not final.is_dir():
+        raise RunError(f"{final} is a file; expected a directory.")
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        beside = Path(tempfile.mkdtemp(prefix=f".{final.name}.", dir=final.parent))
+    except OSError as error:
+        raise RunError(f"Cannot write {final}: {error.strerror or error}.") from error
+    try:
+        yield beside
+        if final.exists():
+            old = Path(tempfile.mkdtemp(prefix=f".{final.name}.", dir=final.parent))
+            os.replace(final, old)
+            os.replace(beside, final)
+            shutil.rmtree(old)
+        else:
+            os.replace(beside, final)
+    except OSError as error:
+        raise RunError(f"Cannot write {final}: {error.strerror or error}.") from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def pack_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """An optimizer's state as named tensors."""
+    out = {}
+    for index, state in optimizer.state_dict()["state"].items():
+        for key, value in state.items():
+            out[f"optimizer/{index}/{key}"] = torch.as_tensor(value)
+    return out
+
+
+def unpack_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Put a packed state back."""
+    whole = optimizer.state_dict()
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        kind, _, rest = name.partition("/")
+        if kind == "optimizer":
+            index, _, key = rest.partition("/")
+            state.setdefault(int(index), {})[key] = tensor
+    optimizer.load_state_dict(whole | {"state": state})

@@ -1,0 +1,39 @@
+"""How much the KL counts at each step. The reported ELBO always uses weight 1."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from credo.core.registry import Registry
+
+#: (progress of the warm-up in 0..1, batch number from 0, batches per epoch) -> weight
+Schedule = Callable[[float, int, int], float]
+schedules: Registry[Schedule] = Registry("KL schedule")
+
+
+@schedules.register("constant")
+def constant(progress: float, batch: int, batches: int) -> float:
+    """1 throughout."""
+    return 1.0
+
+
+@schedules.register("linear")
+def linear(progress: float, batch: int, batches: int) -> float:
+    """Rises evenly from 0 to 1 over the warm-up."""
+    return min(progress, 1.0)
+
+
+@schedules.register("cosine")
+def cosine(progress: float, batch: int, batches: int) -> float:
+    """Rises from 0 to 1 along half a cosine."""
+    return 0.5 - 0.5 * math.cos(math.pi * min(progress, 1.0))
+
+
+@schedules.register("blundell")
+def blundell(progress: float, batch: int, batches: int) -> float:
+    """M 2^-i / (1 - 2^-M) for batch i = 1..M: the first batches of an epoch follow the prior, the last ones the data.
+
+    Averages 1 over an epoch (Blundell et al. 2015, section 3.4, written so that nothing overflows).
+    """
+    return batches * 2.0 ** -(batch + 1) / (1.0 - 2.0**-batches)

@@ -1,0 +1,163 @@
+"""Make a plan by dry runs: which random weights meet only linear maps with rules, and where the examples lie."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from credo.core.errors import NetworkError
+from credo.core.linear_map import LinearMap
+from credo.core.seeds import isolated
+from credo.core.shell import Shell
+from credo.core.sites import Site
+from credo.estimators.base import Estimator
+from credo.estimators.placement import Plan, place, unused
+from credo.estimators.slot import Replan
+from credo.posteriors import Posterior
+
+
+def structure(x: Any) -> tuple[Any, ...]:
+    """What a plan depends on of an input: its tree, and the number of axes and type of each tensor."""
+    leaves, spec = pytree.tree_flatten(x)
+    kinds = [(leaf.dim(), leaf.dtype) if isinstance(leaf, Tensor) else type(leaf) for leaf in leaves]
+    return (str(spec), *kinds)
+
+
+def batch_of(x: Any) -> int:
+    """Number of examples: the first axis of the first tensor."""
+    for leaf in pytree.tree_leaves(x):
+        if isinstance(leaf, Tensor) and leaf.dim():
+            return leaf.shape[0]
+    raise NetworkError("The network's input holds no tensor with an example axis.")
+
+
+def one_more(x: Any) -> Any:
+    """The same input with its first example once more at the end."""
+    size = batch_of(x)
+    return pytree.tree_map(lambda t: torch.cat([t, t[:1]]) if isinstance(t, Tensor) and t.dim() and t.shape[0] == size else t, x)
+
+
+def make_plan(
+    shell: Shell,
+    posterior: Posterior,
+    sites: Mapping[str, Site],
+    estimator: Estimator,
+    x: Any,
+    buffers: Mapping[str, Tensor],
+    device: torch.device,
+) -> Plan:
+    """Probe with B and B+1 examples until every slot left meets exactly one linear map, once, along a known example axis.
+
+    Weights tied, shared, used by other operations, or met without an example axis of exactly B and B+1 are drawn. Errors
+    name the parameters that never reach the output. ``buffers`` are cloned first: a dry run leaves no trace.
+    """
+    probe = _Probe(shell, posterior, estimator, buffers, device)
+    random = {n: s for n, s in sites.items() if n in posterior.names}
+    probe.check(random, x)
+    candidates = {n for n, s in random.items() if s.linear and not s.aliases} if estimator.intercepts else set()
+    while candidates:
+        biases = {n for n, s in random.items() if s.partner in candidates}
+        plan = Plan(dict.fromkeys(candidates, 0), frozenset(biases))
+        try:
+            first, second = probe.watch(plan, x), probe.watch(plan, one_more(x))
+        except Replan as replan:
+            candidates -= {random[n].partner if random[n].partner in candidates else n for n in replan.names}
+            continue
+        axes = {n: _example_axis(first.get(n, []), second.get(n, []), batch_of(x)) for n in candidates}
+        candidates = {n for n, axis in axes.items() if axis is not None}
+        if len(candidates) == len(axes):
+            plan = Plan({n: axis for n, axis in axes.items() if axis is not None}, frozenset(biases))
+            hidden = probe.hidden(plan, x)
+            if not hidden:
+                return plan
+            candidates -= hidden
+    return Plan()
+
+
+def _example_axis(first: list[torch.Size], second: list[torch.Size], size: int) -> int | None:
+    if len(first) != 1 or len(second) != 1 or len(first[0]) != len(second[0]):
+        return None
+    pairs = list(zip(first[0], second[0], strict=True))
+    axes = [i for i, (a, b) in enumerate(pairs) if a == size and b == size + 1]
+    return axes[0] if len(axes) == 1 and all(a == b for i, (a, b) in enumerate(pairs) if i != axes[0]) else None
+
+
+class _Probe:
+    """Dry runs of one shell."""
+
+    def __init__(
+        self, shell: Shell, posterior: Posterior, estimator: Estimator, buffers: Mapping[str, Tensor], device: torch.device
+    ) -> None:
+        self.shell, self.posterior, self.estimator, self.buffers, self.device = shell, posterior, estimator, buffers, device
+
+    def run(self, plan: Plan, x: Any, watch: Any = None) -> Any:
+        """One pass that leaves buffers and random state as found."""
+        self.shell.place({name: buffer.clone() for name, buffer in self.buffers.items()})
+        with isolated(0, self.device):
+            place(self.shell, self.posterior, self.estimator, plan, watch=watch)
+            return self.shell(x)
+
+    def watch(self, plan: Plan, x: Any) -> dict[str, list[torch.Size]]:
+        """The input shapes at every meeting, by site."""
+        seen: dict[str, list[torch.Size]] = {}
+
+        def note(name: str, op: LinearMap, inputs: Tensor, out: Tensor) -> None:
+            seen.setdefault(name, []).append(inputs.shape)
+
+        with torch.no_grad():
+            self.run(plan, x, note)
+        return seen
+
+    def hidden(self, plan: Plan, x: Any) -> set[str]:
+        """Slots whose NaN reaches the output, by a use that Python did not see."""
+        with torch.no_grad():
+            if not _has_nan(self.run(plan, x)):
+                return set()
+            if _has_nan(self.run(Plan(), x)):
+                raise NetworkError("The network's output is NaN on these inputs even with ordinary weights; check the network and the data.")
+            return {n for n in plan.example_axis if _has_nan(self.run(_only(plan, n), x))} or set(plan.example_axis)
+
+    def check(self, random: Mapping[str, Site], x: Any) -> None:
+        """Every random parameter reaches the output's gradient, and no reentrant checkpoint is in the way."""
+        with torch.enable_grad():
+            output = self.run(Plan(), x)
+            roots = [t for t in pytree.tree_leaves(_tensors(output)) if isinstance(t, Tensor) and t.requires_grad]
+            _refuse_reentrant(roots)
+            placed = {n: self.shell.placed(n) for n in random}
+            placed = {n: t for n, t in placed.items() if t.requires_grad}
+            reached: set[str] = set()
+            if roots and placed:
+                total = torch.stack([root.float().sum() for root in roots]).sum()
+                grads = torch.autograd.grad(total, list(placed.values()), allow_unused=True)
+                reached = {n for n, g in zip(placed, grads, strict=True) if g is not None}
+        missing = [n for n in random if n not in reached]
+        if missing:
+            raise unused(missing)
+
+
+def _only(plan: Plan, name: str) -> Plan:
+    return Plan({name: plan.example_axis[name]}, frozenset())
+
+
+def _tensors(output: Any) -> Any:
+    return list(vars(output).values()) if hasattr(output, "__dict__") and not isinstance(output, (Tensor, dict, tuple, list)) else output
+
+
+def _has_nan(output: Any) -> bool:
+    return any(bool(t.isnan().any()) for t in pytree.tree_leaves(_tensors(output)) if isinstance(t, Tensor) and t.is_floating_point())
+
+
+def _refuse_reentrant(roots: list[Tensor]) -> None:
+    seen, stack = set(), [root.grad_fn for root in roots]
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if node.name() == "CheckpointFunctionBackward":
+            raise NetworkError("The network uses reentrant gradient checkpointing, which loses the noise; pass use_reentrant=False to checkpoint().")
+        stack.extend(parent for parent, _ in node.next_functions)

@@ -1,0 +1,210 @@
+"""What every likelihood offers: p(y given f) for network outputs f, expectations, and equal-weight mixtures over draws.
+
+Outputs have shape ``(..., N, F)``: N data, F numbers per datum, and any leading axes, usually the S posterior draws. A subclass
+says which distribution the outputs stand for; everything it leaves out is computed numerically here, and one shared test
+compares the two.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from credo.core.errors import CredoError, DataError, SettingError
+from credo.core.registry import Registry
+from credo.likelihoods.mixtures import entropy_by_draws, over_data
+from credo.likelihoods.quadrature import normal_nodes
+
+
+class Likelihood(nn.Module, ABC):
+    """p(y given f), abstract. Parameters such as noise only ever broadcast, so a leading sample axis may replace them."""
+
+    name: ClassVar[str]
+    discrete: ClassVar[bool]
+    #: Which metrics ``evaluate`` reports: those of ``labels`` or those of real ``values``.
+    metric_family: ClassVar[str]
+    #: Outputs that one target dimension depends on; None when every output meets every target.
+    latents_per_target: ClassVar[int | None] = 1
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__()
+        self._arguments = arguments
+
+    # --- what a subclass must say -------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def forward(self, outputs: Tensor) -> Distribution:
+        """The distribution of y: batch shape ``(..., N)``, event shape ``()`` for one label or count, else ``(D,)``."""
+
+    @abstractmethod
+    def check_targets(self, y: Tensor) -> Tensor:
+        """Targets cast to the type and shape ``log_prob`` wants, or a ``DataError`` that names the first bad row."""
+
+    @abstractmethod
+    def check_training_targets(self, y: Tensor) -> Tensor:
+        """``check_targets``, and refuse targets nothing can be learned from: one single class, a constant column."""
+
+    @abstractmethod
+    def num_outputs(self, y: Tensor) -> int:
+        """How many outputs F a network needs for these (checked) targets."""
+
+    @abstractmethod
+    def marginals(self, outputs: Tensor) -> Distribution:
+        """Each target dimension alone: batch shape ``(..., N, D)``, event shape ``()``."""
+
+    @abstractmethod
+    def marginal_entropy(self, outputs: Tensor) -> Tensor:
+        """Entropy in nats, ``(..., N, D)``, of each target dimension under the mixture over axis 0 of ``(S, ..., N, F)``."""
+
+    @abstractmethod
+    def sample(self, outputs: Tensor, generator: torch.Generator | int = 0) -> Tensor:
+        """One y per leading index and datum, from a generator on the outputs' device or a seed; the global RNG is not touched."""
+
+    # --- given f ------------------------------------------------------------------------------------------------------
+
+    def target_dim(self, num_outputs: int) -> int:
+        """D, the number of target dimensions that F outputs describe."""
+        return num_outputs // (self.latents_per_target or 1)
+
+    def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """log p(y given f) of checked targets, ``(..., N)``; y may carry leading axes of its own, which broadcast."""
+        return self(outputs).log_prob(y.to(outputs.dtype))
+
+    def expected_log_prob(self, mean: Tensor, var: Tensor, y: Tensor) -> Tensor:
+        """E log p(y given f) under independent f ~ N(mean, var) per output, ``(..., N)``.
+
+        Gauss-Hermite where each target depends on at most two outputs, otherwise 512 antithetic scrambled Sobol points with a
+        fixed seed (exact for the part linear in f). Loses accuracy where log p has kinks or the variance is very large.
+        """
+        points, weights = normal_nodes(mean.shape[-1], self.latents_per_target)
+        axes = (1,) * (max(mean.dim(), var.dim()) - 1)
+        points = points.to(mean).reshape(-1, *axes, mean.shape[-1])
+        f = mean + var.clamp_min(torch.finfo(var.dtype).tiny).sqrt() * points
+        return torch.tensordot(weights.to(mean), self.log_prob(f, y), dims=1)
+
+    def moments(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of y given f, each ``(..., N, D)``."""
+        marginals = self.marginals(outputs)
+        return marginals.mean, marginals.variance
+
+    def entropy(self, outputs: Tensor) -> Tensor:
+        """Entropy of p(y given f) in nats, ``(..., N)``, differential for continuous y; the default sums over dimensions."""
+        return self.marginal_entropy(outputs.unsqueeze(0)).sum(-1)
+
+    def marginal_cdf(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """P(Y_d <= y_d given f), ``(..., N, D)``, for y of shape ``(..., N, D)``."""
+        return self.marginals(outputs).cdf(y.to(outputs.dtype))
+
+    # --- equal-weight mixtures over axis 0 ----------------------------------------------------------------------------
+
+    def mixture_log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """log (1/S) sum_s p_s(y), ``(N,)``, for outputs ``(S, N, F)``."""
+        return torch.logsumexp(self.log_prob(outputs, y), 0) - math.log(outputs.shape[0])
+
+    def mixture_moments(self, outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean, aleatoric variance (1/S) sum_s v_s and epistemic variance (1/S) sum_s (m_s - m)^2 of y, each ``(N, D)``."""
+        mean, variance = self.moments(outputs)
+        return mean.mean(0), variance.mean(0), mean.var(0, correction=0)
+
+    def mixture_entropy(self, outputs: Tensor) -> Tensor:
+        """Entropy of the mixture in nats, ``(N,)``: deterministic for D = 1, a fixed-seed Monte Carlo estimate for D > 1.
+
+        The estimate is mean_s H_s + (1/S) sum_s E_s[log p_s - log p], about 512 stratified draws per datum, and so only its
+        second term is noisy.
+        """
+        if self.target_dim(outputs.shape[-1]) == 1:
+            return self.marginal_entropy(outputs).squeeze(-1)
+        return over_data(lambda part: entropy_by_draws(self, part), outputs, outputs.shape[0], -1)
+
+    def mixture_cdf(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """P(Y_d <= y_d) under the mixture, ``(N, D)``, for y of shape ``(N,)`` or ``(N, D)``."""
+        columns = y.unsqueeze(-1) if y.dim() == 1 else y
+        return self.marginal_cdf(outputs, columns).mean(0)
+
+    @abstractmethod
+    def mixture_quantile(self, outputs: Tensor, q: float) -> Tensor:
+        """The q-quantile of each target dimension under the mixture, ``(N, D)``; a ``CredoError`` where y has no order."""
+
+    # --- what predictions report --------------------------------------------------------------------------------------
+
+    def uncertainty(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Aleatoric and epistemic uncertainty; here in nats, ``(N,)``: mean entropy given f and mutual information."""
+        aleatoric = self.entropy(outputs).mean(0)
+        return aleatoric, (self.mixture_entropy(outputs) - aleatoric).clamp_min(0.0)  # below zero only by rounding
+
+    def spread(self, outputs: Tensor) -> Tensor:
+        """The variance a prediction reports, ``(N, D)``: here the total variance of y."""
+        _, aleatoric, epistemic = self.mixture_moments(outputs)
+        return aleatoric + epistemic
+
+    def probs(self, outputs: Tensor) -> Tensor:
+        """Probabilities ``(..., N, C)`` where y is a label."""
+        raise CredoError(f"The {self.name} likelihood has no class probabilities; use mean, quantile or log_prob.")
+
+    def label(self, probs: Tensor) -> Tensor:
+        """The most probable label ``(N,)`` for probabilities ``(N, C)``."""
+        raise CredoError(f"The {self.name} likelihood has no labels; use mean or quantile.")
+
+    def label_table(self, probs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Probabilities ``(M, C)`` summing to one and labels ``(M,)``: the form that accuracy, ECE and Brier score take."""
+        raise CredoError(f"The {self.name} likelihood has no labels to score; use metrics of real values such as rmse or crps.")
+
+    # --- checks, storage ----------------------------------------------------------------------------------------------
+
+    def accepts(self, num_outputs: int, y: Tensor) -> bool:
+        """Whether F outputs can describe these (checked) targets."""
+        return num_outputs == self.num_outputs(y)
+
+    def check_pair(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Checked targets that also fit these outputs, ``(..., N, F)``, in length and in width."""
+        y = self.check_targets(y).to(outputs.device)
+        if y.shape[0] != outputs.shape[-2]:
+            raise DataError(
+                f"There are {y.shape[0]} targets for {outputs.shape[-2]} predictions; give one target per prediction."
+            )
+        if not self.accepts(outputs.shape[-1], y):
+            raise DataError(
+                f"The network gives {outputs.shape[-1]} outputs per datum, but the {self.name} likelihood needs "
+                f"{self.num_outputs(y)} for these targets of shape {tuple(y.shape)}; "
+                "change the network's last layer or the targets."
+            )
+        return y
+
+    def frozen(self) -> Self:
+        """A detached copy whose parameters later training cannot change."""
+        other = copy.copy(self)
+        other._parameters = {k: v if v is None else nn.Parameter(v.detach().clone(), False) for k, v in self._parameters.items()}
+        other._buffers = {k: v if v is None else v.detach().clone() for k, v in self._buffers.items()}
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                object.__setattr__(other, name, value.detach().clone())
+        return other
+
+    def config(self) -> dict[str, Any]:
+        """The constructor's arguments, ready for JSON; with ``state_dict`` it restores the likelihood."""
+        return dict(self._arguments)
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        """The inverse of ``config``; learned values come from ``load_state_dict``."""
+        return cls(**config)
+
+
+likelihoods: Registry[type[Likelihood]] = Registry("likelihood")
+
+
+def get(spec: str | Likelihood) -> Likelihood:
+    """A likelihood from its registry name (with default arguments), or the object itself."""
+    if isinstance(spec, Likelihood):
+        return spec
+    if isinstance(spec, str):
+        return likelihoods[spec]()
+    raise SettingError(
+        f"likelihood={spec!r} is a {type(spec).__name__}; expected a credo.likelihoods object or one of {', '.join(likelihoods)}."
+    )

@@ -1,0 +1,89 @@
+"""Class labels from logits."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.distributions import Bernoulli, Distribution
+from torch.distributions import Categorical as TorchCategorical
+
+from credo.core.errors import SettingError
+from credo.likelihoods.base import likelihoods
+from credo.likelihoods.labels import LabelLikelihood
+from credo.likelihoods.mixtures import make_generator
+from credo.likelihoods.targets import label_targets, refuse_constant
+
+
+@likelihoods.register("categorical")
+class Categorical(LabelLikelihood):
+    """p(y = c given f) = softmax(f)_c for labels 0..C-1.
+
+    Without ``num_classes`` the number of classes is the largest training label plus one, which is wrong when the last class is
+    missing from the training data: give it then. Fails on one-hot targets and on a single class.
+    """
+
+    name: ClassVar[str] = "categorical"
+    latents_per_target: ClassVar[int | None] = None
+
+    def __init__(self, num_classes: int | None = None) -> None:
+        if num_classes is not None and (isinstance(num_classes, bool) or not isinstance(num_classes, int) or num_classes < 2):
+            raise SettingError(f"Categorical: num_classes={num_classes!r} is not valid; expected a whole number from 2 or None.")
+        super().__init__(num_classes=num_classes)
+        self.num_classes = num_classes
+
+    def forward(self, outputs: Tensor) -> Distribution:
+        """``torch.distributions.Categorical`` with batch shape ``(..., N)``."""
+        return TorchCategorical(logits=outputs, validate_args=False)
+
+    def check_targets(self, y: Any) -> Tensor:
+        """Class indices as int64, ``(N,)``."""
+        return label_targets(y, self.name, self.num_classes)
+
+    def check_training_targets(self, y: Any) -> Tensor:
+        """``check_targets`` of at least two classes."""
+        return refuse_constant(self.check_targets(y), self.name, "at least two classes")
+
+    def num_outputs(self, y: Tensor) -> int:
+        """C: ``num_classes`` or the largest label plus one."""
+        return self.num_classes if self.num_classes is not None else max(int(y.max()) + 1, 2)
+
+    def accepts(self, num_outputs: int, y: Tensor) -> bool:
+        """Every label needs an output; outputs without a label are fine."""
+        return int(y.max()) < num_outputs if self.num_classes is None else num_outputs == self.num_classes
+
+    def target_dim(self, num_outputs: int) -> int:
+        """One label per datum."""
+        return 1
+
+    def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """f_y - logsumexp(f), ``(..., N)``."""
+        log_p = torch.log_softmax(outputs, -1)
+        shape = torch.broadcast_shapes(y.shape, outputs.shape[:-1])
+        return log_p.expand(*shape, -1).gather(-1, y.long().expand(shape).unsqueeze(-1)).squeeze(-1)
+
+    def probs(self, outputs: Tensor) -> Tensor:
+        """softmax(f), ``(..., N, C)``."""
+        return torch.softmax(outputs, -1)
+
+    def marginals(self, outputs: Tensor) -> Distribution:
+        """The indicator of each class: ``Bernoulli`` with batch shape ``(..., N, C)``."""
+        return Bernoulli(probs=self.probs(outputs), validate_args=False)
+
+    def marginal_entropy(self, outputs: Tensor) -> Tensor:
+        """-sum_c p_c log p_c of the mean probabilities, ``(..., N, 1)``."""
+        return torch.special.entr(self.probs(outputs).mean(0)).sum(-1, keepdim=True)
+
+    def sample(self, outputs: Tensor, generator: torch.Generator | int = 0) -> Tensor:
+        """Labels ``(..., N)`` as int64: the largest logit after Gumbel noise."""
+        noise = torch.empty_like(outputs).exponential_(generator=make_generator(outputs, generator))
+        return (outputs - noise.log()).argmax(-1)
+
+    def label(self, probs: Tensor) -> Tensor:
+        """argmax_c p_c, ``(N,)``."""
+        return probs.argmax(-1)
+
+    def label_table(self, probs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """As they are: ``(N, C)`` and ``(N,)``."""
+        return probs, y

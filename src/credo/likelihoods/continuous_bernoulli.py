@@ -1,0 +1,149 @@
+"""Targets in [0, 1], such as grey values, from logits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, Independent, constraints
+from torch.nn.functional import softplus
+
+from credo.likelihoods.base import likelihoods
+from credo.likelihoods.continuous import ContinuousLikelihood
+from credo.likelihoods.mixtures import make_generator
+from credo.likelihoods.targets import unit_targets
+
+SMALL = 0.5  # below this |logit| / 2 the series is as exact as float64, and above it the closed forms do not cancel badly
+# log(sinh(u) / u) = sum_k c_k u^(2k) with c_k = 2^(2k) B_2k / (2k (2k)!), B_2k the Bernoulli numbers.
+SERIES = (
+    *(1 / 6, -1 / 180, 1 / 2835, -1 / 37800, 1 / 467775, -691 / 3831077250, 2 / 127702575),
+    *(-3617 / 2605132530000, 43867 / 350813659321125, -174611 / 15313294652906250),
+)
+
+
+def _piecewise(u: Tensor, derivative: int, closed: Callable[[Tensor], Tensor]) -> Tensor:
+    """The derivative-th derivative of the series divided by u^(derivative mod 2) near zero, ``closed`` elsewhere.
+
+    Each branch sees arguments from its own side only, so that gradients stay finite.
+    """
+    small = u.abs() < SMALL
+    z = torch.where(small, u, 0.0).square()
+    total = torch.zeros_like(z)
+    for k in range(len(SERIES), 0, -1):
+        total = total * z + SERIES[k - 1] * math.perm(2 * k, derivative)
+    series = total * z if derivative == 0 else total
+    return torch.where(small, series, closed(torch.where(small, 1.0, u)))
+
+
+def log_sinhc(u: Tensor) -> Tensor:
+    """log(sinh(u) / u), even in u."""
+    return _piecewise(u, 0, lambda v: v.abs() + torch.log(-torch.expm1(-2.0 * v.abs())) - torch.log(2.0 * v.abs()))
+
+
+def langevin(u: Tensor) -> Tensor:
+    """coth(u) - 1/u, the derivative of ``log_sinhc``."""
+    return u * _piecewise(u, 1, lambda v: (1.0 / torch.tanh(v) - 1.0 / v) / v)
+
+
+def langevin_slope(u: Tensor) -> Tensor:
+    """1/u^2 - 1/sinh(u)^2, the derivative of ``langevin``."""
+    return _piecewise(u, 2, lambda v: v.pow(-2) - 4.0 * torch.exp(-2.0 * v.abs()) / torch.expm1(-2.0 * v.abs()).square())
+
+
+class ContinuousBernoulliLogits(Distribution):
+    """p(y) = exp(f y) / Z(f) on [0, 1] with Z(f) = (exp(f) - 1) / f, in the natural parameter f.
+
+    This is C(l) l^y (1 - l)^(1 - y) with l = sigmoid(f). In f nothing special happens near l = 1/2 but the removable
+    singularity of log(sinh(u)/u) at 0, which is summed as a series; forms in l lose all digits of the variance there in float32.
+    """
+
+    arg_constraints = {"logits": constraints.real}  # pyright: ignore  # noqa: RUF012  torch declares a property here
+    support = constraints.unit_interval  # pyright: ignore  torch declares a property here
+
+    def __init__(self, logits: Tensor, validate_args: bool | None = None) -> None:
+        self.logits = logits
+        super().__init__(logits.shape, validate_args=validate_args)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Distribution:
+        return ContinuousBernoulliLogits(self.logits.expand(batch_shape), validate_args=False)
+
+    @property
+    def mean(self) -> Tensor:
+        return 0.5 + 0.5 * langevin(0.5 * self.logits)
+
+    @property
+    def variance(self) -> Tensor:
+        return 0.25 * langevin_slope(0.5 * self.logits)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        return self.logits * (value - 0.5) - log_sinhc(0.5 * self.logits)
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """(exp(f y) - 1) / (exp(f) - 1), as y exp(f (y - 1)/2) sinhc(f y / 2) / sinhc(f / 2), which never overflows."""
+        y = value.clamp(0.0, 1.0)
+        half = 0.5 * self.logits
+        return y * torch.exp(half * (y - 1.0) + log_sinhc(half * y) - log_sinhc(half))
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """log(1 + q (exp(f) - 1)) / f; for f > 0 through the mirror image 1 - Y, which has parameter -f."""
+        positive = self.logits > 0
+        f = -self.logits.abs()
+        q = torch.where(positive, 1.0 - value, value)
+        flat = f > -1e-6
+        safe = torch.where(flat, -1.0, f)
+        y = torch.where(flat, q + 0.5 * f * q * (1.0 - q), torch.log1p(q * torch.expm1(safe)) / safe).clamp(0.0, 1.0)
+        return torch.where(positive, 1.0 - y, y)
+
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
+        return self.icdf(
+            torch.rand(self._extended_shape(torch.Size(sample_shape)), dtype=self.logits.dtype, device=self.logits.device)
+        )
+
+    def entropy(self) -> Tensor:
+        """log Z - f E[y], with the part linear in f cancelled by hand."""
+        half = 0.5 * self.logits
+        return log_sinhc(half) - half * langevin(half)
+
+
+def log_normalizer(logits: Tensor) -> Tensor:
+    """log C(l), l = sigmoid(f): log|2 atanh(1 - 2 l)| - log|1 - 2 l|, which is log 2 + 4/3 (l - 1/2)^2 + ... near l = 1/2."""
+    half = logits.abs() / 2.0
+    return half + softplus(-2.0 * half) - log_sinhc(half)
+
+
+@likelihoods.register("continuous_bernoulli")
+class ContinuousBernoulli(ContinuousLikelihood):
+    """p(y_d given f) = f_d exp(f_d y_d) / (exp(f_d) - 1) on [0, 1]: the normalised form of a Bernoulli likelihood on grey values.
+
+    Its mean is not sigmoid(f). Targets outside [0, 1] are refused. Rarely a good fit to targets with an interior mode.
+    """
+
+    name: ClassVar[str] = "continuous_bernoulli"
+    support: ClassVar[tuple[float, float]] = (0.0, 1.0)
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def forward(self, outputs: Tensor) -> Distribution:
+        """Independent continuous Bernoullis: batch shape ``(..., N)``, event shape ``(D,)``."""
+        return Independent(self.marginals(outputs), 1, validate_args=False)
+
+    def check_targets(self, y: Any) -> Tensor:
+        """Floats in [0, 1], ``(N, D)``."""
+        return unit_targets(y, self.name)
+
+    def marginals(self, outputs: Tensor) -> Distribution:
+        """``ContinuousBernoulliLogits`` with batch shape ``(..., N, D)``."""
+        return ContinuousBernoulliLogits(outputs, validate_args=False)
+
+    def entropy(self, outputs: Tensor) -> Tensor:
+        """sum_d log Z(f_d) - f_d E[y_d], ``(..., N)``; at most 0, the entropy of the uniform law."""
+        return self(outputs).entropy()
+
+    def sample(self, outputs: Tensor, generator: torch.Generator | int = 0) -> Tensor:
+        """Draws ``(..., N, D)`` by the inverse cdf."""
+        uniform = torch.empty_like(outputs).uniform_(generator=make_generator(outputs, generator))
+        return ContinuousBernoulliLogits(outputs, validate_args=False).icdf(uniform)

@@ -1,0 +1,56 @@
+"""Real targets with Gaussian noise of one deviation."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, Independent, Normal
+
+from credo.likelihoods.base import likelihoods
+from credo.likelihoods.continuous import ContinuousLikelihood
+from credo.likelihoods.mixtures import make_generator
+from credo.likelihoods.noise import Fixed, add_positive, plain, positive
+
+
+@likelihoods.register("gaussian")
+class Gaussian(ContinuousLikelihood):
+    """y = f + std * noise, noise ~ N(0, 1): ``std`` fixed (one number, or one per output), or learned when None.
+
+    Learned noise is the parameter ``log_std``, one for all outputs, or one each when ``num_outputs`` is given; it starts at
+    ``initial_std``. One deviation serves all inputs: where noise varies with x use ``Heteroscedastic``, with outliers
+    ``StudentT``.
+    """
+
+    name: ClassVar[str] = "gaussian"
+    log_std: Tensor
+
+    def __init__(self, std: Fixed = None, num_outputs: int | None = None, initial_std: float = 1.0) -> None:
+        super().__init__(std=plain(std), num_outputs=num_outputs, initial_std=initial_std)
+        add_positive(self, "std", std, initial_std, num_outputs)
+
+    def std(self, outputs: Tensor) -> Tensor:
+        """The noise deviation, in the type of the outputs and ready to broadcast against them."""
+        return positive(self.log_std, outputs)
+
+    def forward(self, outputs: Tensor) -> Distribution:
+        """Independent normals: batch shape ``(..., N)``, event shape ``(D,)``."""
+        return Independent(self.marginals(outputs), 1, validate_args=False)
+
+    def marginals(self, outputs: Tensor) -> Distribution:
+        """``Normal`` with batch shape ``(..., N, D)``."""
+        return Normal(outputs, self.std(outputs), validate_args=False)
+
+    def expected_log_prob(self, mean: Tensor, var: Tensor, y: Tensor) -> Tensor:
+        """log N(y; mean, std^2) - sum_d var_d / (2 std_d^2), ``(..., N)``."""
+        return self.log_prob(mean, y) - (0.5 * var / self.std(mean).square()).sum(-1)
+
+    def entropy(self, outputs: Tensor) -> Tensor:
+        """sum_d 1/2 log(2 pi e std_d^2), ``(..., N)``."""
+        return self(outputs).entropy()
+
+    def sample(self, outputs: Tensor, generator: torch.Generator | int = 0) -> Tensor:
+        """Draws ``(..., N, D)``."""
+        noise = torch.empty_like(outputs).normal_(generator=make_generator(outputs, generator))
+        return outputs + self.std(outputs) * noise

@@ -1,0 +1,60 @@
+"""Real targets whose noise the network predicts too."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, Independent, Normal
+from torch.nn.functional import softplus
+
+from credo.core.errors import NetworkError, SettingError
+from credo.likelihoods.base import likelihoods
+from credo.likelihoods.continuous import ContinuousLikelihood
+from credo.likelihoods.mixtures import make_generator
+
+
+@likelihoods.register("heteroscedastic")
+class Heteroscedastic(ContinuousLikelihood):
+    """y_d = m_d + s_d * noise: of 2 D outputs the first D are means, the last D raw deviations, s = min_std + softplus(raw).
+
+    Maximum likelihood can drive s to ``min_std`` on points it interpolates; the floor bounds the density there.
+    """
+
+    name: ClassVar[str] = "heteroscedastic"
+    latents_per_target: ClassVar[int | None] = 2
+
+    def __init__(self, min_std: float = 1e-3) -> None:
+        if not min_std > 0.0:
+            raise SettingError(f"Heteroscedastic: min_std={min_std!r} is not valid; expected a number above 0.")
+        super().__init__(min_std=min_std)
+        self.min_std = min_std
+
+    def split(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and deviation, each ``(..., N, D)``, of outputs ``(..., N, 2 D)``."""
+        if outputs.shape[-1] % 2:
+            raise NetworkError(
+                f"The heteroscedastic likelihood got {outputs.shape[-1]} outputs per datum; expected a mean and a raw "
+                "deviation for every target, so an even number: double the network's last layer."
+            )
+        mean, raw_std = outputs.chunk(2, -1)
+        return mean, self.min_std + softplus(raw_std)
+
+    def forward(self, outputs: Tensor) -> Distribution:
+        """Independent normals: batch shape ``(..., N)``, event shape ``(D,)``."""
+        return Independent(self.marginals(outputs), 1, validate_args=False)
+
+    def marginals(self, outputs: Tensor) -> Distribution:
+        """``Normal`` with batch shape ``(..., N, D)``."""
+        mean, std = self.split(outputs)
+        return Normal(mean, std, validate_args=False)
+
+    def entropy(self, outputs: Tensor) -> Tensor:
+        """sum_d 1/2 log(2 pi e s_d^2), ``(..., N)``."""
+        return self(outputs).entropy()
+
+    def sample(self, outputs: Tensor, generator: torch.Generator | int = 0) -> Tensor:
+        """Draws ``(..., N, D)``."""
+        mean, std = self.split(outputs)
+        return mean + std * torch.empty_like(mean).normal_(generator=make_generator(outputs, generator))

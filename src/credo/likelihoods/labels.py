@@ -1,0 +1,50 @@
+"""What likelihoods of unordered labels share."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import ClassVar
+
+from torch import Tensor
+
+from credo.core.errors import CredoError
+from credo.likelihoods.base import Likelihood
+
+
+class LabelLikelihood(Likelihood):
+    """Labels: no order, so no quantiles; the reported variance is that of the probabilities across draws. Abstract."""
+
+    discrete: ClassVar[bool] = True
+    metric_family: ClassVar[str] = "labels"
+
+    @abstractmethod
+    def probs(self, outputs: Tensor) -> Tensor:
+        """Probabilities ``(..., N, C)``."""
+
+    @abstractmethod
+    def label(self, probs: Tensor) -> Tensor:
+        """The most probable label ``(N,)`` for probabilities ``(N, C)``."""
+
+    @abstractmethod
+    def label_table(self, probs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Probabilities ``(M, C)`` summing to one and labels ``(M,)``."""
+
+    def moments(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """p and p (1 - p) of each label's indicator, ``(..., N, C)``."""
+        p = self.probs(outputs)
+        return p, p * (1.0 - p)
+
+    def spread(self, outputs: Tensor) -> Tensor:
+        """(1/S) sum_s (p_s - p)^2 per label, ``(N, C)``."""
+        return self.mixture_moments(outputs)[2]
+
+    def marginal_cdf(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Undefined: labels have no order."""
+        raise CredoError(f"A cdf of the {self.name} likelihood is undefined because labels have no order; use probs or log_prob.")
+
+    def mixture_quantile(self, outputs: Tensor, q: float) -> Tensor:
+        """Undefined: labels have no order."""
+        raise CredoError(
+            f"Quantiles and intervals of the {self.name} likelihood are undefined because labels have no order; "
+            "use probs, mean or std."
+        )

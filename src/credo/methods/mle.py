@@ -1,0 +1,42 @@
+"""Maximum likelihood: argmax_w sum_n log p(y_n given x_n, w).
+
+A delta posterior under a flat prior. It knows nothing of its own ignorance: epistemic uncertainty is zero everywhere. It
+overfits where data are few; use it as the baseline that every Bayesian answer is compared with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from credo.core.settings import setting
+from credo.engine.build import initial_values, point_posterior
+from credo.engine.descend import descend
+from credo.engine.elbo import Elbo
+from credo.engine.job import Fitted, Job
+from credo.engine.method import Method, methods
+from credo.engine.model import Model
+from credo.estimators import estimators
+from credo.priors import Fixed, Flat
+
+
+@methods.register("mle")
+@dataclass(frozen=True)
+class MLE(Method):
+    """Maximum likelihood by Adam."""
+
+    name: ClassVar[str] = "mle"
+    summary: ClassVar[str] = "Maximum likelihood: a point estimate without a prior."
+    reference: ClassVar[str] = "Fisher 1922, On the mathematical foundations of theoretical statistics."
+    small: ClassVar[dict[str, Any]] = {"epochs": 400, "batch_size": None, "lr": 0.02}
+    exceptions: ClassVar[dict[str, str]] = {"conjugate_covariance": "a point estimate has no spread"}
+
+    init: Any = setting("pretrained", "Start: 'pretrained' (the network's values), 'random', or a state dict.", kind=(str, Mapping), choices=("pretrained", "random"))
+    compile: bool = setting(False, "Compile the step (one CUDA graph on a GPU).")
+
+    def fit(self, model: Model, job: Job) -> Fitted:
+        """Descend on the negative log-likelihood."""
+        posterior = point_posterior(model, initial_values(model, self.init, job.seed))
+        flat = replace(model, prior=Fixed(Flat()))
+        return descend(Elbo(flat, posterior, estimators["weights"]), job, compile=self.compile)

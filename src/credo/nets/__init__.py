@@ -1,0 +1,19 @@
+"""Plain networks: ordinary ``nn.Module``s with nothing Bayesian in them."""
+
+from credo.nets.catalogue import build, names
+from credo.nets.cnn import small_cnn
+from credo.nets.lenet import lenet5_caffe
+from credo.nets.lstm import lstm_classifier
+from credo.nets.mlp import lenet_300_100, mlp
+from credo.nets.transformer import transformer_classifier
+
+__all__ = [
+    "build",
+    "lenet5_caffe",
+    "lenet_300_100",
+    "lstm_classifier",
+    "mlp",
+    "names",
+    "small_cnn",
+    "transformer_classifier",
+]

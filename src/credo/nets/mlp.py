@@ -1,0 +1,58 @@
+"""Multilayer perceptrons."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from credo.core.errors import SettingError, nearest
+from credo.nets.catalogue import networks, positive
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "relu": nn.ReLU,
+    "tanh": nn.Tanh,
+    "elu": nn.ELU,
+    "gelu": nn.GELU,
+    "silu": nn.SiLU,
+    "sigmoid": nn.Sigmoid,
+    "softplus": nn.Softplus,
+    "leaky_relu": nn.LeakyReLU,
+}
+
+
+@networks.register("mlp")
+def mlp(in_features: int, hidden: Sequence[int] = (50, 50), out_features: int = 1, activation: str = "relu") -> nn.Sequential:
+    """A perceptron with biases: ``(N, in_features) -> (N, out_features)``, no nonlinearity after the last layer.
+
+    An empty ``hidden`` gives a linear map. Unknown activations and sizes below 1 are refused.
+    """
+    if activation not in ACTIVATIONS:
+        raise SettingError(f"mlp: unknown activation {activation!r}.{nearest(activation, ACTIVATIONS)}")
+    positive("mlp", in_features=in_features, out_features=out_features)
+    layers: list[nn.Module] = []
+    width = in_features
+    for place, size in enumerate(hidden):
+        positive("mlp", **{f"hidden[{place}]": size})
+        layers += [nn.Linear(width, size), ACTIVATIONS[activation]()]
+        width = size
+    return nn.Sequential(*layers, nn.Linear(width, out_features))
+
+
+class FlatMLP(nn.Module):
+    """A perceptron that flattens its input first: ``(N, ...) -> (N, out_features)``."""
+
+    def __init__(self, in_features: int, hidden: Sequence[int], out_features: int) -> None:
+        super().__init__()
+        self.layers = mlp(in_features, hidden, out_features)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Class scores ``(N, out_features)``."""
+        return self.layers(x.flatten(1))
+
+
+@networks.register("lenet_300_100")
+def lenet_300_100(num_classes: int = 10) -> nn.Module:
+    """The 784-300-100-10 perceptron of the pruning literature; takes ``(N, 784)`` or images ``(N, 1, 28, 28)``."""
+    positive("lenet_300_100", num_classes=num_classes)
+    return FlatMLP(784, (300, 100), num_classes)

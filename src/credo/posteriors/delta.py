@@ -1,0 +1,62 @@
+"""A point: maximum likelihood, MAP, and the deterministic part of every model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from credo.core.errors import CredoError
+from credo.core.seeds import Noise
+from credo.posteriors.family import Draw, Family, Params, families
+
+
+@families.register("delta")
+class Delta(Family):
+    """q(w) = delta(w - value). Its KL to a prior is -log p(value) up to an infinite constant that is left out."""
+
+    name: ClassVar[str] = "delta"
+    atoms = 1
+
+    def __init__(self, shapes: Mapping[str, Sequence[int]], dtype: str | Mapping[str, str] = "float32") -> None:
+        super().__init__(shapes)
+        self.dtypes = dict.fromkeys(self.names, dtype) if isinstance(dtype, str) else dict(dtype)
+        self.values = nn.ParameterList([nn.Parameter(torch.zeros(s, dtype=getattr(torch, self.dtypes[n]))) for n, s in self.shapes.items()])
+
+    @classmethod
+    def start(cls, values: Mapping[str, Tensor]) -> Delta:
+        """A point at ``values``."""
+        family = cls({n: v.shape for n, v in values.items()}, {n: str(v.dtype).removeprefix("torch.") for n, v in values.items()})
+        for index, value in enumerate(values.values()):
+            family.values[index] = nn.Parameter(value.detach().clone())
+        return family
+
+    def begin(self, noise: Noise, fold: Any = None) -> DeltaDraw:
+        """Nothing is random."""
+        return DeltaDraw(self, noise.lead)
+
+    def mean(self) -> Params:
+        """The point."""
+        return dict(zip(self.names, self.values, strict=True))
+
+    def log_prob(self, latents: Params) -> Tensor:
+        """A point has no density: always an error."""
+        raise CredoError("A point estimate has no density; log_prob needs a posterior with spread, e.g. method='vi'.")
+
+    def config(self) -> dict[str, Any]:
+        """Shapes and dtypes."""
+        return super().config() | {"dtype": self.dtypes}
+
+
+class DeltaDraw(Draw):
+    """One pass of a :class:`Delta`."""
+
+    def __init__(self, family: Delta, lead: tuple[int, ...]) -> None:
+        self.family, self.lead = family, lead
+
+    def weights(self, names: Iterable[str]) -> Params:
+        """The point, repeated over leading axes without a copy."""
+        mean = self.family.mean()
+        return {n: mean[n].expand(*self.lead, *mean[n].shape) if self.lead else mean[n] for n in names}

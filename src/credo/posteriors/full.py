@@ -1,0 +1,116 @@
+"""Full covariance: w = mean + L eps over all its parameters at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import MultivariateNormal
+
+from credo.core.errors import CredoError
+from credo.core.linear_map import LinearMap
+from credo.core.seeds import Noise
+from credo.posteriors.family import Draw, Gaussian, Layout, Params, families, gaussian_entropy
+
+MAX_NUMEL = 20_000  # the factor then holds 4e8 numbers, 1.6 GB in float32
+
+
+@families.register("full")
+class Full(Gaussian):
+    """N(mean, L L^T) with L lower triangular, its diagonal stored as a logarithm.
+
+    The exact family of Bayesian linear regression. Memory grows with the square of the number of parameters, so choose
+    few of them (``random="last"``).
+    """
+
+    name: ClassVar[str] = "full"
+
+    def __init__(self, shapes: Mapping[str, Sequence[int]], dtype: str = "float32") -> None:
+        super().__init__(shapes)
+        self.layout = Layout(self.shapes)
+        if self.layout.numel > MAX_NUMEL:
+            raise CredoError(
+                f"A full covariance over {self.layout.numel} parameters is too large (at most {MAX_NUMEL}); "
+                "choose fewer random parameters, e.g. random='last', or posterior='low_rank'."
+            )
+        self.flat_mean = nn.Parameter(torch.zeros(self.layout.numel, dtype=getattr(torch, dtype)))
+        self.raw_tril = nn.Parameter(torch.zeros(self.layout.numel, self.layout.numel, dtype=getattr(torch, dtype)))
+
+    @classmethod
+    def start(cls, values: Mapping[str, Tensor], init_std: float = 1e-2) -> Full:
+        """Means at ``values``, independent with standard deviation ``init_std``."""
+        flat = Layout({name: value.shape for name, value in values.items()}).join(values).detach()
+        family = cls({n: v.shape for n, v in values.items()}, str(flat.dtype).removeprefix("torch.")).to(flat.device)
+        return family.set(flat, torch.eye(flat.numel(), dtype=flat.dtype, device=flat.device) * init_std)
+
+    def set(self, mean: Tensor, scale_tril: Tensor) -> Full:
+        """Put in a mean and a Cholesky factor of the covariance."""
+        with torch.no_grad():
+            self.flat_mean.copy_(mean)
+            self.raw_tril.copy_(scale_tril.tril(-1) + torch.diag(scale_tril.diagonal().log()))
+        return self
+
+    def scale_tril(self) -> Tensor:
+        """L, with a positive diagonal."""
+        return self.raw_tril.tril(-1) + torch.diag_embed(self.raw_tril.diagonal().exp())
+
+    def covariance(self) -> Tensor:
+        """L L^T over the flat vector, in the order of ``names``."""
+        factor = self.scale_tril()
+        return factor @ factor.mT
+
+    def begin(self, noise: Noise, fold: Any = None) -> FullDraw:
+        """Draw eps of the whole vector."""
+        return FullDraw(self, noise)
+
+    def mean(self) -> Params:
+        """The means."""
+        return self.layout.split(self.flat_mean)
+
+    def marginals(self) -> tuple[Params, Params]:
+        """Means and the diagonal of the covariance."""
+        return self.mean(), self.layout.split(self.scale_tril().square().sum(-1))
+
+    def entropy(self) -> Tensor:
+        """log det L + P/2 log 2 pi e."""
+        return gaussian_entropy(self.raw_tril.diagonal().sum(), self.layout.numel)
+
+    def log_prob(self, latents: Params) -> Tensor:
+        """Joint Gaussian log density."""
+        normal = MultivariateNormal(self.flat_mean, scale_tril=self.scale_tril(), validate_args=False)
+        return normal.log_prob(self.layout.join(latents))
+
+    def moments(self, op: LinearMap, mean: Tensor, var: Tensor, w: str, b: str | None) -> tuple[Tensor, Tensor]:
+        """For a fully connected layer: V[y_o] = x~^T C_o x~ + sum_i (C_o + m_o m_o^T)_ii var_i, C_o the covariance of unit o's weights."""
+        if op.num_spatial or op.is_embedding:
+            return super().moments(op, mean, var, w, b)
+        means = self.mean()
+        rows = self._rows(w, b)
+        cov = self.covariance()[rows.unsqueeze(-1), rows.unsqueeze(-2)]
+        inputs = mean if b is None else torch.cat([mean, torch.ones_like(mean[..., :1])], -1)
+        width = mean.shape[-1]
+        spread = cov.diagonal(dim1=-2, dim2=-1)[:, :width] + means[w] ** 2
+        return op(mean, means[w], means[b] if b else None), torch.einsum("...i,oij,...j->...o", inputs, cov, inputs) + var @ spread.mT
+
+    def _rows(self, w: str, b: str | None) -> Tensor:
+        index = self.layout.split(torch.arange(self.layout.numel, device=self.flat_mean.device))
+        return index[w] if b is None else torch.cat([index[w], index[b].unsqueeze(-1)], -1)
+
+    def config(self) -> dict[str, Any]:
+        """Shapes and dtype."""
+        return super().config() | {"dtype": str(self.flat_mean.dtype).removeprefix("torch.")}
+
+
+class FullDraw(Draw):
+    """One pass of a :class:`Full`."""
+
+    def __init__(self, family: Full, noise: Noise) -> None:
+        eps = noise.normal(family.names[0], (family.layout.numel,), family.flat_mean)
+        self.mean = family.mean()
+        self.delta = family.layout.split(eps @ family.scale_tril().mT)
+
+    def weights(self, names: Iterable[str]) -> Params:
+        """mean + L eps."""
+        return {name: self.mean[name] + self.delta[name] for name in names}

@@ -1,0 +1,207 @@
+"""Independent Gaussians: q(w) = prod_i N(w_i; mean_i, std_i^2), all parameters in two flat vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from credo.core.linear_map import LinearMap
+from credo.core.seeds import Noise
+from credo.posteriors.family import Draw, Gaussian, Layout, Params, families, gaussian_entropy
+from credo.posteriors.scale import Scale, scales
+
+
+class NormalStats(NamedTuple):
+    """Mean and variance of a factorised normal prior: numbers, or one per element of the flat vector."""
+
+    mean: Tensor
+    var: Tensor
+
+
+def _kl_value(mean: Tensor, std: Tensor, log_std: Tensor, prior: NormalStats) -> Tensor:
+    """KL[q, p] = sum 1/2 [(std^2 + (mean - prior mean)^2) / prior var - 1 + log prior var] - log std."""
+    shift = mean - prior.mean
+    if prior.var.dim() == 0:
+        square = (torch.dot(std, std) + torch.dot(shift, shift)) / prior.var
+        constant = mean.numel() * (prior.var.log() - 1)
+    else:
+        square = ((std * std + shift * shift) / prior.var).sum()
+        constant = (prior.var.log() - 1).sum()
+    return 0.5 * (square + constant) - log_std.sum()
+
+
+class _Weights(torch.autograd.Function):
+    """(w, KL) in one node: the KL's gradient rides along with the weights', which saves two passes over all of them."""
+
+    @staticmethod
+    def forward(ctx: Any, mean: Tensor, raw: Tensor, eps: Tensor, prior_mean: Tensor, prior_var: Tensor, scale: Scale) -> Any:
+        std = scale.std(raw)
+        ctx.scale = scale
+        ctx.save_for_backward(mean, std, eps, prior_mean, prior_var)
+        kl = _kl_value(mean, std, scale.log_std(raw, std), NormalStats(prior_mean, prior_var))
+        return torch.addcmul(mean, std, eps), kl
+
+    @staticmethod
+    def backward(ctx: Any, grad_w: Tensor, grad_kl: Tensor) -> Any:
+        mean, std, eps, prior_mean, prior_var = ctx.saved_tensors
+        pull = grad_kl / prior_var
+        grad_mean = torch.addcmul(grad_w, mean - prior_mean, pull)
+        grad_std = torch.addcmul(grad_w * eps, std, pull)
+        return grad_mean, ctx.scale.pull(std, grad_std, -grad_kl), None, None, None, None
+
+
+class _Moments(torch.autograd.Function):
+    """(mean, var, KL) in one node, for linear maps that meet the family instead of its weights."""
+
+    @staticmethod
+    def forward(ctx: Any, mean: Tensor, raw: Tensor, prior_mean: Tensor, prior_var: Tensor, scale: Scale) -> Any:
+        std = scale.std(raw)
+        ctx.scale = scale
+        ctx.save_for_backward(mean, std, prior_mean, prior_var)
+        kl = _kl_value(mean, std, scale.log_std(raw, std), NormalStats(prior_mean, prior_var))
+        return mean.view_as(mean), std * std, kl
+
+    @staticmethod
+    def backward(ctx: Any, grad_mean: Tensor, grad_var: Tensor, grad_kl: Tensor) -> Any:
+        mean, std, prior_mean, prior_var = ctx.saved_tensors
+        pull = grad_kl / prior_var
+        grad_std = std * (2 * grad_var + pull)
+        return torch.addcmul(grad_mean, mean - prior_mean, pull), ctx.scale.pull(std, grad_std, -grad_kl), None, None, None
+
+
+@families.register("mean_field")
+class MeanField(Gaussian):
+    """Bayes by Backprop's family (Blundell et al. 2015).
+
+    Fails where weights are strongly correlated in the posterior: on conjugate regression its variances are
+    1 / diag(precision), smaller than the true marginals.
+    """
+
+    name: ClassVar[str] = "mean_field"
+
+    def __init__(self, shapes: Mapping[str, Sequence[int]], scale: str = "log", dtype: str = "float32") -> None:
+        super().__init__(shapes)
+        self.scale_name, self.scale, self.layout = scale, scales[scale], Layout(self.shapes)
+        self.flat_mean = nn.Parameter(torch.zeros(self.layout.numel, dtype=getattr(torch, dtype)))
+        self.raw_std = nn.Parameter(torch.zeros_like(self.flat_mean))
+
+    @classmethod
+    def start(cls, values: Mapping[str, Tensor], init_std: float = 1e-2, scale: str = "log") -> MeanField:
+        """Means at ``values``, all standard deviations at ``init_std``."""
+        flat = Layout({name: value.shape for name, value in values.items()}).join(values).detach()
+        family = cls({n: v.shape for n, v in values.items()}, scale, str(flat.dtype).removeprefix("torch.")).to(flat.device)
+        with torch.no_grad():
+            family.flat_mean.copy_(flat)
+            family.raw_std.fill_(family.scale.raw(init_std))
+        return family
+
+    def begin(self, noise: Noise, fold: NormalStats | None = None) -> MeanFieldDraw:
+        """Nothing is drawn yet: weights and noise on outputs are drawn where they are asked for."""
+        return MeanFieldDraw(self, noise, fold)
+
+    def std(self) -> Params:
+        """Standard deviations by name."""
+        return self.layout.split(self.scale.std(self.raw_std))
+
+    def mean(self) -> Params:
+        """The means."""
+        return self.layout.split(self.flat_mean)
+
+    def marginals(self) -> tuple[Params, Params]:
+        """Means and variances."""
+        return self.mean(), self.layout.split(self.scale.std(self.raw_std) ** 2)
+
+    def entropy(self) -> Tensor:
+        """sum log std + P/2 log 2 pi e."""
+        log_std = self.scale.log_std(self.raw_std, self.scale.std(self.raw_std))
+        return gaussian_entropy(log_std.sum(), self.layout.numel)
+
+    def log_prob(self, latents: Params) -> Tensor:
+        """Sum of normal log densities."""
+        normal = torch.distributions.Normal(self.flat_mean, self.scale.std(self.raw_std), validate_args=False)
+        return normal.log_prob(self.layout.join(latents)).sum(-1)
+
+    def moments(self, op: LinearMap, mean: Tensor, var: Tensor, w: str, b: str | None) -> tuple[Tensor, Tensor]:
+        """V[y] = op(var_x, mean_w^2) + op(mean_x^2 + var_x, var_w) + var_b."""
+        means, std = self.mean(), self.std()
+        b_mean, b_var = (means[b], std[b] ** 2) if b in means else (None, None)
+        out = op(mean, means[w], b_mean)
+        if op.is_embedding:
+            return out, op(mean, std[w] ** 2)
+        return out, op(var, means[w] ** 2, b_var) + op(mean * mean + var, std[w] ** 2)
+
+    def config(self) -> dict[str, Any]:
+        """Shapes, scale and dtype."""
+        return super().config() | {"scale": self.scale_name, "dtype": str(self.flat_mean.dtype).removeprefix("torch.")}
+
+
+class MeanFieldDraw(Draw):
+    """One pass of a :class:`MeanField`."""
+
+    def __init__(self, family: MeanField, noise: Noise, fold: NormalStats | None) -> None:
+        self.family, self.noise, self.fold = family, noise, fold
+        self._moments: tuple[Params, Params] | None = None
+
+    def _key(self) -> str:
+        return self.family.names[0]
+
+    def weights(self, names: Iterable[str]) -> Params:
+        """mean + std * eps, for all parameters at once where all are asked for."""
+        names, family = tuple(names), self.family
+        if set(names) == set(family.names):
+            eps = self.noise.normal(self._key(), (family.layout.numel,), family.flat_mean)
+            if self.fold is None:
+                return family.layout.split(torch.addcmul(family.flat_mean, family.scale.std(family.raw_std), eps))
+            flat, self.kl = _Weights.apply(family.flat_mean, family.raw_std, eps, *self.fold, family.scale)  # type: ignore[misc]
+            return family.layout.split(flat)
+        mean, var = self.split_moments()
+        return {n: torch.addcmul(mean[n], var[n].sqrt(), self.noise.normal(n, mean[n].shape, mean[n])) for n in names}
+
+    def prepare(self) -> None:
+        """Means and variances by name."""
+        self.split_moments()
+
+    def split_moments(self) -> tuple[Params, Params]:
+        """Means and variances by name, made once per pass."""
+        if self._moments is None:
+            family = self.family
+            if self.fold is None:
+                mean, var = family.flat_mean, family.scale.std(family.raw_std) ** 2
+            else:
+                mean, var, self.kl = _Moments.apply(family.flat_mean, family.raw_std, *self.fold, family.scale)  # type: ignore[misc]
+            self._moments = family.layout.split(mean), family.layout.split(var)
+        return self._moments
+
+    def _bias(self, b: str | Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+        mean, var = self.split_moments()
+        return (mean[b], var[b]) if isinstance(b, str) else (b, None)
+
+    def local(self, op: LinearMap, x: Tensor, w: str, b: str | Tensor | None, noise: Noise) -> Tensor:
+        """Noise on the output with the output's own mean and variance (Kingma et al. 2015)."""
+        mean, var = self.split_moments()
+        b_mean, b_var = self._bias(b)
+        out_mean = op(x, mean[w], b_mean)
+        out_var = op(op.square(x), var[w], b_var)
+        return _perturb(out_mean, out_var, noise.normal(w, out_mean.shape, out_mean))
+
+    def flipout(self, op: LinearMap, x: Tensor, w: str, b: str | Tensor | None, noise: Noise) -> Tensor:
+        """One perturbation for the batch, its rows and columns flipped by fair signs per example (Wen et al. 2018)."""
+        mean, var = self.split_moments()
+        b_mean, b_var = self._bias(b)
+        delta = var[w].sqrt() * noise.normal(w, mean[w].shape, mean[w])
+        signs_out = noise.sign(w, op.per_example(x, op.out_channels(delta)), delta)
+        if op.is_embedding:
+            return op(x, mean[w]) + op(x, delta) * signs_out
+        signs_in = noise.sign(w, op.per_example(x, x.shape[op.channel_axis]), delta)
+        shift = op(x * signs_in, delta)
+        if b_var is not None:
+            shift = shift + (b_var.sqrt() * noise.normal(str(b), b_var.shape, b_var)).reshape(-1, *[1] * op.num_spatial)
+        return op(x, mean[w], b_mean) + shift * signs_out
+
+
+def _perturb(mean: Tensor, var: Tensor, eps: Tensor) -> Tensor:
+    """mean + sqrt(var) eps; the floor keeps the gradient finite where the input is exactly zero."""
+    return torch.addcmul(mean, var.clamp_min(torch.finfo(var.dtype).tiny).sqrt(), eps)

@@ -1,0 +1,87 @@
+"""The posterior over all parameters: a product of families."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from credo.core.errors import CredoError
+from credo.core.seeds import Noise, Streams
+from credo.posteriors.family import Draw, Family, Params, families
+from credo.posteriors.samples import Samples
+
+
+class Posterior(nn.Module):
+    """q(w) = prod_k q_k(w_k). The point estimates of a model are in it too, as a :class:`Delta`, so one draw runs the network."""
+
+    def __init__(self, members: Iterable[Family]) -> None:
+        super().__init__()
+        self.families = nn.ModuleList(members)
+
+    @property
+    def members(self) -> list[Family]:
+        """The families, typed."""
+        return list(self.families)  # type: ignore[arg-type]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All parameters covered."""
+        return tuple(name for family in self.members for name in family.names)
+
+    @property
+    def atoms(self) -> int | None:
+        """Number of points if the posterior is discrete (1 for a point estimate), else None."""
+        counts = [family.atoms for family in self.members]
+        return None if any(count is None for count in counts) else max((c for c in counts if c), default=1)
+
+    def begin(self, noise: Noise, folds: Sequence[Any] | None = None) -> list[Draw]:
+        """Draw the latents of one pass, family by family."""
+        folds = folds or [None] * len(self.members)
+        return [family.begin(noise, fold) for family, fold in zip(self.members, folds, strict=True)]
+
+    def draw(self, noise: Noise) -> Params:
+        """One joint draw of every parameter, with the noise's leading axes in front."""
+        return {name: value for family in self.members for name, value in family.draw(noise).items()}
+
+    def mean(self) -> Params:
+        """E[w] by name."""
+        return {name: value for family in self.members for name, value in family.mean().items()}
+
+    def sample(self, n: int, seed: int = 0) -> Params:
+        """``n`` draws ``(n, *shape)`` of every parameter; draw i of a seed is always the same."""
+        with torch.no_grad():
+            return self.draw(Streams(seed, range(n)))
+
+    def log_prob(self, params: Params) -> Tensor:
+        """Log density of the parameters that have one; leading axes are kept. Point estimates do not count."""
+        spread = [family for family in self.members if family.atoms != 1]
+        if not spread:
+            raise CredoError("This posterior is a point estimate and has no density; fit with a method that has spread, e.g. 'vi'.")
+        return torch.stack([family.log_prob({n: params[n] for n in family.names}) for family in spread]).sum(0)
+
+    def numbers(self, samples: int) -> list[int]:
+        """Which draws prediction uses: 0..samples-1, or each atom of a discrete posterior once (evenly spaced if fewer)."""
+        if self.atoms is None:
+            return list(range(samples))
+        count = min(samples, self.atoms)
+        return [i * self.atoms // count for i in range(count)]
+
+    def realise(self, numbers: Sequence[int], seed: int) -> Params:
+        """The draws with these numbers, stacked in front."""
+        noise = Streams(seed, numbers)
+        out: Params = {}
+        for family in self.members:
+            out |= family.atom(numbers) if isinstance(family, Samples) and self.atoms is not None else family.draw(noise)
+        return out
+
+    def config(self) -> dict[str, Any]:
+        """JSON-able description of the families."""
+        return {"families": [family.config() for family in self.members]}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Posterior:
+        """An empty posterior of this structure, to load a state into."""
+        return cls([families[item["name"]].from_config(item) for item in config["families"]])

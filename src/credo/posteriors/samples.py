@@ -1,0 +1,70 @@
+"""A finite set of draws: ensembles, chains, particles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from credo.core.errors import CredoError
+from credo.core.seeds import Noise
+from credo.posteriors.family import Draw, Family, Layout, Params, families
+
+
+@families.register("samples")
+class Samples(Family):
+    """q(w) = 1/S sum_s delta(w - w_s). Prediction visits each draw once, or evenly spaced ones if fewer are asked for."""
+
+    name: ClassVar[str] = "samples"
+    flat: Tensor
+
+    def __init__(self, shapes: Mapping[str, Sequence[int]], count: int = 1, dtype: str = "float32") -> None:
+        super().__init__(shapes)
+        self.layout, self.atoms = Layout(self.shapes), count
+        self.register_buffer("flat", torch.zeros(count, self.layout.numel, dtype=getattr(torch, dtype)))
+
+    @classmethod
+    def of(cls, draws: Mapping[str, Tensor]) -> Samples:
+        """From stacked draws ``(S, *shape)`` by name."""
+        counts = {len(value) for value in draws.values()}
+        if len(counts) != 1 or 0 in counts:
+            raise CredoError(f"Samples need the same positive number of draws of every parameter, got {sorted(counts)}.")
+        first = next(iter(draws.values()))
+        family = cls({n: v.shape[1:] for n, v in draws.items()}, counts.pop(), str(first.dtype).removeprefix("torch.")).to(first.device)
+        family.flat.copy_(family.layout.join({n: v.detach() for n, v in draws.items()}))
+        return family
+
+    def begin(self, noise: Noise, fold: Any = None) -> SamplesDraw:
+        """Pick a draw, fairly."""
+        assert self.atoms is not None
+        pick = noise.uniform(self.names[0], (), self.flat)
+        return SamplesDraw(self, (pick * self.atoms).long().clamp_max(self.atoms - 1))
+
+    def atom(self, index: Sequence[int]) -> Params:
+        """The draws with these numbers, stacked."""
+        return self.layout.split(self.flat[list(index)])
+
+    def mean(self) -> Params:
+        """Average over draws: not a likely point of a multimodal posterior."""
+        return self.layout.split(self.flat.mean(0))
+
+    def log_prob(self, latents: Params) -> Tensor:
+        """A finite set of points has no density: always an error."""
+        raise CredoError("A set of samples has no density; log_prob needs a parametric posterior.")
+
+    def config(self) -> dict[str, Any]:
+        """Shapes, number of draws, dtype."""
+        return super().config() | {"count": self.atoms, "dtype": str(self.flat.dtype).removeprefix("torch.")}
+
+
+class SamplesDraw(Draw):
+    """One pass of :class:`Samples`."""
+
+    def __init__(self, family: Samples, index: Tensor) -> None:
+        self.params = family.layout.split(family.flat[index])
+
+    def weights(self, names: Iterable[str]) -> Params:
+        """The picked draw."""
+        return {name: self.params[name] for name in names}

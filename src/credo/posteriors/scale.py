@@ -1,0 +1,78 @@
+"""How an unconstrained number becomes a standard deviation."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from credo.core.registry import Registry
+
+scales: Registry[Scale] = Registry("scale")
+
+
+class Scale(ABC):
+    """std = g(raw), increasing, with what the fused KL needs of its derivative."""
+
+    @abstractmethod
+    def std(self, raw: Tensor) -> Tensor:
+        """Standard deviation, not variance."""
+
+    @abstractmethod
+    def raw(self, std: float) -> float:
+        """The raw value that gives this standard deviation."""
+
+    @abstractmethod
+    def log_std(self, raw: Tensor, std: Tensor) -> Tensor:
+        """log std, by the cheaper way."""
+
+    @abstractmethod
+    def pull(self, std: Tensor, grad_std: Tensor, grad_log: Tensor) -> Tensor:
+        """Gradient for raw, from one for std and one for log std (0-dim)."""
+
+
+class Log(Scale):
+    """std = exp(raw): the gradient of the KL is then free of divisions, and Adam's step is relative."""
+
+    def std(self, raw: Tensor) -> Tensor:
+        """exp(raw)."""
+        return raw.exp()
+
+    def raw(self, std: float) -> float:
+        """log(std)."""
+        return math.log(std)
+
+    def log_std(self, raw: Tensor, std: Tensor) -> Tensor:
+        """raw itself."""
+        return raw
+
+    def pull(self, std: Tensor, grad_std: Tensor, grad_log: Tensor) -> Tensor:
+        """grad_std * std + grad_log."""
+        return torch.addcmul(grad_log, grad_std, std)
+
+
+class Softplus(Scale):
+    """std = log(1 + exp(raw)), the parameterisation of Blundell et al. (2015)."""
+
+    def std(self, raw: Tensor) -> Tensor:
+        """log(1 + exp(raw))."""
+        return F.softplus(raw)
+
+    def raw(self, std: float) -> float:
+        """log(exp(std) - 1), without overflow."""
+        return std + math.log(-math.expm1(-std))
+
+    def log_std(self, raw: Tensor, std: Tensor) -> Tensor:
+        """log of std."""
+        return std.log()
+
+    def pull(self, std: Tensor, grad_std: Tensor, grad_log: Tensor) -> Tensor:
+        """(grad_std + grad_log / std) * sigmoid(raw), where sigmoid(raw) = 1 - exp(-std)."""
+        return (grad_std + grad_log / std) * -torch.expm1(-std)
+
+
+scales.register("log")(Log())
+scales.register("softplus")(Softplus())

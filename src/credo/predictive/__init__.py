@@ -1,0 +1,7 @@
+"""Predictions with their uncertainty, and their metrics."""
+
+from credo.predictive.evaluate import evaluate
+from credo.predictive.predictive import Predictive
+from credo.predictive.uncertainty import Uncertainty, decompose, mutual_information
+
+__all__ = ["Predictive", "Uncertainty", "decompose", "evaluate", "mutual_information"]

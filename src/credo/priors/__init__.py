@@ -1,0 +1,28 @@
+"""Priors over the random parameters. Any elementwise ``torch.distributions`` object is one already."""
+
+from typing import Any
+
+import torch.distributions
+from torch.distributions import Laplace, Normal, StudentT
+
+from credo.priors.base import ByPattern, Fixed, Prior, as_prior
+from credo.priors.fan_in import FanIn
+from credo.priors.flat import Flat
+from credo.priors.scale_mixture import scale_mixture
+
+__all__ = ["ByPattern", "FanIn", "Fixed", "Flat", "Laplace", "Normal", "Prior", "StudentT", "as_prior", "default_prior", "from_config", "scale_mixture"]
+
+
+def default_prior() -> Prior:
+    """What ``prior=None`` means. Chosen by evidence: see ``benchmarks/results/default_prior.md``."""
+    return FanIn()
+
+
+def from_config(config: dict[str, Any]) -> Prior:
+    """The inverse of ``Prior.config``."""
+    if config["name"] == "fan_in":
+        return FanIn(config["std"])
+    if config["name"] == "by_pattern":
+        return ByPattern({pattern: from_config(part) for pattern, part in config["table"].items()})
+    kind = Flat if config["distribution"] == "Flat" else getattr(torch.distributions, config["distribution"])
+    return Fixed(kind(**config["arguments"]))

@@ -1,0 +1,191 @@
+"""Figures as plain Plotly descriptions (``{"data": [...], "layout": {...}}``); colours of text and grid are set by the page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+Figure = dict[str, Any]
+
+# Distinguishable with every common kind of colour vision, on white and on black.
+BLUE, ORANGE, GREEN, GREY = "#3b82c4", "#e07b39", "#2f9e77", "#8a8f98"
+_GROUPS = (BLUE, ORANGE, GREEN, "#b565a7")
+
+
+def reliability(entry: dict[str, Any]) -> Figure:
+    """Accuracy against confidence per bin; the dashed diagonal is perfect calibration, a larger mark holds more inputs.
+
+    ``entry``: method, confidence, accuracy and count, one value per bin; empty bins are left out.
+    """
+    bins = [row for row in zip(entry["confidence"], entry["accuracy"], entry["count"], strict=True) if row[2]]
+    most = max((row[2] for row in bins), default=1)
+    marks = {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "x": [row[0] for row in bins],
+        "y": [row[1] for row in bins],
+        "customdata": [row[2] for row in bins],
+        "hovertemplate": "confidence %{x:.3f}<br>accuracy %{y:.3f}<br>%{customdata} inputs<extra></extra>",
+        "marker": {"size": [6 + 14 * math.sqrt(row[2] / most) for row in bins], "color": BLUE, "opacity": 0.85},
+        "line": {"color": BLUE, "width": 1.5},
+        "cliponaxis": False,
+    }
+    diagonal = {
+        "type": "scatter",
+        "mode": "lines",
+        "x": [0, 1],
+        "y": [0, 1],
+        "hoverinfo": "skip",
+        "line": {"color": GREY, "dash": "dash", "width": 1},
+    }
+    layout = _layout(entry["method"], "confidence", "accuracy")
+    layout["xaxis"] |= {"range": [-0.03, 1.05]}
+    layout["yaxis"] |= {"range": [-0.03, 1.05]}
+    return {"data": [diagonal, marks], "layout": layout}
+
+
+def uncertainty(entry: dict[str, Any], num_bins: int = 24) -> Figure:
+    """Histograms of one uncertainty for several groups of inputs, in shared bins, each group summing to one.
+
+    ``entry``: method, measure (axis label) and groups, a list of ``{"name", "values"}``.
+    """
+    values = [np.asarray(group["values"], dtype=float) for group in entry["groups"]]
+    top = max((float(v.max()) for v in values if v.size), default=1.0)
+    low = min(0.0, min((float(v.min()) for v in values if v.size), default=0.0))
+    # A point estimate has no epistemic part: all values are zero up to rounding, and one bin at zero says so.
+    edges = np.linspace(low, top if top - low > 1e-9 else low + 1.0, num_bins + 1)
+    centres, width = (edges[:-1] + edges[1:]) / 2, float(edges[1] - edges[0])
+    data = [
+        {
+            "type": "bar",
+            "name": group["name"],
+            "x": centres.tolist(),
+            "y": (np.histogram(v, edges)[0] / max(v.size, 1)).tolist(),
+            "width": width,
+            "marker": {"color": _GROUPS[place % len(_GROUPS)], "opacity": 0.55},
+            "hovertemplate": "%{x:.3f}: %{y:.1%} of " + str(group["name"]) + "<extra></extra>",
+        }
+        for place, (group, v) in enumerate(zip(entry["groups"], values, strict=True))
+    ]
+    layout = _layout(entry["method"], entry["measure"], "share of inputs") | {
+        "barmode": "overlay",
+        "bargap": 0,
+        "showlegend": True,
+    }
+    layout["legend"] = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "font": {"size": 11}}
+    layout["margin"] |= {"t": 64}
+    layout["title"] |= {"y": 0.97, "yanchor": "top"}
+    layout["yaxis"] |= {"tickformat": ".0%", "rangemode": "tozero"}
+    return {"data": data, "layout": layout}
+
+
+def band(entry: dict[str, Any]) -> Figure:
+    """Predictive mean and interval along one input, with data points.
+
+    ``entry``: method, x, mean, lower, upper, level, data_x, data_y, x_label and y_label.
+    """
+    x = list(entry["x"])
+    area = {
+        "type": "scatter",
+        "mode": "lines",
+        "x": x + x[::-1],
+        "y": list(entry["upper"]) + list(entry["lower"])[::-1],
+        "fill": "toself",
+        "fillcolor": "rgba(59,130,196,0.22)",
+        "line": {"width": 0},
+        "hoverinfo": "skip",
+    }
+    mean = {"type": "scatter", "mode": "lines", "x": x, "y": list(entry["mean"]), "line": {"color": BLUE, "width": 2}}
+    points = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": list(entry["data_x"]),
+        "y": list(entry["data_y"]),
+        "marker": {"color": ORANGE, "size": 4, "opacity": 0.6},
+    }
+    return {"data": [area, points, mean], "layout": _layout(entry["method"], entry["x_label"], entry["y_label"])}
+
+
+def objective(entry: dict[str, Any]) -> Figure:
+    """The parts of the objective over epochs, in nats per data set.
+
+    ``entry``: method and parts, a list of ``{"name", "values"}`` with one value per epoch.
+    """
+    data = [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": part["name"],
+            "x": list(range(1, len(part["values"]) + 1)),
+            "y": list(part["values"]),
+            "line": {"color": _GROUPS[place % len(_GROUPS)], "width": 2},
+        }
+        for place, part in enumerate(entry["parts"])
+    ]
+    layout = _with_legend(_layout(entry["method"], "epoch", "nats per data set"))
+    layout["yaxis"] |= {"rangemode": "tozero", "exponentformat": "none", "separatethousands": True}
+    return {"data": data, "layout": layout}
+
+
+SECTIONS: Sequence[tuple[str, str, str, Any]] = (
+    (
+        "reliability",
+        "Can the stated confidence be trusted?",
+        (
+            "Test inputs are sorted into bins by the confidence of their prediction. On the dashed line, predictions made with 80\u00a0% "
+            "confidence are right 80\u00a0% of the time. Marks below it mean over-confidence, above it under-confidence; larger marks hold "
+            "more inputs."
+        ),
+        reliability,
+    ),
+    (
+        "uncertainty",
+        "Does it know what it does not know?",
+        (
+            "How uncertain the predictions are on inputs like the training data and on inputs of another kind. The further the "
+            "histograms lie apart, the easier it is to tell the strange inputs from the familiar ones by uncertainty alone."
+        ),
+        uncertainty,
+    ),
+    (
+        "band",
+        "What does it predict, and how sure is it?",
+        (
+            "The line is the predicted mean as one input varies and the others stay at their average; the shaded band should hold the "
+            "stated share of the outcomes. Points are real data, whose other inputs differ, so some spread around the line is expected."
+        ),
+        band,
+    ),
+    (
+        "objective",
+        "What moved during training?",
+        (
+            "The two parts of the objective, both in nats for the whole data set: how badly the data is explained, and how far the "
+            "posterior has moved from the prior. A penalty that dwarfs the data term means the model is held at its prior."
+        ),
+        objective,
+    ),
+)
+"""Key in a task's results, heading, how to read it, and the function that draws one entry."""
+
+
+def _layout(title: str, x_label: str, y_label: str) -> dict[str, Any]:
+    return {
+        "title": {"text": title, "font": {"size": 14}, "x": 0.02, "xanchor": "left"},
+        "xaxis": {"title": {"text": x_label, "font": {"size": 12}, "standoff": 8}, "zeroline": False, "automargin": True},
+        "yaxis": {"title": {"text": y_label, "font": {"size": 12}, "standoff": 8}, "zeroline": False, "automargin": True},
+        "margin": {"l": 48, "r": 12, "t": 36, "b": 52},
+        "height": 280,
+        "showlegend": False,
+    }
+
+
+def _with_legend(layout: dict[str, Any]) -> dict[str, Any]:
+    layout["showlegend"] = True
+    layout["legend"] = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "font": {"size": 11}}
+    layout["margin"] |= {"t": 64}
+    layout["title"] |= {"y": 0.97, "yanchor": "top"}
+    return layout

@@ -1,0 +1,58 @@
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pytest
+
+from credo.cli.assignments import parse_assignments, parse_sizes
+from credo.core.errors import SettingError
+from credo.core.settings import describe, setting
+
+
+@dataclass(frozen=True)
+class Config:
+    rate: float = setting(0.1, "A rate.", gt=0.0)
+    count: int = setting(3, "A count.")
+    quick: bool = setting(False, "Whether.")
+    kind: str = setting("a", "Which.", choices=("a", "b"))
+    rank: int | None = setting(None, "Maybe.", kind=int)
+    start: str = setting("random", "Start.", kind=(str, Mapping))
+    sizes: tuple = setting((1,), "Sizes.")
+
+
+def parse(*pairs):
+    return parse_assignments(pairs, describe(Config), "Method 'm'")
+
+
+def test_values_are_read_as_their_kind():
+    values = parse("rate=0.5", "count=7", "quick=yes", "kind=b", "rank=none", "start=pretrained", "sizes=[1, 2]")
+    assert values == {"rate": 0.5, "count": 7, "quick": True, "kind": "b", "rank": None, "start": "pretrained", "sizes": [1, 2]}
+    assert parse("rate=1e-3", "rank=4") == {"rate": 1e-3, "rank": 4}
+
+
+@pytest.mark.parametrize(
+    ("pair", "message"),
+    [
+        ("rate", "not of the form name=value"),
+        ("=3", "not of the form name=value"),
+        ("rte=3", "no setting 'rte'. Did you mean 'rate'"),
+        ("count=2.5", "count='2.5' is not valid; expected a whole number"),
+        ("rate=fast", "rate='fast' is not valid; expected a number > 0"),
+        ("quick=maybe", "quick='maybe' is not valid; expected true or false"),
+    ],
+)
+def test_refusals_say_what_was_expected(pair, message):
+    with pytest.raises(SettingError, match=message):
+        parse(pair)
+
+
+def test_a_name_given_twice():
+    with pytest.raises(SettingError, match="given twice"):
+        parse("count=1", "count=2")
+
+
+def test_sizes():
+    assert parse_sizes("50, 20", "--hidden") == (50, 20)
+    assert parse_sizes("", "--hidden") == ()
+    for text in ("5,x", "0", "-3", "1.5"):
+        with pytest.raises(SettingError, match=f"--hidden '{text}'"):
+            parse_sizes(text, "--hidden")

@@ -1,0 +1,56 @@
+import pytest
+import torch
+from cli_tables import table
+
+from credo.cli.run_files import RunFiles, discard
+from credo.core.errors import RunError
+from credo.data.table import TableSchema
+from credo.engine.run import CHECKPOINT
+
+
+@pytest.fixture
+def files():
+    schema = TableSchema.fit(table().drop(columns="dear"), "price")
+    args = {"in_features": schema.num_features, "hidden": [4], "out_features": 1}
+    return RunFiles(schema, {"name": "mlp", "args": args})
+
+
+def test_round_trip(files, tmp_path):
+    files.write(tmp_path)
+    assert RunFiles.read(tmp_path) == files
+
+
+def test_a_network_is_built_from_the_seed_and_the_global_state_is_left_alone(files):
+    before = torch.get_rng_state()
+    first, again, other = files.build(1), files.build(1), files.build(2)
+    assert torch.equal(first[0].weight, again[0].weight) and not torch.equal(first[0].weight, other[0].weight)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_directories_that_are_no_run(files, tmp_path):
+    with pytest.raises(RunError, match="does not exist"):
+        RunFiles.read(tmp_path / "none")
+    with pytest.raises(RunError, match=r"has no table\.json"):
+        RunFiles.read(tmp_path)
+    files.write(tmp_path)
+    (tmp_path / "network.json").write_text("[]")
+    with pytest.raises(RunError, match="not the description of a network"):
+        RunFiles.read(tmp_path)
+    (tmp_path / "network.json").write_text("{")
+    with pytest.raises(RunError, match="truncated or damaged"):
+        RunFiles.read(tmp_path)
+
+
+def test_discard_takes_back_what_a_failed_fit_wrote_but_never_a_checkpoint(files, tmp_path):
+    new, empty, begun = tmp_path / "new", tmp_path / "empty", tmp_path / "begun"
+    for run in (new, empty, begun):
+        run.mkdir()
+        files.write(run)
+    (begun / CHECKPOINT).write_bytes(b"")
+    discard(new, existed=False)
+    discard(empty, existed=True)
+    discard(begun, existed=False)
+    discard(tmp_path / "never", existed=False)
+    assert not new.exists()
+    assert list(empty.iterdir()) == []
+    assert (begun / CHECKPOINT).exists()

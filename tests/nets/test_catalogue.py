@@ -1,0 +1,47 @@
+import json
+
+import pytest
+import torch
+
+from credo import nets
+from credo.core.errors import SettingError
+
+CASES = {
+    "mlp": ({"in_features": 3, "hidden": [5], "out_features": 2}, torch.zeros(2, 3), 2),
+    "lenet_300_100": ({}, torch.zeros(2, 784), 10),
+    "lenet5_caffe": ({}, torch.zeros(2, 1, 28, 28), 10),
+    "small_cnn": ({"channels": [2, 3], "num_classes": 4}, torch.zeros(2, 1, 9, 7), 4),
+    "lstm_classifier": ({"vocab": 6, "num_classes": 3}, torch.zeros(2, 5, dtype=torch.long), 3),
+    "transformer_classifier": ({"in_features": 4, "num_classes": 3}, torch.zeros(2, 5, 4), 3),
+}
+
+
+def test_every_network_is_covered_here():
+    assert set(nets.names()) == set(CASES)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_json_description_builds_the_same_network(name):
+    args, x, outputs = CASES[name]
+    description = json.loads(json.dumps({"name": name, "args": args}))
+    torch.manual_seed(0)
+    first = nets.build(name, **args)
+    torch.manual_seed(0)
+    second = nets.build(description["name"], **description["args"])
+    assert first(x).shape == (2, outputs)
+    torch.testing.assert_close(first(x), second(x), rtol=0, atol=0)
+
+
+def test_unknown_names_and_arguments_are_named_with_the_nearest():
+    with pytest.raises(SettingError, match="'mlpp'.*Did you mean 'mlp'"):
+        nets.build("mlpp")
+    with pytest.raises(SettingError, match="'hiden'.*Did you mean 'hidden'"):
+        nets.build("mlp", in_features=2, hiden=(3,))
+    with pytest.raises(SettingError, match="needs in_features"):
+        nets.build("mlp")
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.5, True])
+def test_bad_sizes_are_refused_with_the_value(size):
+    with pytest.raises(SettingError, match=f"in_features={size!r}"):
+        nets.mlp(size)

@@ -1,0 +1,68 @@
+import errno
+import json
+import re
+
+import pytest
+
+from credo.core.errors import DataError, RunError
+from credo.report import write
+from credo.report.html import best_value, format_value, render
+
+
+def results(**task):
+    columns = [
+        {"key": "accuracy", "label": "accuracy", "better": "high", "help": "Share that is right."},
+        {"key": "seconds", "label": "s", "digits": 1},
+    ]
+    rows = [{"method": "a", "accuracy": 0.5, "seconds": 1.0}, {"method": "<b>", "accuracy": 0.9, "seconds": None}]
+    objective = [{"method": "a", "parts": [{"name": "</script><script>alert(1)</script>", "values": [1.0]}]}]
+    return {"title": "T & t", "tasks": [{"title": "Task", "columns": columns, "rows": rows, "objective": objective} | task]}
+
+
+def test_the_page_and_its_results_are_written_side_by_side(tmp_path):
+    path = write(results(), tmp_path / "deep" / "report.html")
+    assert sorted(p.name for p in path.parent.iterdir()) == ["report.html", "results.json"]
+    assert json.loads((path.parent / "results.json").read_text()) == results()
+
+
+def test_nothing_is_requested_and_plotly_is_inside_once():
+    page = render(results())
+    assert not re.search(r"<(?:script|link|img|iframe)[^>]*\s(?:src|href)=", page)
+    assert len(re.findall(r"plotly\.js v\d", page)) == 1
+
+
+def test_text_from_results_is_escaped_in_html_and_in_figures():
+    page = render(results())
+    assert "T &amp; t" in page
+    assert "<td>&lt;b&gt;</td>" in page
+    assert "alert(1)</script>" not in page
+
+
+def test_the_best_value_is_marked_and_missing_values_are_dashes():
+    page = render(results())
+    assert '<td class="best">0.900</td>' in page
+    assert "<td>–</td>" in page
+    assert best_value([0.1234, 0.1231], "high", 3) is None
+    assert best_value([1.0, None, 3.0], "low", 1) == 1.0
+    assert format_value(1234.5, 1) == "1,234.5"
+
+
+def test_sections_without_entries_are_left_out():
+    page = render(results(objective=[]))
+    assert "What moved during training?" not in page
+
+
+def test_a_nan_is_refused_and_nothing_is_written(tmp_path):
+    with pytest.raises(DataError, match="cannot be written as JSON"):
+        write(results(rows=[{"method": "a", "accuracy": float("nan")}]), tmp_path / "r.html")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.replace", full)
+    with pytest.raises(RunError, match="No space left on device"):
+        write(results(), tmp_path / "r.html")
+    assert not list(tmp_path.iterdir())
