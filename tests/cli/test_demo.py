@@ -24,3 +24,16 @@ def test_progress_is_plain_lines_without_a_terminal(capsys):
     with demo._reporting(1) as report:
         report("step")
     assert capsys.readouterr().err == "step\n"
+
+
+def test_progress_is_a_bar_on_a_terminal(capsys, monkeypatch):
+    monkeypatch.setattr(demo, "is_terminal", lambda: True)
+    with demo._reporting(2) as report:
+        report("first")
+        report("second")
+    assert capsys.readouterr().out == ""
+
+
+def test_a_file_in_the_way_is_refused_before_any_work(shell):
+    (shell.folder / "d").write_text("")
+    assert "is a file" in shell.refuses("demo", "--out", "d")

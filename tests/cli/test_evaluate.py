@@ -2,11 +2,10 @@ import json
 
 import pandas as pd
 import pytest
-from cli_tables import table
 
 
 @pytest.fixture
-def test_table(shell):
+def test_table(shell, table):
     path = shell.folder / "test.csv"
     table(40, seed=2).to_csv(path, index=False)
     return path
@@ -28,13 +27,13 @@ def test_class_metrics_as_a_table(runs, shell, test_table):
     assert "accuracy" in result.stdout and "nll" in result.stdout
 
 
-def test_a_table_of_one_row_or_one_class_can_be_scored(runs, shell):
+def test_a_table_of_one_row_or_one_class_can_be_scored(runs, shell, table):
     table(1).to_csv(shell.folder / "one.csv", index=False)
     for name in ("price", "dear"):
         assert shell("evaluate", runs / name, shell.folder / "one.csv").exit_code == 0
 
 
-def test_the_target_must_be_there_and_known(runs, shell):
+def test_the_target_must_be_there_and_known(runs, shell, table):
     table(5).drop(columns="price").to_csv(shell.folder / "t.csv", index=False)
     assert "no target column 'price'" in shell.refuses("evaluate", runs / "price", shell.folder / "t.csv")
     table(5).assign(dear="perhaps").to_csv(shell.folder / "t.csv", index=False)

@@ -1,11 +1,15 @@
 import errno
+import itertools
 import json
 import os
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
-from cli_tables import table
+
+from credo.cli.fit import _enough_epochs
+from credo.engine import run
 
 QUICK = ["--epochs", 2, "--hidden", "4"]
 
@@ -17,12 +21,17 @@ def write(shell, frame, name="t.csv"):
 
 
 def with_value(column, value):
-    frame = table().drop(columns="dear").astype({column: object})
-    frame.loc[2, column] = value
-    return frame
+    """A change to a table: one bad cell in the third row."""
+
+    def change(frame):
+        frame = frame.drop(columns="dear").astype({column: object})
+        frame.loc[2, column] = value
+        return frame
+
+    return change
 
 
-def test_a_run_directory_holds_the_schema_and_the_network(shell):
+def test_a_run_directory_holds_the_schema_and_the_network(shell, table):
     result = shell("fit", write(shell, table()), "--target", "price", "--out", "run", "--set", "estimator=weights", *QUICK)
     assert result.exit_code == 0, result.stderr
     network = json.loads((shell.folder / "run" / "network.json").read_text())
@@ -30,7 +39,7 @@ def test_a_run_directory_holds_the_schema_and_the_network(shell):
     assert json.loads((shell.folder / "run" / "table.json").read_text())["target"]["name"] == "price"
 
 
-def test_the_same_seed_gives_the_same_posterior(shell):
+def test_the_same_seed_gives_the_same_posterior(shell, table):
     path = write(shell, table())
     for out in ("a", "b"):
         assert shell("fit", path, "--target", "dear", "--out", out, *QUICK).exit_code == 0
@@ -39,7 +48,7 @@ def test_the_same_seed_gives_the_same_posterior(shell):
     ).read_bytes()
 
 
-def test_validation_and_method_settings_are_passed_on(shell):
+def test_validation_and_method_settings_are_passed_on(shell, table):
     path = write(shell, table())
     result = shell(
         "fit", path, "--target", "dear", "--method", "map", "--validation", 0.2, "--batch-size", 16, "--lr", 0.01, *QUICK
@@ -49,23 +58,23 @@ def test_validation_and_method_settings_are_passed_on(shell):
 
 
 @pytest.mark.parametrize(
-    ("frame", "message"),
+    ("change", "message"),
     [
         (with_value("size", np.nan), "Column 'size', row 3 holds NaN"),
         (with_value("size", np.inf), "Column 'size', row 3 holds an infinite value"),
         (with_value("town", None), "Column 'town', row 3 is NaN"),
         (with_value("price", np.nan), "Column 'price', row 3 holds NaN"),
-        (table().assign(price=1.5), "Target 'price' is 1.5 in all 60 rows"),
-        (table().assign(price="a"), "Target 'price' has one class, 'a', in all 60 rows"),
-        (table().drop(columns="price"), "no target column 'price'"),
-        (table().rename(columns={"price": "prices"}), "Did you mean 'prices'"),
-        (table()[["price"]], "no column besides the target"),
-        (table().iloc[:0], "has a header but no rows"),
-        (pd.concat([table(), table()[["age"]]], axis=1), "more than one column named 'age'"),
+        (lambda t: t.assign(price=1.5), "Target 'price' is 1.5 in all 60 rows"),
+        (lambda t: t.assign(price="a"), "Target 'price' has one class, 'a', in all 60 rows"),
+        (lambda t: t.drop(columns="price"), "no target column 'price'"),
+        (lambda t: t.rename(columns={"price": "prices"}), "Did you mean 'prices'"),
+        (lambda t: t[["price"]], "no column besides the target"),
+        (lambda t: t.iloc[:0], "has a header but no rows"),
+        (lambda t: pd.concat([t, t[["age"]]], axis=1), "more than one column named 'age'"),
     ],
 )
-def test_tables_that_cannot_be_learned_from(shell, frame, message):
-    assert message in shell.refuses("fit", write(shell, frame), "--target", "price", "--out", "run")
+def test_tables_that_cannot_be_learned_from(shell, table, change, message):
+    assert message in shell.refuses("fit", write(shell, change(table())), "--target", "price", "--out", "run")
 
 
 @pytest.mark.parametrize(
@@ -88,12 +97,13 @@ def test_files_that_are_no_tables(shell, text, message):
         (["--set", "init_std"], "name=value"),
         (["--hidden", "5,a"], "--hidden '5,a'"),
         (["--validation", "1.5"], "--validation 1.5"),
+        (["--validation", "0.001"], "--validation 0.001 of 60 rows is 0"),
         (["--lr", "-1"], "lr=-1.0"),
         (["--task", "regresion"], "Did you mean 'regression'"),
         (["--resume"], "holds no run to resume"),
     ],
 )
-def test_settings_that_cannot_be_used(shell, words, message):
+def test_settings_that_cannot_be_used(shell, words, message, table):
     assert message in shell.refuses("fit", write(shell, table()), "--target", "price", "--out", "run", *words)
 
 
@@ -102,7 +112,7 @@ def test_usage_errors_exit_with_2(shell):
     assert shell("fit", "t.csv", "--target", "y", "--epochs", "0").exit_code == 2
 
 
-def test_a_used_directory_is_only_continued_when_asked_and_unchanged(shell):
+def test_a_used_directory_is_only_continued_when_asked_and_unchanged(shell, table):
     path = write(shell, table())
     words = ["fit", path, "--target", "price", "--out", "run", *QUICK]
     assert shell(*words).exit_code == 0
@@ -114,10 +124,67 @@ def test_a_used_directory_is_only_continued_when_asked_and_unchanged(shell):
     assert "is a file" in shell.refuses("fit", path, "--target", "price", "--out", "file")
 
 
-def test_a_full_disk_is_one_sentence_and_leaves_nothing(shell, monkeypatch):
+def test_a_full_disk_is_one_sentence_and_leaves_nothing(shell, monkeypatch, table):
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     path = write(shell, table())
     monkeypatch.setattr("os.replace", full)
     assert "No space left on device" in shell.refuses("fit", path, "--target", "price", "--out", "run", *QUICK)
+
+
+def unfinished(folder):
+    """Make a finished run look like one that was killed after its first checkpoint."""
+    config = json.loads((folder / "config.json").read_text())
+    config.pop("complete")
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "posterior.safetensors").rename(folder / "checkpoint.safetensors")
+
+
+def test_a_truncated_checkpoint_is_one_sentence_and_stays_as_it_was(shell, table):
+    words = ["fit", write(shell, table()), "--target", "price", "--out", "run", *QUICK]
+    assert shell(*words).exit_code == 0
+    unfinished(shell.folder / "run")
+    checkpoint = shell.folder / "run" / "checkpoint.safetensors"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:50])
+    assert "truncated or damaged" in shell.refuses(*words, "--resume")
+
+
+def test_a_run_from_a_newer_version_is_not_resumed(shell, table):
+    words = ["fit", write(shell, table()), "--target", "price", "--out", "run", *QUICK]
+    assert shell(*words).exit_code == 0
+    path = shell.folder / "run" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 99}))
+    assert "newer credo" in shell.refuses(*words, "--resume")
+
+
+def test_a_run_stopped_on_the_way_resumes_to_the_same_posterior(shell, monkeypatch, table):
+    path = write(shell, table())
+    words = ["fit", path, "--target", "price", "--epochs", 6, "--hidden", "4"]
+    assert shell(*words, "--out", "whole").exit_code == 0
+
+    clock = itertools.count(step=3600)  # an hour between looks at the clock: every epoch is worth a checkpoint
+    monkeypatch.setattr("credo.engine.descend.time", SimpleNamespace(monotonic=lambda: next(clock), perf_counter=lambda: 0.0))
+    record, count = run.Run.record, [0]
+
+    def stop(self, row):
+        count[0] += 1
+        if count[0] == 4:
+            raise KeyboardInterrupt
+        record(self, row)
+
+    monkeypatch.setattr(run.Run, "record", stop)
+    assert shell(*words, "--out", "part").exit_code != 0
+    monkeypatch.setattr(run.Run, "record", record)
+    assert {"checkpoint.safetensors", "table.json"} <= {path.name for path in (shell.folder / "part").iterdir()}
+    assert shell(*words, "--out", "part", "--resume").exit_code == 0
+    first, second = ((shell.folder / name / "posterior.safetensors").read_bytes() for name in ("whole", "part"))
+    assert first == second
+
+
+def test_small_tables_get_enough_steps_and_large_ones_the_default():
+    kind = SimpleNamespace(epochs=100, batch_size=128)
+    assert _enough_epochs(kind, 60, None) == 2000
+    assert _enough_epochs(kind, 60, 10) == 334
+    assert _enough_epochs(kind, 10_000, None) == 100
+    assert _enough_epochs(SimpleNamespace(epochs=5, batch_size=None), 10_000, None) == 2000

@@ -6,18 +6,17 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
-from cli_tables import table
 
 
 @pytest.fixture
-def new(shell):
+def new(shell, table):
     path = shell.folder / "new.csv"
     table(20, seed=1).drop(columns=["price", "dear"]).to_csv(path, index=False)
     return path
 
 
-def changed(shell, column, value):
-    frame = table(4, seed=1).astype({column: object})
+def changed(shell, frame, column, value):
+    frame = frame.astype({column: object})
     frame.loc[1, column] = value
     path = shell.folder / "changed.csv"
     frame.to_csv(path, index=False)
@@ -66,8 +65,8 @@ def test_columns_in_another_order_with_extras_are_found_by_name(runs, shell, new
         ("size", -np.inf, "Column 'size', row 2 holds an infinite value"),
     ],
 )
-def test_rows_that_cannot_be_predicted(runs, shell, column, value, message):
-    assert message in shell.refuses("predict", runs / "price", changed(shell, column, value), "--out", "p.csv")
+def test_rows_that_cannot_be_predicted(runs, shell, table, column, value, message):
+    assert message in shell.refuses("predict", runs / "price", changed(shell, table(4, seed=1), column, value), "--out", "p.csv")
 
 
 def test_missing_columns_are_named(runs, shell):
@@ -113,3 +112,15 @@ def test_a_full_disk_leaves_the_old_file(runs, shell, new, monkeypatch):
     (shell.folder / "p.csv").write_text("old")
     monkeypatch.setattr("os.replace", full)
     assert "No space left on device" in shell.refuses("predict", runs / "price", new, "--out", "p.csv")
+
+
+def test_images_of_the_wrong_shape_are_refused_in_python_too():
+    import torch
+
+    import credo
+
+    net = credo.nets.lenet_300_100()
+    bnn = credo.BNN(net, "categorical")
+    with pytest.raises(credo.CredoError, match=r"27") as caught:
+        bnn.fit((torch.zeros(4, 1, 27, 28), torch.tensor([0, 1, 2, 3])), epochs=1, progress=False)
+    assert "\n" not in str(caught.value)

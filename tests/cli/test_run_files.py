@@ -1,6 +1,5 @@
 import pytest
 import torch
-from cli_tables import table
 
 from credo.cli.run_files import RunFiles, discard
 from credo.core.errors import RunError
@@ -9,7 +8,7 @@ from credo.engine.run import CHECKPOINT
 
 
 @pytest.fixture
-def files():
+def files(table):
     schema = TableSchema.fit(table().drop(columns="dear"), "price")
     args = {"in_features": schema.num_features, "hidden": [4], "out_features": 1}
     return RunFiles(schema, {"name": "mlp", "args": args})

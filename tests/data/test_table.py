@@ -37,7 +37,7 @@ def test_json_round_trip():
 
 def test_json_that_is_no_schema_or_newer():
     newer = json.loads(TableSchema.fit(FRAME, "y").to_json()) | {"format": 99}
-    with pytest.raises(DataError, match="format 99.*upgrade"):
+    with pytest.raises(DataError, match=r"format 99.*upgrade"):
         TableSchema.from_json(json.dumps(newer))
     for text in ("{", "{}", "[]"):
         with pytest.raises(DataError, match="cannot be read"):
@@ -53,7 +53,7 @@ def test_missing_columns_are_all_named():
 
 
 def test_fit_refuses():
-    with pytest.raises(DataError, match="no target column 'agee'. Did you mean 'age'"):
+    with pytest.raises(DataError, match=r"no target column 'agee'. Did you mean 'age'"):
         TableSchema.fit(FRAME, "agee")
     with pytest.raises(DataError, match="no column besides the target"):
         TableSchema.fit(FRAME[["y"]], "y")

@@ -31,14 +31,14 @@ def test_the_task_follows_the_values(values, task):
 def test_the_task_can_be_said():
     assert fit_target(series([0, 1, 2]), "regression") == NumericTarget("y", 1.0, math.sqrt(2 / 3))
     assert fit_target(series([1.0, 10.0, 2.0]), "classification") == ClassTarget("y", ("1", "2", "10"))
-    with pytest.raises(SettingError, match="'regresion'.*Did you mean 'regression'"):
+    with pytest.raises(SettingError, match=r"'regresion'.*Did you mean 'regression'"):
         fit_target(series([0, 1]), "regresion")
     with pytest.raises(DataError, match="row 1: 'a' is not a number"):
         fit_target(series(["a", "b"]), "regression")
 
 
 def test_nothing_to_learn():
-    with pytest.raises(DataError, match="is 0.3 in all 4 rows"):
+    with pytest.raises(DataError, match=r"is 0.3 in all 4 rows"):
         fit_target(series([0.3] * 4))
     with pytest.raises(DataError, match="one class, 'a', in all 3 rows"):
         fit_target(series(["a"] * 3))
@@ -78,10 +78,10 @@ def test_metrics_in_original_units_match_a_direct_computation():
     z, z_guess = (y - 5) / 2, (guess - 5) / 2
     normal = torch.distributions.Normal
     nll = -normal(torch.tensor(z_guess), 1.0).log_prob(torch.tensor(z)).mean().item()
-    moved = target.metrics({"rmse": float(np.sqrt(((z - z_guess) ** 2).mean())), "nll": nll, "coverage": 0.9})
+    moved = target.metrics({"rmse": float(np.sqrt(((z - z_guess) ** 2).mean())), "nll": nll, "coverage": 0.9, "std": 1.5})
     assert moved["rmse"] == pytest.approx(np.sqrt(((y - guess) ** 2).mean()))
     assert moved["nll"] == pytest.approx(-normal(torch.tensor(guess), 2.0).log_prob(torch.tensor(y)).mean().item())
-    assert moved["coverage"] == 0.9
+    assert (moved["coverage"], moved["std"]) == (0.9, 3.0)
 
 
 def test_class_columns_name_labels_and_probabilities():

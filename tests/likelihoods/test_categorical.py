@@ -45,7 +45,7 @@ def test_number_of_classes():
 def test_targets():
     checked = Categorical().check_targets(torch.tensor([[0.0], [2.0]]))
     assert checked.dtype == torch.int64 and checked.tolist() == [0, 2]
-    with pytest.raises(DataError, match="row 1 is 3; expected a class index 0, 1, ... below 3"):
+    with pytest.raises(DataError, match=r"row 1 is 3; expected a class index 0, 1, \.\.\. below 3"):
         Categorical(3).check_targets(torch.tensor([0, 3]))
     with pytest.raises(DataError, match="row 0 is -1"):
         Categorical().check_targets(torch.tensor([-1, 0]))

@@ -9,7 +9,14 @@ from torch.distributions import ContinuousBernoulli as TorchContinuousBernoulli
 
 from credo.core.errors import DataError
 from credo.likelihoods import ContinuousBernoulli
-from credo.likelihoods.continuous_bernoulli import SMALL, ContinuousBernoulliLogits, langevin, langevin_slope, log_normalizer, log_sinhc
+from credo.likelihoods.continuous_bernoulli import (
+    SMALL,
+    ContinuousBernoulliLogits,
+    langevin,
+    langevin_slope,
+    log_normalizer,
+    log_sinhc,
+)
 
 
 def logits(*values: float) -> Tensor:
@@ -67,7 +74,9 @@ def test_single_precision_holds_near_one_half():
     eps = torch.finfo(torch.float32).eps
     for name in ("mean", "variance"):
         torch.testing.assert_close(getattr(single, name).double(), getattr(double, name), rtol=4 * eps, atol=0)
-    torch.testing.assert_close(single.icdf(torch.tensor(0.3)).double(), double.icdf(torch.tensor(0.3).double()), rtol=1e-4, atol=0)
+    torch.testing.assert_close(
+        single.icdf(torch.tensor(0.3)).double(), double.icdf(torch.tensor(0.3).double()), rtol=1e-4, atol=0
+    )
 
 
 def test_extreme_logits_stay_finite():
@@ -91,7 +100,7 @@ def test_icdf_inverts_cdf_and_rsample_follows():
 
 
 def test_targets_stay_in_the_unit_interval():
-    with pytest.raises(DataError, match="row 1, column 0 is 1.5; expected a number from 0 to 1"):
+    with pytest.raises(DataError, match=r"row 1, column 0 is 1\.5; expected a number from 0 to 1"):
         ContinuousBernoulli().check_targets(torch.tensor([0.2, 1.5]))
     quantile = ContinuousBernoulli().mixture_quantile(torch.tensor([[[-40.0]], [[40.0]]]), 0.999)
     assert 0.9 < quantile.item() <= 1.0

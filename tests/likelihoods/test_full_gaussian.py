@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import scipy.stats
 import torch
@@ -8,7 +10,7 @@ from credo.core.errors import DataError, SettingError
 from credo.likelihoods import FullGaussian
 from credo.likelihoods.mixtures import entropy_by_draws
 
-COVARIANCE = [[1.0, 0.6, 0.1], [0.6, 2.0, -0.3], [0.1, -0.3, 0.5]]
+COVARIANCE: Any = [[1.0, 0.6, 0.1], [0.6, 2.0, -0.3], [0.1, -0.3, 0.5]]
 
 
 def test_covariance_is_kept():

@@ -10,7 +10,7 @@ from torch.distributions import Laplace, Normal, StudentT
 
 from credo.core.errors import SettingError
 from credo.likelihoods import Gaussian
-from credo.likelihoods.mixtures import bisect, bracket, entropy_by_draws, make_generator, over_data, panel_entropy
+from credo.likelihoods.mixtures import bracket, entropy_by_draws, invert, make_generator, over_data, panel_entropy
 
 INFINITE = (-math.inf, math.inf)
 
@@ -77,11 +77,31 @@ def test_bracket_holds_the_quantile_of_skewed_laws():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_bisect_uses_all_digits(dtype):
+def test_invert_uses_all_digits_in_few_steps(dtype):
     low, high = torch.tensor([-20.0], dtype=dtype), torch.tensor([30.0], dtype=dtype)
-    root = bisect(lambda y: torch.special.ndtr(y), low, high, 0.8)
-    tolerance = 8 * torch.finfo(dtype).eps
-    assert root.item() == pytest.approx(scipy.stats.norm.ppf(0.8), abs=tolerance)
+    calls = []
+
+    def cdf(y: torch.Tensor) -> torch.Tensor:
+        calls.append(y)
+        return torch.special.ndtr(y)
+
+    root = invert(cdf, low, high, 0.8)
+    # Rounding of the cdf, eps, over the density 0.28, and the tolerance of two eps of the larger end.
+    assert root.item() == pytest.approx(scipy.stats.norm.ppf(0.8), abs=64 * torch.finfo(dtype).eps)
+    assert len(calls) < 20
+
+
+def test_invert_never_takes_more_than_bisection_does():
+    """A cdf with a long flat part and a jump, where secants are useless."""
+    calls = []
+
+    def cdf(y: torch.Tensor) -> torch.Tensor:
+        calls.append(y)
+        return torch.where(y < 0.123, 0.1 + 1e-9 * y, 0.9 + 1e-9 * y)
+
+    low, high = torch.tensor([-1e3], dtype=torch.float64), torch.tensor([1e3], dtype=torch.float64)
+    assert invert(cdf, low, high, 0.5).item() == pytest.approx(0.123, abs=1e-12)
+    assert len(calls) < 60  # log2(2e3 / 1e-12) = 51 halvings, one extra, and the two ends
 
 
 def test_over_data_joins_slices(monkeypatch):

@@ -33,9 +33,9 @@ def test_a_json_description_builds_the_same_network(name):
 
 
 def test_unknown_names_and_arguments_are_named_with_the_nearest():
-    with pytest.raises(SettingError, match="'mlpp'.*Did you mean 'mlp'"):
+    with pytest.raises(SettingError, match=r"'mlpp'.*Did you mean 'mlp'"):
         nets.build("mlpp")
-    with pytest.raises(SettingError, match="'hiden'.*Did you mean 'hidden'"):
+    with pytest.raises(SettingError, match=r"'hiden'.*Did you mean 'hidden'"):
         nets.build("mlp", in_features=2, hiden=(3,))
     with pytest.raises(SettingError, match="needs in_features"):
         nets.build("mlp")

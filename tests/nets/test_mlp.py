@@ -19,7 +19,7 @@ def test_no_hidden_layer_is_a_linear_map():
 
 
 def test_unknown_activation_names_the_nearest():
-    with pytest.raises(SettingError, match="'rel'.*Did you mean 'relu'"):
+    with pytest.raises(SettingError, match=r"'rel'.*Did you mean 'relu'"):
         mlp(2, activation="rel")
 
 

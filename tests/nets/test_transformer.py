@@ -20,7 +20,7 @@ def test_no_noise_in_training_by_default():
 
 
 def test_bad_arguments_are_refused_with_values():
-    with pytest.raises(SettingError, match="width=30.*heads=4"):
+    with pytest.raises(SettingError, match=r"width=30.*heads=4"):
         transformer_classifier(vocab=3, width=30)
     with pytest.raises(SettingError, match=r"dropout=1\.0"):
         transformer_classifier(vocab=3, dropout=1.0)

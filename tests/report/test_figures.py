@@ -28,7 +28,7 @@ def test_a_point_estimate_has_all_its_mass_in_the_first_bin():
 
 def test_a_band_goes_out_along_the_top_and_back_along_the_bottom():
     entry = {"method": "m", "x": [0, 1], "mean": [0, 0], "lower": [-1, -2], "upper": [1, 2], "data_x": [0.5], "data_y": [0.1]}
-    area = figures.band(entry | {"x_label": "x", "y_label": "y"})["data"][0]
+    area = figures.band(entry | {"x_label": "x", "y_label": "y", "level": 0.9})["data"][0]
     assert (area["x"], area["y"]) == ([0, 1, 1, 0], [1, 2, -2, -1])
 
 
@@ -36,3 +36,11 @@ def test_epochs_count_from_one_and_every_figure_is_json():
     figure = figures.objective({"method": "m", "parts": [{"name": "kl", "values": [3.0, 2.0]}]})
     assert figure["data"][0]["x"] == [1, 2]
     json.dumps(figure, allow_nan=False)
+
+
+def test_the_objective_is_on_a_log_axis_only_where_it_is_positive():
+    def axis(values):
+        return figures.objective({"method": "m", "parts": [{"name": "kl", "values": values}]})["layout"]["yaxis"]
+
+    assert axis([3.0, 2.0])["type"] == "log"
+    assert "type" not in axis([3.0, -2.0])

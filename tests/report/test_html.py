@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from credo.core.errors import DataError, RunError
+from credo.core.errors import DataError, RunError, SettingError
 from credo.report import write
-from credo.report.html import best_value, format_value, render
+from credo.report.html import best_value, format_value, render, require
 
 
 def results(**task):
@@ -66,3 +66,10 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, monkeypatch):
     with pytest.raises(RunError, match="No space left on device"):
         write(results(), tmp_path / "r.html")
     assert not list(tmp_path.iterdir())
+
+
+def test_missing_packages_are_named_before_any_work(monkeypatch):
+    require()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(SettingError, match=r"'jinja2'; install credo\[report\]"):
+        require()

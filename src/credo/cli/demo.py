@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from credo.cli.guard import guarded, is_terminal, say
+from credo.core.errors import RunError
 
 
 @guarded
@@ -19,9 +20,13 @@ def demo(
 ) -> None:
     """Compare point estimates and variational posteriors on embedded data, and write a report."""
     from credo.cli.demo_tasks import ENTRIES, diabetes, digits
-    from credo.report import write
+    from credo.report import require, write
 
-    with _reporting(2 * len(ENTRIES)) as report:
+    require()
+    if out.is_file():
+        raise RunError(f"--out {out} is a file; expected a directory to write the report into.")
+    # Networks this small gain nothing from threads, and lose much where other programs want the cores too.
+    with _one_thread(), _reporting(2 * len(ENTRIES)) as report:
         tasks = [digits(fast, report), diabetes(fast, report)]
     for task in tasks:
         _print(task)
@@ -38,6 +43,18 @@ def _print(task: dict[str, Any]) -> None:
     columns = task["columns"]
     rows = [[row["method"], *(format_value(row[c["key"]], c["digits"]) for c in columns)] for row in task["rows"]]
     print_table(task["title"], ["method", *(c["label"] for c in columns)], rows)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextmanager

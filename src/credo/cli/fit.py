@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +12,8 @@ from credo.cli.assignments import parse_assignments, parse_sizes
 from credo.cli.guard import guarded, is_terminal, say
 from credo.cli.run_files import TABLE, RunFiles, discard
 from credo.core.errors import CredoError, RunError, SettingError
+
+_STEPS = 2000
 
 
 @guarded
@@ -22,7 +25,9 @@ def fit(
     out: Annotated[Path, typer.Option(help="Run directory to write.")] = Path("run"),
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
     hidden: Annotated[str, typer.Option(help="Sizes of the hidden layers, with commas between them.")] = "50,50",
-    epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the data; the method's default if not given.")] = None,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Passes over the data; if not given the method's default, and at least 2,000 steps.")
+    ] = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Rows per step; the method's default if not given.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate; the method's default if not given.")] = None,
     validation: Annotated[float | None, typer.Option(help="Share of the rows held out to watch training, such as 0.1.")] = None,
@@ -46,8 +51,9 @@ def fit(
     files = _describe(frame, target, task, sizes)
     if resume and (out / TABLE).is_file():
         _check_same(files, RunFiles.read(out), out)
-    pair = files.schema.encode(frame), files.schema.encode_target(frame)
-    options: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "lr": lr, "validation": validation}
+    pair, held_out = _hold_out(files.schema.encode(frame), files.schema.encode_target(frame), validation, seed)
+    epochs = epochs or _enough_epochs(methods[method], len(pair[1]), batch_size)
+    options: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "lr": lr, "validation": held_out}
     _train(files, pair, out, existed, resume, method=method, seed=seed, **options, **settings)
     say(f"{out}: {method} on {len(frame)} rows, {files.schema.target.task} of {target!r}. Next: credo predict {out} NEW.csv")
 
@@ -58,6 +64,26 @@ def _describe(frame: Any, target: str, task: str | None, sizes: tuple[int, ...])
     schema = TableSchema.fit(frame, target, task)
     args = {"in_features": schema.num_features, "hidden": list(sizes), "out_features": schema.target.outputs}
     return RunFiles(schema, {"name": "mlp", "args": args})
+
+
+def _enough_epochs(method: Any, rows: int, batch_size: int | None) -> int:
+    """The method's default, or more on a small table, where an epoch is only a few steps."""
+    size = batch_size or method.batch_size or rows
+    return max(method.epochs, math.ceil(_STEPS / math.ceil(rows / size)))
+
+
+def _hold_out(x: Any, y: Any, share: float | None, seed: int) -> tuple[tuple[Any, Any], tuple[Any, Any] | None]:
+    """Training rows, and a random share of the rows to watch training by."""
+    if share is None:
+        return (x, y), None
+    import torch
+
+    count = round(share * len(y))
+    if not 0 < count < len(y):
+        raise SettingError(f"--validation {share} of {len(y)} rows is {count}; expected at least one row on either side.")
+    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))
+    held, kept = order[:count], order[count:]
+    return (x[kept], y[kept]), (x[held], y[held])
 
 
 def _train(files: RunFiles, pair: tuple[Any, Any], out: Path, existed: bool, resume: bool, **options: Any) -> None:
@@ -97,6 +123,6 @@ def _check_same(now: RunFiles, before: RunFiles, out: Path) -> None:
         raise RunError(f"{out} was fitted to another table or target; resume with the same data, or choose another --out.")
     if now.network != before.network:
         raise RunError(
-            f"{out} holds a network with hidden layers {before.network['args'].get('hidden')}, not {now.network['args']['hidden']}; "
-            "resume with the same --hidden."
+            f"{out} holds a network with hidden layers {before.network['args'].get('hidden')}, "
+            f"not {now.network['args']['hidden']}; resume with the same --hidden."
         )

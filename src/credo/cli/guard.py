@@ -33,7 +33,7 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
             _refuse(f"{error.strerror}{where}; free space or choose another place with --out.")
         except (typer.Exit, typer.Abort):
             raise
-        except Exception as error:  # noqa: BLE001 - the last resort: whatever it is, it is ours
+        except Exception as error:  # the last resort: whatever it is, it is ours
             _defect(error)
 
     return run

@@ -11,6 +11,8 @@ from credo.cli.guard import guarded, say
 from credo.cli.run_files import RunFiles
 from credo.core.errors import SettingError
 
+_DIGITS = "%.9g"  # all that single precision holds
+
 
 @guarded
 def predict(
@@ -48,7 +50,7 @@ def _write(columns: dict[str, Any], out: Path | None) -> None:
 
     frame = pd.DataFrame(columns)
     if out is None:
-        typer.echo(frame.to_csv(index=False), nl=False)
+        typer.echo(frame.to_csv(index=False, float_format=_DIGITS), nl=False)
         return
     if not out.parent.is_dir():
         raise SettingError(f"--out {out}: the directory {out.parent} does not exist; create it first.")
@@ -57,7 +59,7 @@ def _write(columns: dict[str, Any], out: Path | None) -> None:
 
 
 def _csv(frame: Any, path: Path) -> None:
-    frame.to_csv(path, index=False)
+    frame.to_csv(path, index=False, float_format=_DIGITS)
 
 
 def _parquet(frame: Any, path: Path) -> None:

@@ -12,7 +12,7 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+    table = Table(box=box.SIMPLE_HEAD)
     for place, name in enumerate(header):
         numeric = place > 0 and all(_looks_numeric(row[place]) for row in rows)
         table.add_column(name, justify="right" if numeric else "left", no_wrap=numeric or place == 0)
@@ -23,6 +23,8 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]
     if not console.is_terminal:
         # A pipe has no width to wrap to.
         console = Console(width=max(console.width, 160))
+    # Not the table's own title, which would be wrapped to the width of the table.
+    console.print(Text(title, style="bold"))
     console.print(table)
 
 

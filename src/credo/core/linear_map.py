@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,15 +26,21 @@ SIGNATURES: dict[Callable[..., Any], tuple[tuple[str, ...], int, bool]] = {
 }
 
 
-@dataclass(frozen=True)
 class LinearMap:
-    """y = op(x, w) + b, linear in the weights; ``example_axis`` is where examples lie in x, if that is known."""
+    """y = op(x, w) + b, linear in the weights; ``example_axis`` is where examples lie in x, if that is known.
 
-    function: Callable[..., Tensor]
-    bound: dict[str, Any]
-    num_spatial: int
-    transposed: bool
-    example_axis: int | None = None
+    A plain class, because compiled code of older torch cannot build frozen dataclasses.
+    """
+
+    def __init__(
+        self, function: Callable[..., Tensor], bound: dict[str, Any], num_spatial: int, transposed: bool, example_axis: int | None = None
+    ) -> None:
+        self.function, self.bound = function, bound
+        self.num_spatial, self.transposed, self.example_axis = num_spatial, transposed, example_axis
+
+    def along_examples(self, axis: int | None) -> LinearMap:
+        """The same map with its example axis known."""
+        return LinearMap(self.function, self.bound, self.num_spatial, self.transposed, axis)
 
     @property
     def is_embedding(self) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from credo.core.errors import SettingError, nearest
 
 T = TypeVar("T")
+E = TypeVar("E")
 
 
 class Registry(Generic[T]):
@@ -17,13 +18,13 @@ class Registry(Generic[T]):
         self.kind = kind
         self._entries: dict[str, T] = {}
 
-    def register(self, name: str) -> Callable[[T], T]:
-        """Decorator: ``@methods.register("vi")``."""
+    def register(self, name: str) -> Callable[[E], E]:
+        """Decorator: ``@methods.register("vi")``; what it decorates keeps its own type."""
 
-        def add(entry: T) -> T:
+        def add(entry: E) -> E:
             if name in self._entries:
                 raise ValueError(f"{self.kind} {name!r} is registered twice")
-            self._entries[name] = entry
+            self._entries[name] = cast(T, entry)
             return entry
 
         return add

@@ -143,5 +143,6 @@ def _check_like(given: Tree, like: Tree, name: str) -> None:
     for where, leaf in found.items():
         if leaf.shape[1:] != wanted[where].shape[1:]:
             raise DataError(
-                f"{where} has shape {tuple(leaf.shape[1:])} per example; expected {tuple(wanted[where].shape[1:])} as in training."
+                f"{where} has shape {tuple(leaf.shape[1:])} per example; "
+                f"expected {tuple(wanted[where].shape[1:])} as in training."
             )

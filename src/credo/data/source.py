@@ -19,7 +19,9 @@ Batch = tuple[Tree, Tensor]
 class Feed(Protocol):
     """What a :class:`Source` draws from: raw batches in order, or shuffled by ``generator``."""
 
-    def batches(self, generator: torch.Generator | None, batch_size: int | None) -> Iterator[Any]: ...
+    def batches(self, generator: torch.Generator | None, batch_size: int | None) -> Iterator[Any]:
+        """One pass over the data."""
+        ...
 
 
 @final

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 import torch
@@ -16,37 +16,8 @@ from credo.data.columns import Series, codes, is_numeric, moments, numbers, word
 _FEW = 20  # whole numbers with at most this many distinct values are read as classes
 
 
-class Predicted(Protocol):
-    """The part of a predictive distribution a table needs."""
-
-    @property
-    def mean(self) -> Tensor:
-        """Mean ``(N, D)``, or probabilities ``(N, C)``."""
-        ...
-
-    @property
-    def std(self) -> Tensor:
-        """Standard deviation."""
-        ...
-
-    @property
-    def total(self) -> Tensor:
-        """aleatoric + epistemic."""
-        ...
-
-    @property
-    def aleatoric(self) -> Tensor:
-        """Noise that more data would not remove."""
-        ...
-
-    @property
-    def epistemic(self) -> Tensor:
-        """Disagreement between draws."""
-        ...
-
-    def interval(self, level: float) -> Any:
-        """Lower and upper ends, each ``(N, D)``."""
-        ...
+Predicted = Any
+"""A predictive distribution: mean, std, total, aleatoric, epistemic, interval(level). It lives in a layer above this one."""
 
 
 @final
@@ -101,8 +72,8 @@ class NumericTarget:
         return {name: column.reshape(-1) for name, column in columns.items()}
 
     def metrics(self, values: dict[str, float]) -> dict[str, float]:
-        """Errors times ``std``, squared errors times ``std^2``, and ``nll + log std`` (a density changes with its unit)."""
-        scale = {"rmse": self.std, "mae": self.std, "crps": self.std, "mse": self.std**2}
+        """Errors and spreads times ``std``, squared errors times ``std^2``, ``nll + log std``: a density has a unit too."""
+        scale = {"rmse": self.std, "mae": self.std, "crps": self.std, "std": self.std, "mse": self.std**2}
         moved = {name: value * scale.get(name, 1.0) for name, value in values.items()}
         shift = {"nll": math.log(self.std), "log_prob": -math.log(self.std)}
         return {name: value + shift.get(name, 0.0) for name, value in moved.items()}

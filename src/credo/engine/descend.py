@@ -18,12 +18,19 @@ from credo.data.source import Arrays, Source
 from credo.engine.elbo import Elbo
 from credo.engine.job import Fitted, Job
 from credo.engine.run import pack_optimizer, unpack_optimizer
-from credo.engine.schedules import Schedule, constant
+from credo.engine.schedules import Schedule, constant, hold
 from credo.engine.step import make_step
 
 
 def descend(
-    elbo: Elbo, job: Job, *, beta: float = 1.0, schedule: Schedule = constant, warmup: int = 0, compile: bool = False
+    elbo: Elbo,
+    job: Job,
+    *,
+    beta: float = 1.0,
+    schedule: Schedule = constant,
+    warmup: int = 0,
+    decay: Callable[[float], float] = hold,
+    compile: bool = False,
 ) -> Fitted:
     """Minimise the negative ELBO with Adam.
 
@@ -36,7 +43,8 @@ def descend(
     source = _on_device(job.source, elbo)
     parameters = [p for p in elbo.parameters() if p.requires_grad]
     cuda = model.device.type == "cuda"
-    optimizer = torch.optim.Adam(parameters, lr=job.lr, fused=True, capturable=cuda)
+    lr = torch.tensor(job.lr, device=model.device) if cuda else job.lr  # a tensor, so that a captured graph sees it change
+    optimizer = torch.optim.Adam(parameters, lr=lr, fused=True, capturable=cuda)
     step = make_step(elbo, optimizer, num_data, compile)
     begin = _restore(elbo, optimizer, job)
     last_saved = time.monotonic()
@@ -44,6 +52,7 @@ def descend(
         advance(begin)
         for epoch in range(begin, job.epochs):
             shell.train(True)
+            _set_lr(optimizer, job.lr * decay(epoch / job.epochs))
             started = time.perf_counter()
             order = generator(job.seed, "order", epoch)
             batches, count = 0, _num_batches(source, job.batch_size)
@@ -92,6 +101,14 @@ class _Checked:
         """Batches with checked targets."""
         for x, y in self.source(generator, batch_size):
             yield x, self.elbo.likelihood.check_targets(y)
+
+
+def _set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(lr)
+        else:
+            group["lr"] = lr
 
 
 def _num_batches(source: Source, batch_size: int | None) -> int:

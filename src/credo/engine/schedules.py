@@ -1,4 +1,4 @@
-"""How much the KL counts at each step. The reported ELBO always uses weight 1."""
+"""How much the KL counts at each step, and how the learning rate falls. The reported ELBO always uses weight 1."""
 
 from __future__ import annotations
 
@@ -37,3 +37,19 @@ def blundell(progress: float, batch: int, batches: int) -> float:
     Averages 1 over an epoch (Blundell et al. 2015, section 3.4, written so that nothing overflows).
     """
     return batches * 2.0 ** -(batch + 1) / (1.0 - 2.0**-batches)
+
+
+#: progress of the fit in 0..1 -> factor of the learning rate
+decays: Registry[Callable[[float], float]] = Registry("learning-rate schedule")
+
+
+@decays.register("constant")
+def hold(progress: float) -> float:
+    """1 throughout: the last iterate keeps the noise of its gradients."""
+    return 1.0
+
+
+@decays.register("cosine")
+def fall(progress: float) -> float:
+    """Falls from 1 to 0 along half a cosine, which averages that noise away."""
+    return 0.5 + 0.5 * math.cos(math.pi * progress)

@@ -81,6 +81,11 @@ class GraphStep(Step):
         graph.replay()
         return result[0].clone(), result[1].clone()
 
+    def _forget(self) -> None:
+        """Drop the autograd graph that draws placed in the shell keep alive: its nodes belong to the stream they were made on."""
+        self.elbo.model.shell().place({name: value.detach() for name, value in self.elbo.posterior.mean().items()})
+        self.optimizer.zero_grad(set_to_none=True)
+
     def _capture(self, x: Any, y: Tensor) -> tuple[torch.cuda.CUDAGraph, list[Tensor], Tensor, tuple[Tensor, Tensor]]:
         x, y = pytree.tree_map(lambda t: t.clone() if isinstance(t, Tensor) else t, (x, y))
         inputs = [leaf for leaf in pytree.tree_leaves((x, y)) if isinstance(leaf, Tensor)]
@@ -98,14 +103,16 @@ class GraphStep(Step):
             self.optimizer.step()
             return nll.detach(), kl.detach()
 
+        self._forget()
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(3):
                 run()
+                self._forget()
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, stream=stream):
             result = run()
         with torch.no_grad():
             for tensor, value in saved + states:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -73,7 +72,7 @@ def _meeting(draw: Draw, estimator: Estimator, plan: Plan, watch: Watch | None) 
     ambient = Ambient()
 
     def meet(op: LinearMap, x: Tensor, w: str, b: Any) -> Tensor:
-        op = dataclasses.replace(op, example_axis=plan.example_axis.get(w))
+        op = op.along_examples(plan.example_axis.get(w))
         out = estimator.meet(draw, op, x, w, b, ambient)
         if out is NotImplemented:
             raise Replan({w}, f"no {estimator.name} form")

@@ -19,7 +19,6 @@ from credo.likelihoods.targets import binary_targets, refuse_constant
 EXACT_LABELS = 8  # with more labels than this their 2^D joint outcomes are drawn instead of enumerated
 
 
-@likelihoods.register("bernoulli")
 class Bernoulli(LabelLikelihood):
     """p(y_d = 1 given f) = sigmoid(f_d), labels independent given f: targets ``(N,)`` for one output, ``(N, D)`` for several.
 
@@ -94,3 +93,6 @@ class Bernoulli(LabelLikelihood):
         """Every label as a two-class problem: ``(N D, 2)`` and ``(N D,)``."""
         p = probs.flatten()
         return torch.stack([1.0 - p, p], -1), y.flatten().long()
+
+
+likelihoods.register(Bernoulli.name)(Bernoulli)

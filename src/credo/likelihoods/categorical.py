@@ -16,7 +16,6 @@ from credo.likelihoods.mixtures import make_generator
 from credo.likelihoods.targets import label_targets, refuse_constant
 
 
-@likelihoods.register("categorical")
 class Categorical(LabelLikelihood):
     """p(y = c given f) = softmax(f)_c for labels 0..C-1.
 
@@ -87,3 +86,6 @@ class Categorical(LabelLikelihood):
     def label_table(self, probs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """As they are: ``(N, C)`` and ``(N,)``."""
         return probs, y
+
+
+likelihoods.register(Categorical.name)(Categorical)

@@ -13,7 +13,7 @@ from credo.likelihoods.targets import real_targets, refuse_constant
 
 
 class ContinuousLikelihood(Likelihood):
-    """Real targets ``(N, D)``: uncertainty is variance per dimension, quantiles by bisection, entropy by quadrature. Abstract."""
+    """Real targets ``(N, D)``: variance as uncertainty, quantiles by root finding, entropy by quadrature. Abstract."""
 
     discrete: ClassVar[bool] = False
     metric_family: ClassVar[str] = "values"
@@ -42,10 +42,10 @@ class ContinuousLikelihood(Likelihood):
         return mixtures.over_data(part, outputs, mixtures.panel_grid(outputs.shape[0]), -2)
 
     def mixture_quantile(self, outputs: Tensor, q: float) -> Tensor:
-        """The y_d with mixture cdf q, ``(N, D)``, by bisection between the bounds that mean and variance give."""
+        """The y_d with mixture cdf q, ``(N, D)``, searched between the bounds that mean and variance give."""
         mean, aleatoric, epistemic = self.mixture_moments(outputs)
         low, high = mixtures.bracket(mean, aleatoric + epistemic, q)
-        return mixtures.bisect(lambda y: self.mixture_cdf(outputs, y), low.clamp(*self.support), high.clamp(*self.support), q)
+        return mixtures.invert(lambda y: self.mixture_cdf(outputs, y), low.clamp(*self.support), high.clamp(*self.support), q)
 
     def uncertainty(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """Aleatoric and epistemic variance of y, each ``(N, D)``; their sum is the total variance."""

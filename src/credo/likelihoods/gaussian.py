@@ -14,7 +14,6 @@ from credo.likelihoods.mixtures import make_generator
 from credo.likelihoods.noise import Fixed, add_positive, plain, positive
 
 
-@likelihoods.register("gaussian")
 class Gaussian(ContinuousLikelihood):
     """y = f + std * noise, noise ~ N(0, 1): ``std`` fixed (one number, or one per output), or learned when None.
 
@@ -54,3 +53,6 @@ class Gaussian(ContinuousLikelihood):
         """Draws ``(..., N, D)``."""
         noise = torch.empty_like(outputs).normal_(generator=make_generator(outputs, generator))
         return outputs + self.std(outputs) * noise
+
+
+likelihoods.register(Gaussian.name)(Gaussian)

@@ -15,7 +15,6 @@ from credo.likelihoods.continuous import ContinuousLikelihood
 from credo.likelihoods.mixtures import make_generator
 
 
-@likelihoods.register("heteroscedastic")
 class Heteroscedastic(ContinuousLikelihood):
     """y_d = m_d + s_d * noise: of 2 D outputs the first D are means, the last D raw deviations, s = min_std + softplus(raw).
 
@@ -58,3 +57,6 @@ class Heteroscedastic(ContinuousLikelihood):
         """Draws ``(..., N, D)``."""
         mean, std = self.split(outputs)
         return mean + std * torch.empty_like(mean).normal_(generator=make_generator(outputs, generator))
+
+
+likelihoods.register(Heteroscedastic.name)(Heteroscedastic)

@@ -16,7 +16,6 @@ from credo.likelihoods.mixtures import make_generator
 from credo.likelihoods.noise import Fixed, add_positive, plain, positive
 
 
-@likelihoods.register("laplace")
 class Laplace(ContinuousLikelihood):
     """p(y_d given f) = exp(-|y_d - f_d| / b) / (2 b), variance 2 b^2: ``scale`` b fixed, or learned as ``log_scale`` when None.
 
@@ -60,3 +59,6 @@ class Laplace(ContinuousLikelihood):
         generator = make_generator(outputs, generator)
         first, second = (torch.empty_like(outputs).exponential_(generator=generator) for _ in range(2))
         return outputs + self.scale(outputs) * (first - second)
+
+
+likelihoods.register(Laplace.name)(Laplace)

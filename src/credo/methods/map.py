@@ -17,6 +17,7 @@ from credo.engine.elbo import Elbo
 from credo.engine.job import Fitted, Job
 from credo.engine.method import Method, methods
 from credo.engine.model import Model
+from credo.engine.schedules import decays
 from credo.estimators import estimators
 
 
@@ -32,9 +33,10 @@ class MAP(Method):
     exceptions: ClassVar[dict[str, str]] = {"conjugate_covariance": "a point estimate has no spread"}
 
     init: Any = setting("pretrained", "Start: 'pretrained' (the network's values), 'random', or a state dict.", kind=(str, Mapping), choices=("pretrained", "random"))
+    lr_schedule: str = setting("cosine", "Course of the learning rate.", choices=("constant", "cosine"))
     compile: bool = setting(False, "Compile the step (one CUDA graph on a GPU).")
 
     def fit(self, model: Model, job: Job) -> Fitted:
         """Descend on the negative log joint."""
         posterior = point_posterior(model, initial_values(model, self.init, job.seed))
-        return descend(Elbo(model, posterior, estimators["weights"]), job, compile=self.compile)
+        return descend(Elbo(model, posterior, estimators["weights"]), job, decay=decays[self.lr_schedule], compile=self.compile)

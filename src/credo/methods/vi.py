@@ -20,7 +20,7 @@ from credo.engine.elbo import Elbo
 from credo.engine.job import Fitted, Job
 from credo.engine.method import Method, methods
 from credo.engine.model import Model
-from credo.engine.schedules import schedules
+from credo.engine.schedules import decays, schedules
 from credo.estimators import estimators
 
 
@@ -45,6 +45,7 @@ class VI(Method):
     kl_schedule: str = setting("constant", "Course of the KL's weight.", choices=("constant", "linear", "cosine", "blundell"))
     kl_warmup: int = setting(0, "Epochs over which 'linear' and 'cosine' rise to beta.", ge=0)
     autocast: bool = setting(False, "Run the network in bfloat16 where torch deems it safe.")
+    lr_schedule: str = setting("cosine", "Course of the learning rate.", choices=("constant", "cosine"))
     compile: bool = setting(False, "Compile the step (one CUDA graph on a GPU).")
 
     def fit(self, model: Model, job: Job) -> Fitted:
@@ -53,4 +54,5 @@ class VI(Method):
         posterior = start_posterior(model, self.posterior, values, self.init_std, self.rank, self.scale, job.seed)
         autocast = torch.bfloat16 if self.autocast else None
         elbo = Elbo(model, posterior, estimators[self.estimator], self.train_samples, autocast=autocast)
-        return descend(elbo, job, beta=self.beta, schedule=schedules[self.kl_schedule], warmup=self.kl_warmup, compile=self.compile)
+        kl_weight = {"beta": self.beta, "schedule": schedules[self.kl_schedule], "warmup": self.kl_warmup}
+        return descend(elbo, job, **kl_weight, decay=decays[self.lr_schedule], compile=self.compile)

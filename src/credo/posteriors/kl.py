@@ -102,13 +102,15 @@ def fold(family: Family, prior: FamilyPrior | None) -> NormalStats | None:
     if len(normals) < len(prior.distributions):
         return None
     like = family.flat_mean.detach()
-    moments = [(d.loc.detach().to(like), (d.scale.detach() ** 2).to(like)) for d in normals]
-    first = moments[0]
-    if all(m.numel() == 1 and torch.equal(m.squeeze(), first[0].squeeze()) and torch.equal(v.squeeze(), first[1].squeeze()) for m, v in moments):
-        return NormalStats(first[0].squeeze(), first[1].squeeze())
-    shapes = list(family.shapes.values())
-    mean, var = (torch.cat([pair[i].expand(s).reshape(-1) for pair, s in zip(moments, shapes, strict=True)]) for i in (0, 1))
-    return NormalStats(mean, var)
+    moments = [(d.loc.detach().to(like), d.scale.detach().to(like) ** 2) for d in normals]
+    centred = not any(bool(m.any()) for m, _ in moments)
+    parts = [[m for m, _ in moments], [v for _, v in moments]]
+    if all(p.numel() == 1 and bool(p == column[0]) for column in parts for p in column):
+        mean, var = (column[0].reshape(()) for column in parts)
+    else:
+        shapes = family.shapes.values()
+        mean, var = (torch.cat([p.expand(s).reshape(-1) for p, s in zip(column, shapes, strict=True)]) for column in parts)
+    return NormalStats(None if centred else mean, var)
 
 
 def closed_kl(family: Family, prior: FamilyPrior) -> Tensor | None:

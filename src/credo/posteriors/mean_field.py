@@ -15,15 +15,19 @@ from credo.posteriors.scale import Scale, scales
 
 
 class NormalStats(NamedTuple):
-    """Mean and variance of a factorised normal prior: numbers, or one per element of the flat vector."""
+    """Mean and variance of a factorised normal prior: numbers, or one per element of the flat vector; no mean is mean zero."""
 
-    mean: Tensor
+    mean: Tensor | None
     var: Tensor
+
+
+def _shift(mean: Tensor, prior_mean: Tensor | None) -> Tensor:
+    return mean if prior_mean is None else mean - prior_mean
 
 
 def _kl_value(mean: Tensor, std: Tensor, log_std: Tensor, prior: NormalStats) -> Tensor:
     """KL[q, p] = sum 1/2 [(std^2 + (mean - prior mean)^2) / prior var - 1 + log prior var] - log std."""
-    shift = mean - prior.mean
+    shift = _shift(mean, prior.mean)
     if prior.var.dim() == 0:
         square = (torch.dot(std, std) + torch.dot(shift, shift)) / prior.var
         constant = mean.numel() * (prior.var.log() - 1)
@@ -37,7 +41,7 @@ class _Weights(torch.autograd.Function):
     """(w, KL) in one node: the KL's gradient rides along with the weights', which saves two passes over all of them."""
 
     @staticmethod
-    def forward(ctx: Any, mean: Tensor, raw: Tensor, eps: Tensor, prior_mean: Tensor, prior_var: Tensor, scale: Scale) -> Any:
+    def forward(ctx: Any, mean: Tensor, raw: Tensor, eps: Tensor, prior_mean: Tensor | None, prior_var: Tensor, scale: Scale) -> Any:
         std = scale.std(raw)
         ctx.scale = scale
         ctx.save_for_backward(mean, std, eps, prior_mean, prior_var)
@@ -48,7 +52,7 @@ class _Weights(torch.autograd.Function):
     def backward(ctx: Any, grad_w: Tensor, grad_kl: Tensor) -> Any:
         mean, std, eps, prior_mean, prior_var = ctx.saved_tensors
         pull = grad_kl / prior_var
-        grad_mean = torch.addcmul(grad_w, mean - prior_mean, pull)
+        grad_mean = torch.addcmul(grad_w, _shift(mean, prior_mean), pull)
         grad_std = torch.addcmul(grad_w * eps, std, pull)
         return grad_mean, ctx.scale.pull(std, grad_std, -grad_kl), None, None, None, None
 
@@ -57,19 +61,35 @@ class _Moments(torch.autograd.Function):
     """(mean, var, KL) in one node, for linear maps that meet the family instead of its weights."""
 
     @staticmethod
-    def forward(ctx: Any, mean: Tensor, raw: Tensor, prior_mean: Tensor, prior_var: Tensor, scale: Scale) -> Any:
+    def forward(ctx: Any, mean: Tensor, raw: Tensor, prior_mean: Tensor | None, prior_var: Tensor, scale: Scale) -> Any:
         std = scale.std(raw)
+        var = std * std
         ctx.scale = scale
-        ctx.save_for_backward(mean, std, prior_mean, prior_var)
+        ctx.save_for_backward(mean, var, prior_mean, prior_var)
         kl = _kl_value(mean, std, scale.log_std(raw, std), NormalStats(prior_mean, prior_var))
-        return mean.view_as(mean), std * std, kl
+        return mean.view_as(mean), var, kl
 
     @staticmethod
     def backward(ctx: Any, grad_mean: Tensor, grad_var: Tensor, grad_kl: Tensor) -> Any:
-        mean, std, prior_mean, prior_var = ctx.saved_tensors
+        mean, var, prior_mean, prior_var = ctx.saved_tensors
         pull = grad_kl / prior_var
-        grad_std = std * (2 * grad_var + pull)
-        return torch.addcmul(grad_mean, mean - prior_mean, pull), ctx.scale.pull(std, grad_std, -grad_kl), None, None, None
+        raw = ctx.scale.pull_var(var, torch.add(pull, grad_var, alpha=2), -grad_kl)
+        return torch.addcmul(grad_mean, _shift(mean, prior_mean), pull), raw, None, None, None
+
+
+class _Perturb(torch.autograd.Function):
+    """mean + sqrt(var) eps; the floor keeps the gradient finite where the input is exactly zero."""
+
+    @staticmethod
+    def forward(ctx: Any, mean: Tensor, var: Tensor, eps: Tensor) -> Tensor:
+        std = var.clamp_min(torch.finfo(var.dtype).tiny).sqrt_()
+        ctx.save_for_backward(eps, std)
+        return torch.addcmul(mean, std, eps)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        eps, std = ctx.saved_tensors
+        return grad, (grad * eps).div_(std).mul_(0.5), None
 
 
 @families.register("mean_field")
@@ -185,7 +205,7 @@ class MeanFieldDraw(Draw):
         b_mean, b_var = self._bias(b)
         out_mean = op(x, mean[w], b_mean)
         out_var = op(op.square(x), var[w], b_var)
-        return _perturb(out_mean, out_var, noise.normal(w, out_mean.shape, out_mean))
+        return _Perturb.apply(out_mean, out_var, noise.normal(w, out_mean.shape, out_mean))
 
     def flipout(self, op: LinearMap, x: Tensor, w: str, b: str | Tensor | None, noise: Noise) -> Tensor:
         """One perturbation for the batch, its rows and columns flipped by fair signs per example (Wen et al. 2018)."""
@@ -201,7 +221,3 @@ class MeanFieldDraw(Draw):
             shift = shift + (b_var.sqrt() * noise.normal(str(b), b_var.shape, b_var)).reshape(-1, *[1] * op.num_spatial)
         return op(x, mean[w], b_mean) + shift * signs_out
 
-
-def _perturb(mean: Tensor, var: Tensor, eps: Tensor) -> Tensor:
-    """mean + sqrt(var) eps; the floor keeps the gradient finite where the input is exactly zero."""
-    return torch.addcmul(mean, var.clamp_min(torch.finfo(var.dtype).tiny).sqrt(), eps)

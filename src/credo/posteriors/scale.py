@@ -33,6 +33,10 @@ class Scale(ABC):
     def pull(self, std: Tensor, grad_std: Tensor, grad_log: Tensor) -> Tensor:
         """Gradient for raw, from one for std and one for log std (0-dim)."""
 
+    @abstractmethod
+    def pull_var(self, var: Tensor, twice: Tensor, grad_log: Tensor) -> Tensor:
+        """Gradient for raw, from ``twice`` one for var (which may be overwritten) and one for log std (0-dim)."""
+
 
 class Log(Scale):
     """std = exp(raw): the gradient of the KL is then free of divisions, and Adam's step is relative."""
@@ -53,6 +57,10 @@ class Log(Scale):
         """grad_std * std + grad_log."""
         return torch.addcmul(grad_log, grad_std, std)
 
+    def pull_var(self, var: Tensor, twice: Tensor, grad_log: Tensor) -> Tensor:
+        """twice * var + grad_log."""
+        return twice.mul_(var).add_(grad_log)
+
 
 class Softplus(Scale):
     """std = log(1 + exp(raw)), the parameterisation of Blundell et al. (2015)."""
@@ -72,6 +80,11 @@ class Softplus(Scale):
     def pull(self, std: Tensor, grad_std: Tensor, grad_log: Tensor) -> Tensor:
         """(grad_std + grad_log / std) * sigmoid(raw), where sigmoid(raw) = 1 - exp(-std)."""
         return (grad_std + grad_log / std) * -torch.expm1(-std)
+
+    def pull_var(self, var: Tensor, twice: Tensor, grad_log: Tensor) -> Tensor:
+        """As ``pull``, with the gradient for std being ``twice`` times std."""
+        std = var.sqrt()
+        return self.pull(std, twice * std, grad_log)
 
 
 scales.register("log")(Log())

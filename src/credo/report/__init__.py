@@ -1,5 +1,5 @@
 """Reports: one HTML page made from a plain dictionary of results."""
 
-from credo.report.html import write
+from credo.report.html import require, write
 
-__all__ = ["write"]
+__all__ = ["require", "write"]

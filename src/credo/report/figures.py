@@ -106,7 +106,10 @@ def band(entry: dict[str, Any]) -> Figure:
         "y": list(entry["data_y"]),
         "marker": {"color": ORANGE, "size": 4, "opacity": 0.6},
     }
-    return {"data": [area, points, mean], "layout": _layout(entry["method"], entry["x_label"], entry["y_label"])}
+    return {
+        "data": [area, points, mean],
+        "layout": _layout(f"{entry['method']} ({entry['level']:.0%} interval)", entry["x_label"], entry["y_label"]),
+    }
 
 
 def objective(entry: dict[str, Any]) -> Figure:
@@ -126,7 +129,9 @@ def objective(entry: dict[str, Any]) -> Figure:
         for place, part in enumerate(entry["parts"])
     ]
     layout = _with_legend(_layout(entry["method"], "epoch", "nats per data set"))
-    layout["yaxis"] |= {"rangemode": "tozero", "exponentformat": "none", "separatethousands": True}
+    # The parts may differ a hundredfold; a density can make either negative, and then only a linear axis shows it.
+    positive = all(value > 0 for part in entry["parts"] for value in part["values"])
+    layout["yaxis"] |= {"type": "log", "dtick": 1, "tickformat": ",~g"} if positive else {"tickformat": ",~g"}
     return {"data": data, "layout": layout}
 
 
@@ -135,9 +140,9 @@ SECTIONS: Sequence[tuple[str, str, str, Any]] = (
         "reliability",
         "Can the stated confidence be trusted?",
         (
-            "Test inputs are sorted into bins by the confidence of their prediction. On the dashed line, predictions made with 80\u00a0% "
-            "confidence are right 80\u00a0% of the time. Marks below it mean over-confidence, above it under-confidence; larger marks hold "
-            "more inputs."
+            "Test inputs are sorted into bins by the confidence of their prediction. On the dashed line, predictions made"
+            " with 80\u00a0% confidence are right 80\u00a0% of the time. Marks below it mean over-confidence, above it "
+            "under-confidence; larger marks hold more inputs."
         ),
         reliability,
     ),
@@ -145,8 +150,9 @@ SECTIONS: Sequence[tuple[str, str, str, Any]] = (
         "uncertainty",
         "Does it know what it does not know?",
         (
-            "How uncertain the predictions are on inputs like the training data and on inputs of another kind. The further the "
-            "histograms lie apart, the easier it is to tell the strange inputs from the familiar ones by uncertainty alone."
+            "How uncertain the predictions are on inputs like the training data and on inputs of another kind. The "
+            "further the histograms lie apart, the easier it is to tell the strange inputs from the familiar ones by "
+            "uncertainty alone."
         ),
         uncertainty,
     ),
@@ -154,8 +160,9 @@ SECTIONS: Sequence[tuple[str, str, str, Any]] = (
         "band",
         "What does it predict, and how sure is it?",
         (
-            "The line is the predicted mean as one input varies and the others stay at their average; the shaded band should hold the "
-            "stated share of the outcomes. Points are real data, whose other inputs differ, so some spread around the line is expected."
+            "The line is the predicted mean as one input varies and the others stay at their average; the shaded band "
+            "should hold the stated share of the outcomes. Points are real data, whose other inputs differ, so some "
+            "spread around the line is expected."
         ),
         band,
     ),
@@ -163,8 +170,9 @@ SECTIONS: Sequence[tuple[str, str, str, Any]] = (
         "objective",
         "What moved during training?",
         (
-            "The two parts of the objective, both in nats for the whole data set: how badly the data is explained, and how far the "
-            "posterior has moved from the prior. A penalty that dwarfs the data term means the model is held at its prior."
+            "The two parts of the objective, both in nats for the whole data set: how badly the data is explained, and "
+            "how far the posterior has moved from the prior. A penalty that dwarfs the data term means the model is held "
+            "at its prior."
         ),
         objective,
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import tempfile
@@ -40,13 +41,19 @@ def write(results: dict[str, Any], path: str | Path) -> Path:
     return path
 
 
+def require() -> None:
+    """Refuse before any work is done where the packages a report needs are not installed."""
+    for package in ("jinja2", "plotly"):
+        if importlib.util.find_spec(package) is None:
+            raise SettingError(f"A report needs the package {package!r}; install credo[report].")
+
+
 def render(results: dict[str, Any]) -> str:
     """The page as text: no requests leave it, Plotly is inside."""
-    try:
-        import jinja2
-        from plotly.offline import get_plotlyjs
-    except ImportError as error:
-        raise SettingError(f"A report needs the package {error.name!r}; install credo[report].") from error
+    require()
+    import jinja2
+    from plotly.offline import get_plotlyjs
+
     figures: dict[str, Any] = {}
     tasks = [_task(task, place, figures) for place, task in enumerate(results["tasks"])]
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)

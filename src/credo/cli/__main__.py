@@ -1,5 +1,0 @@
-"""``python -m credo.cli``."""
-
-from credo.cli.app import main
-
-main()

@@ -1,0 +1,66 @@
+"""Posteriors with structure over small networks, and repeated passes through them."""
+
+import torch
+
+from credo import likelihoods
+from credo.core.seeds import generator, isolated
+from credo.core.sites import select
+from credo.engine.build import point_posterior, start_posterior
+from credo.engine.model import Model
+from credo.estimators import estimators, make_plan, place
+from credo.posteriors import Mixture, Posterior, Samples
+from credo.priors import as_prior, default_prior
+
+FAMILIES = ("mean_field", "mean_field_softplus", "low_rank", "full", "kron", "mixture", "samples")
+
+
+def make_model(net, random="all", likelihood="gaussian", prior=None, output=None):
+    chosen, point = select(net, random)
+    dtype = next(net.parameters()).dtype
+    own = likelihoods.get(likelihood) if isinstance(likelihood, str) else likelihood
+    return Model(net, own.to(dtype), default_prior() if prior is None else as_prior(prior), chosen, point, torch.device("cpu"), output)
+
+
+def shaken(module, seed=0, size=0.3):
+    """The same family with every number moved at random, so that no symmetry of the start is left."""
+    with torch.no_grad():
+        for index, parameter in enumerate(module.parameters()):
+            parameter += size * torch.randn(parameter.shape, generator=generator(seed, "shake", index), dtype=torch.float64)
+    return module
+
+
+def make_posterior(kind, model, std=0.3, seed=0):
+    """A posterior of the named kind over a model's random parameters, with standard deviations around ``std``."""
+    values = model.values()
+    if kind == "mixture":
+        return Posterior([Mixture.of([make_posterior("mean_field", model, std, s) for s in (1, 2)], [0.3, 0.7])])
+    if kind == "samples":
+        draws = make_posterior("mean_field", model, std).sample(5)
+        return Posterior([Samples.of({n: draws[n] for n in model.random})])
+    if kind == "delta":
+        return point_posterior(model, values)
+    family, _, scale = kind.partition("_softplus")
+    posterior = start_posterior(model, family, values, std, 2, "softplus" if "softplus" in kind else "log", seed)
+    members = [shaken(f, seed, 0.1) if f.name == "full" else shaken(f, seed) for f in posterior.members if f.atoms is None]
+    return Posterior([*members, *[f for f in posterior.members if f.atoms is not None]])
+
+
+class Passes:
+    """Repeated passes through a model's network under one estimator, as training makes them."""
+
+    def __init__(self, model, posterior, estimator, x, train=False):
+        self.model, self.posterior, self.x, self.estimator = model, posterior, x, estimators[estimator]
+        self.shell = model.shell()
+        self.shell.train(train)
+        self.shell.place(model.frozen())
+        self.plan = make_plan(self.shell, posterior, model.random, self.estimator, x, model.buffers(), model.device)
+
+    def one(self):
+        self.shell.place(self.model.buffers())
+        place(self.shell, self.posterior, self.estimator, self.plan)
+        return self.model.outputs(self.shell, self.x)
+
+    def __call__(self, n, seed=0):
+        """Outputs ``(n, B, F)`` of n passes."""
+        with torch.no_grad(), isolated(seed):
+            return torch.stack([self.one() for _ in range(n)])
