@@ -7,9 +7,11 @@ from credo.core.seeds import generator, isolated
 from credo.core.sites import select
 from credo.engine.build import point_posterior, start_posterior
 from credo.engine.model import Model
+from credo.engine.outputs import sampled_outputs
 from credo.estimators import estimators, make_plan, place
 from credo.posteriors import Mixture, Posterior, Samples
 from credo.priors import as_prior, default_prior
+from zoo.stats import same_mean, same_variance
 
 FAMILIES = ("mean_field", "mean_field_softplus", "low_rank", "full", "kron", "mixture", "samples")
 
@@ -64,3 +66,22 @@ class Passes:
         """Outputs ``(n, B, F)`` of n passes."""
         with torch.no_grad(), isolated(seed):
             return torch.stack([self.one() for _ in range(n)])
+
+
+def agree(net, x, kind, estimator, random="all", draws=2500, vectorise=True):
+    """z-tests of mean and variance of every output of every input: an estimator against weight draws; the estimator's plan.
+
+    The weight draws are many (8,000), so that the estimator's own sampling error is what limits the test: a variance that is
+    20 % off fails at 2,500 draws.
+    """
+    model = make_model(net, random)
+    posterior = make_posterior(kind, model)
+    passes = Passes(model, posterior, estimator, x)
+    ours = passes(draws, seed=1)
+    if vectorise:
+        truth, _ = sampled_outputs(model, lambda n: posterior.realise(n, 2), range(8000), x, model.buffers(), 2, vectorise=True)
+    else:
+        truth = Passes(model, posterior, "weights", x)(draws, seed=2)
+    same_mean(ours, truth)
+    same_variance(ours, truth)
+    return passes.plan

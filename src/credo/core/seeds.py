@@ -74,11 +74,11 @@ class Ambient(Noise):
 
     def normal(self, key: str, shape: Sequence[int], like: Tensor) -> Tensor:
         """Standard normal from the global generator; ``key`` is not used."""
-        return torch.randn(*self.lead, *shape, dtype=like.dtype, device=like.device)
+        return torch.randn((*self.lead, *shape), dtype=like.dtype, device=like.device)
 
     def uniform(self, key: str, shape: Sequence[int], like: Tensor) -> Tensor:
         """Uniform from the global generator; ``key`` is not used."""
-        return torch.rand(*self.lead, *shape, dtype=like.dtype, device=like.device)
+        return torch.rand((*self.lead, *shape), dtype=like.dtype, device=like.device)
 
 
 class Streams(Noise):
@@ -107,7 +107,7 @@ class Streams(Noise):
         return [int(torch.randint(count, (), generator=generator(self.seed, s, key))) for s in self.samples]
 
     def _fill(self, kind: str, key: str, shape: Sequence[int], like: Tensor) -> Tensor:
-        out = torch.empty(*self.lead, *shape, dtype=like.dtype, device=like.device)
+        out = torch.empty((*self.lead, *shape), dtype=like.dtype, device=like.device)
         jobs = []
         for row, sample in zip(out.reshape(len(self.samples), -1), self.samples, strict=True):
             for part, piece in enumerate(row.split(_CHUNK)):

@@ -12,6 +12,8 @@ from credo.data.source import Source
 from credo.posteriors import Posterior
 from credo.engine.run import Run
 
+CHECKPOINT_SECONDS = 5.0  # how much work a killed run may lose
+
 Callback = Callable[[dict[str, Any]], bool | None]
 
 
@@ -28,7 +30,7 @@ class Job:
     progress: bool = False
     callbacks: Sequence[Callback] = ()
     validate: Callable[[Posterior, Mapping[str, Tensor]], float] | None = None
-    checkpoint_seconds: float = 5.0
+    checkpoint_seconds: float = field(default_factory=lambda: CHECKPOINT_SECONDS)
     history: list[dict[str, Any]] = field(default_factory=list)
 
 

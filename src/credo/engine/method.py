@@ -27,6 +27,9 @@ class Method(ABC):
     lr: ClassVar[float] = 1e-3
     #: A configuration small enough for the conformance suite: arguments of ``fit``.
     small: ClassVar[dict[str, Any]] = {}
+    #: What it reaches on conjugate regression ("exact", "mean_field" or "least_squares"), within how many posterior deviations.
+    target: ClassVar[str] = "exact"
+    tolerance: ClassVar[float] = 0.0
     #: Conformance checks that do not apply, each with its reason.
     exceptions: ClassVar[dict[str, str]] = {}
 

@@ -129,5 +129,5 @@ class GraphStep(Step):
 def make_step(elbo: Elbo, optimizer: torch.optim.Optimizer, num_data: int, compile: bool) -> Step:
     """The fastest step for the device: with ``compile`` a CUDA graph on a GPU and a compiled loss on a CPU."""
     if compile and elbo.model.device.type == "cuda":
-        return GraphStep(elbo, optimizer, num_data)
+        return GraphStep(elbo, optimizer, num_data, compile)
     return EagerStep(elbo, optimizer, num_data, compile)

@@ -77,7 +77,8 @@ def _meeting(draw: Draw, estimator: Estimator, plan: Plan, watch: Watch | None) 
         if out is NotImplemented:
             raise Replan({w}, f"no {estimator.name} form")
         if watch is not None:
-            watch(w, op, x, out)
+            for name in (w, b) if isinstance(b, str) else (w,):
+                watch(name, op, x, out)
         return out
 
     return meet

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from credo.core.errors import NetworkError
@@ -67,7 +67,8 @@ def make_plan(
         except Replan as replan:
             candidates -= {random[n].partner if random[n].partner in candidates else n for n in replan.names}
             continue
-        axes = {n: _example_axis(first.get(n, []), second.get(n, []), batch_of(x)) for n in candidates}
+        reused = {random[n].partner for n in biases if max(len(first.get(n, [])), len(second.get(n, []))) > 1}
+        axes = {n: None if n in reused else _example_axis(first.get(n, []), second.get(n, []), batch_of(x)) for n in candidates}
         candidates = {n for n, axis in axes.items() if axis is not None}
         if len(candidates) == len(axes):
             plan = Plan({n: axis for n, axis in axes.items() if axis is not None}, frozenset(biases))
@@ -123,6 +124,7 @@ class _Probe:
 
     def check(self, random: Mapping[str, Site], x: Any) -> None:
         """Every random parameter reaches the output's gradient, and no reentrant checkpoint is in the way."""
+        _refuse_renorm(self.shell.module, {n for family in self.posterior.members if family.atoms is None for n in family.names})
         with torch.enable_grad():
             output = self.run(Plan(), x)
             roots = [t for t in pytree.tree_leaves(_tensors(output)) if isinstance(t, Tensor) and t.requires_grad]
@@ -144,11 +146,22 @@ def _only(plan: Plan, name: str) -> Plan:
 
 
 def _tensors(output: Any) -> Any:
-    return list(vars(output).values()) if hasattr(output, "__dict__") and not isinstance(output, (Tensor, dict, tuple, list)) else output
+    if isinstance(output, Mapping):
+        return dict(output)
+    return list(vars(output).values()) if hasattr(output, "__dict__") and not isinstance(output, (Tensor, tuple, list)) else output
 
 
 def _has_nan(output: Any) -> bool:
     return any(bool(t.isnan().any()) for t in pytree.tree_leaves(_tensors(output)) if isinstance(t, Tensor) and t.is_floating_point())
+
+
+def _refuse_renorm(net: nn.Module, spread: set[str]) -> None:
+    for path, module in net.named_modules():
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.max_norm is not None and f"{path}.weight".lstrip(".") in spread:
+            raise NetworkError(
+                f"The embedding {path!r} has max_norm={module.max_norm:g}, which rewrites its weights in place; "
+                "drop max_norm, or leave the embedding out with random=."
+            )
 
 
 def _refuse_reentrant(roots: list[Tensor]) -> None:

@@ -29,7 +29,9 @@ class MAP(Method):
     name: ClassVar[str] = "map"
     summary: ClassVar[str] = "Maximum a posteriori: a point estimate with the prior as penalty."
     reference: ClassVar[str] = "MacKay 1992, A practical Bayesian framework for backpropagation networks."
-    small: ClassVar[dict[str, Any]] = {"epochs": 400, "batch_size": None, "lr": 0.02}
+    target: ClassVar[str] = "exact"
+    tolerance: ClassVar[float] = 0.01
+    small: ClassVar[dict[str, Any]] = {"epochs": 500, "batch_size": None, "lr": 0.1}
     exceptions: ClassVar[dict[str, str]] = {"conjugate_covariance": "a point estimate has no spread"}
 
     init: Any = setting("pretrained", "Start: 'pretrained' (the network's values), 'random', or a state dict.", kind=(str, Mapping), choices=("pretrained", "random"))

@@ -30,7 +30,9 @@ class MLE(Method):
     name: ClassVar[str] = "mle"
     summary: ClassVar[str] = "Maximum likelihood: a point estimate without a prior."
     reference: ClassVar[str] = "Fisher 1922, On the mathematical foundations of theoretical statistics."
-    small: ClassVar[dict[str, Any]] = {"epochs": 400, "batch_size": None, "lr": 0.02}
+    target: ClassVar[str] = "least_squares"
+    tolerance: ClassVar[float] = 0.01
+    small: ClassVar[dict[str, Any]] = {"epochs": 500, "batch_size": None, "lr": 0.1}
     exceptions: ClassVar[dict[str, str]] = {"conjugate_covariance": "a point estimate has no spread"}
 
     init: Any = setting("pretrained", "Start: 'pretrained' (the network's values), 'random', or a state dict.", kind=(str, Mapping), choices=("pretrained", "random"))

@@ -32,6 +32,8 @@ class VI(Method):
     name: ClassVar[str] = "vi"
     summary: ClassVar[str] = "Variational inference: a Gaussian posterior by the ELBO."
     reference: ClassVar[str] = "Blundell et al. 2015, Weight uncertainty in neural networks; Kingma et al. 2015; Wen et al. 2018."
+    target: ClassVar[str] = "mean_field"
+    tolerance: ClassVar[float] = 0.1
     small: ClassVar[dict[str, Any]] = {"epochs": 600, "batch_size": None, "lr": 0.02, "posterior": "mean_field"}
 
     posterior: str = setting("mean_field", "Family of q.", choices=("mean_field", "low_rank", "kron", "full"))

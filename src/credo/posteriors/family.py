@@ -129,7 +129,7 @@ class Layout:
         """Views by name; leading axes of ``flat`` stay in front."""
         lead = flat.shape[:-1]
         pieces = flat.split_with_sizes(self.sizes, -1)
-        return {name: piece.reshape(*lead, *shape) for piece, (name, shape) in zip(pieces, self.shapes.items(), strict=True)}
+        return {name: piece.reshape((*lead, *shape)) for piece, (name, shape) in zip(pieces, self.shapes.items(), strict=True)}
 
     def join(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """The flat vector of tensors that may have leading axes."""

@@ -117,7 +117,7 @@ def closed_kl(family: Family, prior: FamilyPrior) -> Tensor | None:
     """The closed form, or None where none is known."""
     if isinstance(family, Delta):
         return -prior.log_prob(family.mean())
-    if isinstance(family, Full) and isinstance(prior, Full):
+    if isinstance(family, Full) and isinstance(prior, Full) and family.names == prior.names:
         return kl_divergence(*(MultivariateNormal(f.flat_mean, scale_tril=f.scale_tril(), validate_args=False) for f in (family, prior)))
     if isinstance(family, Gaussian) and isinstance(prior, Factorised):
         return _marginal_kl(family, prior)

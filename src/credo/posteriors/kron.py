@@ -133,7 +133,7 @@ class KronDraw(Draw):
         return {name: self._whole[name] for name in names}
 
     def _fits(self, b: str | Tensor | None) -> bool:
-        return isinstance(b, str) == (self.family.bias is not None)
+        return b == self.family.bias if isinstance(b, str) else self.family.bias is None
 
     def local(self, op: LinearMap, x: Tensor, w: str, b: str | Tensor | None, noise: Noise) -> Tensor:
         """op(x, M) + norm(B^T x~) A eps: exact per position."""

@@ -1,0 +1,47 @@
+"""Fill the methods page from the registry when the documentation is built, so that it cannot fall behind the code."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from credo.core.settings import describe
+from credo.methods import Method, methods
+
+MARK = "<!-- every registered method -->"
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """The hook that mkdocs calls for every page."""
+    return fill(markdown) if page.file.src_uri == "methods.md" else markdown
+
+
+def fill(markdown: str) -> str:
+    """The page with one section per method in place of the mark."""
+    return markdown.replace(MARK, "\n".join(section(name, kind) for name, kind in methods.items()))
+
+
+def section(name: str, kind: type[Method]) -> str:
+    """Summary, the rule and when it fails, defaults, settings, declared exceptions and reference of one method."""
+    about = inspect.getdoc(inspect.getmodule(kind)) or inspect.getdoc(kind) or ""
+    parts = [f"## `{name}`", kind.summary, about.replace("``", "`"), _defaults(kind), _settings(kind), _exceptions(kind)]
+    return "\n\n".join([*filter(None, parts), f"Reference: {kind.reference}"]) + "\n"
+
+
+def _defaults(kind: type[Method]) -> str:
+    size = "the whole data set" if kind.batch_size is None else f"`{kind.batch_size}`"
+    return f"Defaults of `fit`: `epochs={kind.epochs}`, `batch_size` {size}, `lr={kind.lr:g}`."
+
+
+def _settings(kind: type[Method]) -> str:
+    rows = [f"| `{r['name']}` | `{r['default']!r}` | {_cell(r['range'])} | {_cell(r['help'])} |" for r in describe(kind)]
+    return "\n".join(["| setting | default | values | meaning |", "|---|---|---|---|", *rows]) if rows else "No settings."
+
+
+def _exceptions(kind: type[Method]) -> str:
+    rows = [f"- `{check}`: {reason}" for check, reason in kind.exceptions.items()]
+    return "\n".join(["Conformance checks that do not apply:", "", *rows]) if rows else ""
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")

@@ -1,0 +1,239 @@
+"""What every method must satisfy. A check returns nothing or raises ``Failure`` with one sentence."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from credo.bnn import BNN, load
+from credo.conformance.problems import Example, conjugate, examples
+from credo.core.errors import SettingError
+from credo.core.registry import Registry
+from credo.engine.method import Method
+
+Check = Callable[["Candidate"], None]
+checks: Registry[Check] = Registry("conformance check")
+
+
+class Failure(AssertionError):
+    """A method does not conform; the message says how."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A method under test, with its declared small configuration."""
+
+    method: type[Method]
+
+    @property
+    def classifies(self) -> bool:
+        """Whether the method takes a categorical likelihood."""
+        return "classification" not in self.method.exceptions
+
+    def quick(self) -> dict[str, Any]:
+        """Arguments of a fit that exercises everything and converges to nothing."""
+        small = dict(self.method.small)
+        return small | ({"epochs": 3, "batch_size": 16} if "epochs" in small else {})
+
+    def example(self) -> tuple[BNN, tuple[Any, Tensor]]:
+        """A fresh model and data the method can take."""
+        if self.classifies:
+            case = examples()["mlp"]()
+            return BNN(case.net, "categorical"), (case.x, case.y)
+        problem = conjugate()
+        return problem.bnn(), (problem.x, problem.y)
+
+    def fitted(self, seed: int = 0, **extra: Any) -> tuple[BNN, tuple[Any, Tensor]]:
+        """The example, fitted quickly."""
+        bnn, data = self.example()
+        return bnn.fit(data, self.method.name, seed=seed, progress=False, **self.quick(), **extra), data
+
+
+def expect(condition: bool | Tensor, message: str) -> None:
+    """Raise ``Failure`` unless the condition holds."""
+    if not bool(condition):
+        raise Failure(message)
+
+
+def _snapshot(case: Example | BNN) -> dict[str, Any]:
+    net = case.net
+    state = {name: tensor.detach().clone() for name, tensor in net.state_dict().items()}
+    flags = {name: (p.requires_grad, p.grad is None) for name, p in net.named_parameters()}
+    return {"state": state, "flags": flags, "modes": [m.training for m in net.modules()]}
+
+
+def _same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+@checks.register("seeded")
+def seeded(candidate: Candidate) -> None:
+    """The same seed gives the same posterior and predictions; another seed predicts with other draws."""
+    (a, (x, _)), (b, _) = candidate.fitted(), candidate.fitted()
+    expect(_same(a.posterior.state_dict(), b.posterior.state_dict()), "two fits with one seed differ")
+    expect(torch.equal(a.predict(x, 5).outputs, b.predict(x, 5).outputs), "two predictions with one seed differ")
+    if a.posterior.atoms is None:
+        expect(not torch.equal(a.predict(x, 5).outputs, a.predict(x, 5, seed=1).outputs), "the seed of predict changes nothing")
+
+
+@checks.register("global_state")
+def global_state(candidate: Candidate) -> None:
+    """The global RNG, the caller's network, its mode, its buffers and its gradients are left as found."""
+    bnn, data = candidate.example()
+    for module in bnn.net.modules():
+        module.training = False
+    before, rng = _snapshot(bnn), torch.get_rng_state()
+    bnn.fit(data, candidate.method.name, progress=False, **candidate.quick())
+    bnn.predict(data[0], 3)
+    after = _snapshot(bnn)
+    expect(torch.equal(rng, torch.get_rng_state()), "the global random state was changed")
+    expect(_same(before["state"], after["state"]), "the caller's parameters or buffers were changed")
+    expect(before["flags"] == after["flags"] and before["modes"] == after["modes"], "gradients, grad flags or modes were changed")
+
+
+@checks.register("dtype")
+def dtype(candidate: Candidate) -> None:
+    """A float64 network gives float64 predictions."""
+    bnn, (x, y) = candidate.example()
+    bnn.net.double()
+    x = x.double()
+    double = BNN(bnn.net, bnn.likelihood, bnn.prior).fit((x, y), candidate.method.name, progress=False, **candidate.quick())
+    expect(double.predict(x, 3).outputs.dtype == torch.float64, "float64 was not kept")
+
+
+@checks.register("save_load")
+def save_load(candidate: Candidate) -> None:
+    """A saved and loaded model predicts identically."""
+    bnn, (x, _) = candidate.fitted()
+    with tempfile.TemporaryDirectory() as folder:
+        bnn.save(Path(folder) / "model")
+        again = load(Path(folder) / "model", bnn.net)
+    expect(torch.equal(bnn.predict(x, 7).outputs, again.predict(x, 7).outputs), "a loaded model predicts differently")
+
+
+@checks.register("resume")
+def resume(candidate: Candidate) -> None:
+    """A run killed without warning and resumed ends exactly where an uninterrupted one does."""
+    whole, _ = candidate.fitted()
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder) / "run"
+        child = os.fork()
+        if child == 0:
+            _run_and_die(candidate, run)
+        os.waitpid(child, 0)
+        expect((run / "checkpoint.safetensors").exists(), "no checkpoint was left by the killed run")
+        resumed, _ = candidate.fitted(run=run)
+    expect(_same(whole.posterior.state_dict(), resumed.posterior.state_dict()), "the resumed run ends elsewhere")
+    rows = [[{k: v for k, v in row.items() if k != "seconds"} for row in bnn.history] for bnn in (whole, resumed)]
+    expect(rows[0] == rows[1], "the resumed run's history differs")
+
+
+def _run_and_die(candidate: Candidate, run: Path) -> None:
+    """In a child process: fit with a checkpoint after every epoch, and get killed in the middle."""
+    from credo.engine import job
+
+    job.CHECKPOINT_SECONDS = 0.0
+
+    def die(row: dict[str, Any]) -> None:
+        if row["epoch"] == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    try:
+        candidate.fitted(run=run, callbacks=[die])
+    finally:
+        os._exit(1)
+
+
+@checks.register("settings")
+def settings(candidate: Candidate) -> None:
+    """Each bad setting is named in its error, and an unknown one brings the nearest name."""
+    for field in fields(candidate.method):
+        if not field.metadata:
+            continue
+        for bad in (object(), math.nan, "no such value"):
+            if isinstance(bad, str) and field.metadata.get("kind") is str and not field.metadata.get("choices"):
+                continue
+            try:
+                candidate.method(**{field.name: bad})
+            except SettingError as error:
+                expect(field.name in str(error), f"the error for {field.name}={bad!r} does not name it: {error}")
+            else:
+                raise Failure(f"{field.name}={bad!r} was accepted")
+    bnn, data = candidate.example()
+    try:
+        bnn.fit(data, candidate.method.name, no_such_setting=1)
+    except SettingError as error:
+        expect("no_such_setting" in str(error), "an unknown setting is not named in its error")
+    else:
+        raise Failure("an unknown setting was accepted")
+
+
+@checks.register("uncertainty")
+def uncertainty(candidate: Candidate) -> None:
+    """Probabilities normalise; total = aleatoric + epistemic; mutual information is not negative."""
+    bnn, (x, y) = candidate.fitted()
+    p = bnn.predict(x, 20)
+    if candidate.classifies:
+        expect(torch.allclose(p.probs.sum(-1), torch.ones_like(p.probs[..., 0]), atol=1e-5), "probabilities do not sum to one")
+    expect(torch.allclose(p.total, p.aleatoric + p.epistemic, atol=1e-6), "total is not aleatoric + epistemic")
+    expect((p.epistemic >= 0).all(), "epistemic uncertainty is negative")
+    expect(math.isfinite(bnn.evaluate((x, y), 20)["nll"]), "the nll is not finite")
+
+
+@checks.register("networks")
+def networks(candidate: Candidate) -> None:
+    """Fits and predicts on an MLP, a CNN with BatchNorm, an LSTM and a Transformer."""
+    for name, make in examples().items():
+        case = make()
+        bnn = BNN(case.net, "categorical").fit((case.x, case.y), candidate.method.name, progress=False, **candidate.quick())
+        expect(bnn.predict(case.x, 4).probs.isfinite().all(), f"predictions on the {name} are not finite")
+
+
+@checks.register("conjugate_mean")
+def conjugate_mean(candidate: Candidate) -> None:
+    """On conjugate linear regression the draws are centred where the method's exact answer is, by z-test."""
+    problem = conjugate()
+    target = problem.least_squares if candidate.method.target == "least_squares" else problem.mean
+    draws = _draws(candidate)
+    sd = problem.covariance.diagonal().sqrt()
+    if len(draws) == 1:
+        expect(((draws[0] - target).abs() / sd).max() < candidate.method.tolerance, f"the point is {draws[0].tolist()}, not {target.tolist()}")
+        return
+    slack = candidate.method.tolerance * sd  # what the method's own convergence leaves
+    z = ((draws.mean(0) - target).abs() - slack).clamp_min(0) / (draws.std(0) / math.sqrt(len(draws)))
+    expect(z.max() < Z, f"posterior means are off by z = {z.max():.1f} (limit {Z}, failure rate {RATE})")
+
+
+@checks.register("conjugate_covariance")
+def conjugate_covariance(candidate: Candidate) -> None:
+    """There, too, the draws have the variances the family can reach: exact, or 1 / diag(precision) for independent weights."""
+    problem = conjugate()
+    reachable = {"exact": problem.covariance.diagonal(), "mean_field": 1 / problem.precision.diagonal()}
+    draws = _draws(candidate)
+    target = reachable[candidate.method.target]
+    log_ratio = (draws.var(0) / target).log().abs()
+    error = math.sqrt(2 / len(draws))  # standard error of a log variance of Gaussian draws
+    z = (log_ratio - 2 * candidate.method.tolerance).clamp_min(0) / error
+    expect(z.max() < Z, f"posterior variances are off by z = {z.max():.1f} (limit {Z}, failure rate {RATE})")
+
+
+#: Two-sided limit for the largest of four z values; a right method fails a check with at most this probability.
+Z, RATE = 4.2, 1e-4
+
+
+def _draws(candidate: Candidate) -> Tensor:
+    """Draws (S, 4) of weights and bias on the conjugate problem; one row for a point estimate."""
+    problem = conjugate()
+    bnn = problem.bnn().fit((problem.x, problem.y), candidate.method.name, progress=False, **candidate.method.small)
+    numbers = bnn.posterior.numbers(4000)
+    params = bnn.posterior.realise(numbers, 0)
+    return torch.cat([params["weight"].flatten(1), params["bias"].flatten(1)], 1).double()

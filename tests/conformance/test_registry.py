@@ -1,0 +1,20 @@
+"""A method that nobody registered does not exist."""
+
+from __future__ import annotations
+
+import pkgutil
+
+import credo.methods
+from credo.methods import methods
+
+
+def test_every_file_in_methods_is_registered() -> None:
+    files = {module.name for module in pkgutil.iter_modules(credo.methods.__path__)}
+    registered = {kind.__module__.rpartition(".")[2] for _, kind in methods.items()}
+    assert files == registered, f"not registered: {files - registered}; without a file: {registered - files}"
+
+
+def test_every_method_is_described() -> None:
+    for name, kind in methods.items():
+        assert kind.name == name
+        assert kind.summary and kind.reference and kind.__doc__

@@ -1,0 +1,151 @@
+import pytest
+import torch
+from torch import nn
+from zoo.models import Passes, make_model, make_posterior
+from zoo.networks import Checkpointed, make
+
+from credo.core.errors import NetworkError
+from credo.estimators import structure
+from credo.estimators.plan import batch_of, one_more
+
+
+def plan_of(net, x, estimator="local", train=False, kind="mean_field", **how):
+    model = make_model(net, **how)
+    return Passes(model, make_posterior(kind, model), estimator, x, train).plan
+
+
+@pytest.mark.parametrize(("name", "axes"), [
+    ("mlp", {"0.weight": 0, "2.weight": 0}),
+    ("sequence", {"mix.weight": 1, "head.weight": 0}),
+    ("embedding", {"embed.weight": 0, "head.weight": 0}),
+    ("tied", {"out.weight": 0}),
+    ("shared_layer", {"first.weight": 0, "head.weight": 0}),
+    ("weight_norm_old", {"2.weight": 0}),
+    ("weight_norm_new", {"2.weight": 0}),
+    ("matmul", {"head.weight": 0}),
+    ("custom_function", {"head.weight": 0}),
+    ("hidden", {"head.weight": 0}),
+    ("lstm", {"head.weight": 0}),
+])  # fmt: skip
+def test_example_axes_are_found_and_the_rest_is_drawn(name, axes):
+    net, x = make(name)
+    assert dict(plan_of(net, x).example_axis) == axes
+
+
+class Flattened(nn.Module):
+    """Examples and positions in one axis: no axis of exactly B and B + 1 examples."""
+
+    def __init__(self):
+        super().__init__()
+        self.mix, self.head = nn.Linear(5, 6), nn.Linear(6, 2)
+
+    def forward(self, x):
+        h = torch.tanh(self.mix(x.reshape(-1, x.shape[-1]))).reshape(*x.shape[:2], -1)
+        return self.head(h.mean(1))
+
+
+def test_a_site_met_without_an_example_axis_is_drawn():
+    assert dict(plan_of(Flattened().double(), torch.randn(3, 6, 5).double()).example_axis) == {"head.weight": 0}
+
+
+def test_an_axis_of_the_same_size_as_the_batch_is_not_taken_for_it():
+    net = nn.Sequential(nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 2)).double()
+    assert dict(plan_of(net, torch.randn(5, 5).double()).example_axis) == {"0.weight": 0, "2.weight": 0}
+
+
+def test_planning_leaves_random_state_and_buffers_as_found():
+    net, x = make("batchnorm")
+    model = make_model(net)
+    before, stats = torch.get_rng_state(), [b.clone() for b in net.buffers()]
+    Passes(model, make_posterior("mean_field", model), "local", x, train=True)
+    assert torch.equal(before, torch.get_rng_state())
+    assert all(torch.equal(a, b) for a, b in zip(stats, net.buffers(), strict=True))
+
+
+def test_reentrant_checkpointing_is_refused():
+    _, x = make("checkpointed")
+    with pytest.raises(NetworkError, match="use_reentrant=False"):
+        plan_of(Checkpointed(reentrant=True).double(), x.requires_grad_(), train=True)
+
+
+class Closure(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.head = nn.Linear(5, 6), nn.Linear(6, 2)
+        inner = self.inner
+        self.call = lambda x: torch.tanh(inner(x))
+
+    def forward(self, x):
+        return self.head(self.call(x))
+
+
+@pytest.mark.parametrize("estimator", ["weights", "local", "flipout"])
+def test_a_network_hidden_in_a_closure_is_an_error_that_names_the_parameters(estimator):
+    with pytest.raises(NetworkError, match=r"never reach the network's output: inner\.weight, inner\.bias"):
+        plan_of(Closure().double(), torch.randn(3, 5).double(), estimator)
+
+
+class OwnDict(dict):
+    pass
+
+
+class Wrapped(nn.Module):
+    def __init__(self, wrap):
+        super().__init__()
+        self.layer, self.wrap = nn.Linear(5, 2), wrap
+
+    def forward(self, x):
+        return self.wrap(self.layer(x))
+
+
+class Answer:
+    def __init__(self, logits):
+        self.logits = logits
+
+
+@pytest.mark.parametrize("wrap", [lambda t: {"logits": t}, lambda t: OwnDict(logits=t), Answer])
+def test_outputs_of_any_container_count(wrap):
+    assert set(plan_of(Wrapped(wrap).double(), torch.randn(3, 5).double(), output="logits").example_axis) == {"layer.weight"}
+
+
+def test_nan_of_the_network_itself_is_reported():
+    net = nn.Sequential(nn.Linear(5, 2).double())
+    with pytest.raises(NetworkError, match="NaN on these inputs even with ordinary weights"):
+        plan_of(net, torch.full((3, 5), float("nan")).double())
+
+
+class Renormed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(7, 6, max_norm=1.0), nn.Linear(6, 2)
+
+    def forward(self, x):
+        return self.head(self.embed(x).mean(1))
+
+
+@pytest.mark.parametrize("estimator", ["weights", "local", "flipout"])
+def test_a_random_embedding_that_renormalises_is_refused(estimator):
+    """max_norm rescales rows in place: on a view of the posterior's own numbers, or on a draw that autograd still needs."""
+    with pytest.raises(NetworkError, match=r"'embed' has max_norm=1"):
+        plan_of(Renormed().double(), torch.randint(0, 7, (3, 6)), estimator)
+
+
+def test_a_point_embedding_may_renormalise():
+    assert dict(plan_of(Renormed().double(), torch.randint(0, 7, (3, 6)), random="head.*").example_axis) == {"head.weight": 0}
+
+
+def test_the_structure_key_tells_trees_ranks_and_types_apart_but_not_batch_sizes():
+    x = torch.zeros(3, 5)
+    assert structure(x) == structure(torch.zeros(7, 5))
+    others = [x.double(), x.unsqueeze(0), (x,), {"a": x}, [x], (x, 1)]
+    keys = [structure(other) for other in others]
+    assert len({str(k) for k in keys} | {str(structure(x))}) == len(others) + 1
+
+
+def test_one_more_example():
+    x = {"a": torch.arange(6).reshape(3, 2), "b": torch.zeros(2, 3), "c": 5}
+    more = one_more(x)
+    assert more["a"].tolist() == [[0, 1], [2, 3], [4, 5], [0, 1]] and more["b"].shape == (2, 3) and more["c"] == 5
+    assert batch_of(x) == 3
+    with pytest.raises(NetworkError, match="no tensor with an example axis"):
+        batch_of({"a": 1})

@@ -1,0 +1,205 @@
+"""The contract every family keeps; what is special to one is tested in its own file."""
+
+import json
+
+import pytest
+import torch
+from scipy.stats import chi2
+from torch import nn
+from torch.distributions import MultivariateNormal
+from zoo.families import GAUSSIAN, MAKERS, SHAPES, flat
+from zoo.stats import follows, has_covariance, has_mean, has_variance
+
+from credo.core.errors import CredoError, SettingError
+from credo.core.linear_map import bind
+from credo.core.seeds import Ambient, Streams, isolated
+from credo.posteriors import families
+from credo.posteriors.family import Layout, gaussian_entropy
+
+DRAWS = 20_000
+
+
+@pytest.fixture(params=GAUSSIAN)
+def gaussian(request):
+    return MAKERS[request.param]()
+
+
+@pytest.fixture(params=list(MAKERS))
+def family(request):
+    return MAKERS[request.param]()
+
+
+def joint(family):
+    """The dense Gaussian a family stands for, read off its affine map: mean + (unit draws) by linearity in the noise."""
+    draws = flat(family.draw(Streams(11, range(200_000))))
+    return MultivariateNormal(draws.mean(0), torch.cov(draws.T))
+
+
+def test_the_registry_holds_every_family():
+    assert set(families) == {name.removesuffix("_softplus") for name in MAKERS}
+    with pytest.raises(SettingError, match="Did you mean 'mean_field'"):
+        families["meanfield"]
+
+
+@torch.no_grad()
+def test_draws_have_the_marginals_mean_and_variance(gaussian):
+    draws = gaussian.draw(Streams(0, range(DRAWS)))
+    mean, var = gaussian.marginals()
+    for name in SHAPES:
+        assert draws[name].shape == (DRAWS, *SHAPES[name])
+        has_mean(draws[name], mean[name])
+        has_variance(draws[name], var[name])
+
+
+@torch.no_grad()
+def test_the_mean_is_the_mean_of_draws(family):
+    draws, mean = family.draw(Streams(1, range(DRAWS))), family.mean()
+    for name in SHAPES:
+        if family.name == "delta":
+            assert torch.equal(draws[name], mean[name].expand_as(draws[name]))
+        else:
+            has_mean(draws[name], mean[name])
+
+
+@torch.no_grad()
+def test_mahalanobis_distances_of_draws_follow_chi_squared(gaussian):
+    """log q(w) = log q(mean) - d^2 / 2 with d^2 ~ chi^2(15): density and sampler agree in every direction at once."""
+    distances = 2 * (gaussian.log_prob(gaussian.mean()) - gaussian.log_prob(gaussian.draw(Streams(2, range(4000)))))
+    follows(distances, chi2(15).cdf)
+
+
+@torch.no_grad()
+def test_the_density_is_normalised(gaussian):
+    """At its mode a Gaussian's log density is -log det L - P/2 log 2 pi, which ties it to the entropy."""
+    peak = gaussian.log_prob(gaussian.mean())
+    assert torch.allclose(gaussian.entropy(), -peak + 15 / 2, rtol=1e-12)
+
+
+@torch.no_grad()
+def test_entropy_is_the_mean_of_minus_log_density(gaussian):
+    values = -gaussian.log_prob(gaussian.draw(Streams(3, range(DRAWS))))
+    has_mean(values, gaussian.entropy())
+
+
+@torch.no_grad()
+def test_the_mixtures_density_integrates_to_one():
+    """Importance sampling from a wider mixture component: E_r[q(w) / r(w)] = 1."""
+    mixture, wide = MAKERS["mixture"](), MAKERS["mixture"]()
+    for part in wide.parts:
+        part.members[0].raw_std += 0.2
+    draws = wide.draw(Streams(0, range(DRAWS)))
+    has_mean((mixture.log_prob(draws) - wide.log_prob(draws)).exp(), 1.0)
+
+
+@torch.no_grad()
+def test_state_and_config_rebuild_the_same_draws(family):
+    config = json.loads(json.dumps(family.config()))
+    other = families[config["name"]].from_config(config)
+    other.load_state_dict(family.state_dict())
+    ours, theirs = family.draw(Streams(5, range(3))), other.draw(Streams(5, range(3)))
+    assert list(ours) == list(theirs) and all(torch.equal(ours[n], theirs[n]) for n in ours)
+    assert other.atoms == family.atoms
+
+
+@torch.no_grad()
+def test_a_draw_is_the_same_alone_and_together(family):
+    whole = family.draw(Streams(4, range(5)))
+    alone = family.draw(Streams(4, [3]))
+    assert all(torch.allclose(whole[n][3], alone[n][0], rtol=1e-12, atol=1e-14) for n in whole)
+
+
+@torch.no_grad()
+def test_one_unnumbered_draw_has_the_parameters_shapes(family):
+    for noise in (Streams(0), Ambient()):
+        with isolated(0):
+            draw = family.draw(noise)
+        assert {n: t.shape for n, t in draw.items()} == {n: family.shapes[n] for n in family.names}
+
+
+def test_gradients_reach_every_number_of_a_draw(gaussian):
+    sum((t**2).sum() for t in gaussian.draw(Streams(0)).values()).backward()
+    assert all(p.grad is not None and p.grad.abs().max() > 0 for p in gaussian.parameters())
+
+
+def monte_carlo(family, op, x_mean, x_var, w, b, draws=DRAWS):
+    generator = torch.Generator().manual_seed(0)
+    x = x_mean + x_var.sqrt() * torch.randn(draws, *x_mean.shape, generator=generator, dtype=torch.float64)
+    params = family.draw(Streams(9, range(draws)))
+    return torch.vmap(lambda x, w, b: op(x, w, b))(x, params[w], params[b])
+
+
+@torch.no_grad()
+def test_moments_through_a_linear_layer_against_monte_carlo(gaussian):
+    op = bind(nn.functional.linear, (None, None), {})[0]
+    x_mean, x_var = torch.randn(2, 4).double(), torch.rand(2, 4).double()
+    mean, var = gaussian.moments(op, x_mean, x_var, "w", "b")
+    outputs = monte_carlo(gaussian, op, x_mean, x_var, "w", "b")
+    has_mean(outputs, mean)
+    has_variance(outputs, var)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["mean_field", "low_rank", "kron"])
+def test_moments_through_a_convolution_against_monte_carlo(kind):
+    from zoo.models import make_model, make_posterior
+
+    layer = nn.Conv2d(2, 3, 2, padding=1).double()
+    family = make_posterior(kind, make_model(layer)).members[0]
+    op = bind(nn.functional.conv2d, (None, None), {"padding": 1})[0]
+    x_mean, x_var = torch.randn(1, 2, 2, 2).double(), torch.rand(1, 2, 2, 2).double()
+    mean, var = family.moments(op, x_mean, x_var, "weight", "bias")
+    outputs = monte_carlo(family, op, x_mean, x_var, "weight", "bias", 10_000)
+    has_mean(outputs, mean)
+    has_variance(outputs, var)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["mean_field", "low_rank"])
+def test_moments_through_an_embedding(kind):
+    family = MAKERS[kind]()
+    op = bind(nn.functional.embedding, (None, None), {})[0]
+    words = torch.tensor([[0, 2, 2]])
+    mean, var = family.moments(op, words, torch.zeros(()), "w", None)
+    means, variances = family.marginals()
+    assert torch.allclose(mean, means["w"][words]) and torch.allclose(var, variances["w"][words])
+
+
+def test_a_family_without_a_moment_rule_says_so():
+    op = bind(nn.functional.linear, (None, None), {})[0]
+    with pytest.raises(CredoError, match="'samples' has no rule for moments through linear"):
+        MAKERS["samples"]().moments(op, torch.zeros(1, 4), torch.zeros(1, 4), "w", "b")
+
+
+def test_layout_splits_and_joins():
+    layout = Layout({"a": torch.Size((2, 3)), "s": torch.Size(()), "v": torch.Size((4,))})
+    assert layout.numel == 11
+    vector = torch.randn(5, 11)
+    parts = layout.split(vector)
+    assert parts["a"].shape == (5, 2, 3) and parts["s"].shape == (5,) and parts["v"].shape == (5, 4)
+    assert torch.equal(layout.join(parts), vector)
+    assert torch.equal(layout.join(layout.split(vector[0])), vector[0])
+
+
+def test_gaussian_entropy_against_torch():
+    normal = MultivariateNormal(torch.zeros(3), scale_tril=torch.diag(torch.tensor([0.5, 2.0, 3.0])))
+    assert torch.allclose(gaussian_entropy(torch.tensor(3.0).log(), 3), normal.entropy())
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["low_rank", "full", "kron"])
+def test_covariances_between_weights_match_draws(kind):
+    family = MAKERS[kind]()
+    draws = flat(family.draw(Streams(6, range(DRAWS))))
+    has_covariance(draws, dense_covariance(family))
+
+
+def dense_covariance(family):
+    if family.name == "full":
+        return family.covariance()
+    if family.name == "low_rank":
+        return family.distribution().covariance_matrix
+    rows, cols = family.row_factor(), family.col_factor()
+    grid = torch.kron(rows @ rows.mT, cols @ cols.mT)  # over (output, input + bias), row by row
+    index = torch.arange(15).reshape(3, 5)
+    order = torch.cat([index[:, :4].reshape(-1), index[:, 4]])
+    return grid[order][:, order]

@@ -1,0 +1,37 @@
+"""One small, asymmetric member of every posterior family, over a weight (3, 4) and its bias (3,) in double precision."""
+
+import torch
+from zoo.models import shaken
+
+from credo.core.seeds import generator
+from credo.posteriors import Delta, Full, Kron, LowRank, MeanField, Mixture, NormalInverseGamma, Posterior, Samples
+
+SHAPES = {"w": torch.Size((3, 4)), "b": torch.Size((3,))}
+
+
+def values(seed=0):
+    return {n: torch.randn(s, generator=generator(seed, n), dtype=torch.float64) for n, s in SHAPES.items()}
+
+
+def _nig():
+    tril = torch.randn(15, 15, generator=generator("tril"), dtype=torch.float64).tril(-1) * 0.1 + 0.5 * torch.eye(15, dtype=torch.float64)
+    return NormalInverseGamma(SHAPES).set(torch.cat([v.reshape(-1) for v in values().values()]), tril, 9.0, 4.0)
+
+
+MAKERS = {
+    "delta": lambda: Delta.start(values()),
+    "mean_field": lambda: shaken(MeanField.start(values(), 0.4)),
+    "mean_field_softplus": lambda: shaken(MeanField.start(values(), 0.4, "softplus")),
+    "low_rank": lambda: shaken(LowRank.start(values(), generator(0), 0.5, rank=2)),
+    "full": lambda: shaken(Full.start(values(), 0.4), size=0.1),
+    "kron": lambda: shaken(Kron.start(values(), 0.4)),
+    "mixture": lambda: Mixture.of([Posterior([shaken(MeanField.start(values(s), 0.4), s)]) for s in (1, 2)], [0.25, 0.75]),
+    "samples": lambda: Samples.of({n: torch.stack([values(s)[n] for s in range(6)]) for n in SHAPES}),
+    "normal_inverse_gamma": _nig,
+}
+GAUSSIAN = ("mean_field", "mean_field_softplus", "low_rank", "full", "kron")
+
+
+def flat(params):
+    """Draws by name as one matrix (S, 15)."""
+    return torch.cat([params["w"].flatten(-2), params["b"]], -1)
