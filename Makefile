@@ -39,10 +39,10 @@ lint: setup
 	$(BIN)/pyright
 
 docs: setup
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: setup
-	OMP_NUM_THREADS=2 $(BIN)/python benchmarks/bench.py
+	$(BIN)/python benchmarks/bench.py
 
 clean:
 	rm -rf $(VENV) site credo-demo

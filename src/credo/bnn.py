@@ -31,7 +31,7 @@ from credo.likelihoods.base import Likelihood, get
 from credo.posteriors import Mixture, Params, Posterior, PosteriorPrior, Samples, kl, prior_of
 from credo.posteriors.kl import Factorised
 from credo.predictive import Predictive, evaluate
-from credo.priors import Flat, Prior, as_prior, default_prior, from_config
+from credo.priors import Fixed, Flat, Prior, Unstored, as_prior, default_prior, from_config
 
 
 class BNN:
@@ -56,6 +56,12 @@ class BNN:
         self._fitted: Fitted | None = None
         self._model: Model | None = None
         self._initial = copy.deepcopy(self.likelihood)
+        self._used = self.prior  # the prior of the last fit: after update, the posterior before it
+
+    def __repr__(self) -> str:
+        numel = sum(site.numel for site in self.random.values())
+        state = f"fitted with {self.method.name}" if self._fitted and self.method else "fitted" if self._fitted else "not fitted"
+        return f"BNN({type(self.net).__name__}, {self.likelihood.name}, {numel} random parameters, prior {self.prior.describe()}, {state})"
 
     @property
     def posterior(self) -> Posterior:
@@ -67,7 +73,8 @@ class BNN:
             raise CredoError("This BNN has no posterior yet; call fit(data) or load one with credo.load.")
         return self._fitted
 
-    def _make_model(self, device: torch.device | str | None, prior: Prior) -> Model:
+    def _make_model(self, device: torch.device | str | None, prior: Prior, method: Method | None = None) -> Model:
+        prior = Fixed(Flat()) if method is not None and method.flat else prior
         where = torch.device(device) if device is not None else next(iter(self.random.values())).device
         return Model(self.net, self.likelihood.to(where), prior, self.random, self.point, where, self.output)
 
@@ -111,7 +118,7 @@ class BNN:
     ) -> Self:  # fmt: skip
         dtype = next((s.dtype for s in self.random.values() if s.dtype.is_floating_point), None)
         source = intake(data, num_data=num_data, dtype=dtype)
-        model = self._make_model(device, prior)
+        model = self._make_model(device, prior, method)
         self._check(model, source)
         directory = None if run is None else Run(run)
         size = batch_size if batch_size is not None else method.batch_size
@@ -120,28 +127,28 @@ class BNN:
             epochs=_positive("epochs", epochs, method.epochs),
             batch_size=None if size is None or size >= source.num_data else _positive("batch_size", size, 1),
             lr=_positive("lr", lr, method.lr),
-            seed=seed,
+            seed=_whole("seed", seed),
             run=directory,
             progress=progress,
             callbacks=callbacks,
             validate=None if validation is None else self._validator(model, intake(validation, dtype=dtype)),
         )
-        config = self._config(model, method, job)
+        config = self._config(model, prior, method, job)
         if directory is not None:
             directory.begin(config)
             if (directory.config() or {}).get("complete"):
                 return self._adopt(Path(directory.path), model, method)
         fitted = method.fit(model, job)
         self._fitted, self._model, self.method, self.history = fitted, model, method, job.history
-        self.prior = prior if not isinstance(prior, PosteriorPrior) else self.prior
+        self._used = prior
         fitted.posterior.requires_grad_(False)
         if directory is not None:
-            directory.finish(files.pack(fitted, model.likelihood), config | files.describe(model, fitted.posterior))
+            directory.finish(files.pack(fitted, model.likelihood), config | files.describe(model, prior, fitted.posterior))
         return self
 
-    def _config(self, model: Model, method: Method, job: Job) -> dict[str, Any]:
+    def _config(self, model: Model, prior: Prior, method: Method, job: Job) -> dict[str, Any]:
         fit = {"epochs": job.epochs, "batch_size": job.batch_size, "lr": job.lr, "seed": job.seed, "num_data": job.source.num_data}
-        return files.describe(model) | {"method": method.name, "settings": method.settings(), "fit": fit}
+        return files.describe(model, prior) | {"method": method.name, "settings": method.settings(), "fit": fit}
 
     def _adopt(self, path: Path, model: Model, method: Method) -> Self:
         """Take over the result of a finished run."""
@@ -185,8 +192,8 @@ class BNN:
 
     def _draws(self, source: str, samples: int, seed: int) -> tuple[Sequence[int], Any]:
         """Which draws, and how to make them."""
-        if samples < 1:
-            raise SettingError(f"samples={samples}; expected at least 1.")
+        _positive("samples", samples, 1)
+        _whole("seed", seed)
         if source == "posterior":
             posterior = self.posterior
             return posterior.numbers(samples), lambda numbers: posterior.realise(numbers, seed)
@@ -269,7 +276,7 @@ class BNN:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a directory of JSON and safetensors, whole or not at all."""
         fitted, model = self._result(), self.model
-        config = files.describe(model, fitted.posterior) | {"format": FORMAT, "complete": True}
+        config = files.describe(model, self._used, fitted.posterior) | {"format": FORMAT, "complete": True}
         if self.method is not None:
             config |= {"method": self.method.name, "settings": self.method.settings()}
         with replace_directory(path) as beside:
@@ -318,15 +325,15 @@ def load(path: str | os.PathLike[str], net: nn.Module, prior: Any = None, device
         if own.get(name) != shape:
             raise RunError(f"{path} was fitted with {name!r} of shape {shape}; this network has {own.get(name, 'no such parameter')}.")
     if prior is None:
-        prior = from_config(config["prior"]) if config["prior"] else None
+        prior = from_config(config["prior"]) if config["prior"] else Unstored(config["prior_text"])
     bnn = BNN(net, likelihood, prior, config["random"], config["output"])
-    bnn._model = bnn._make_model(device, bnn.prior)
-    fitted.posterior.to(bnn._model.device).requires_grad_(False)
-    bnn._fitted = Fitted(fitted.posterior, {n: b.to(bnn._model.device) for n, b in fitted.buffers.items()})
-    bnn.history = Run(path).history()
     if "method" in config:
         restorable = {k: v for k, v in config["settings"].items() if not (isinstance(v, str) and v.startswith("<"))}
         bnn.method = make_method(config["method"], restorable)
+    bnn._model = bnn._make_model(device, bnn.prior, bnn.method)
+    fitted.posterior.to(bnn._model.device).requires_grad_(False)
+    bnn._fitted = Fitted(fitted.posterior, {n: b.to(bnn._model.device) for n, b in fitted.buffers.items()})
+    bnn.history = Run(path).history()
     return bnn
 
 
@@ -358,9 +365,15 @@ def _prior_draws(model: Model, fixed: Params, numbers: Sequence[int], seed: int)
     return drawn | {n: fixed[n].expand(len(numbers), *fixed[n].shape) for n in model.point}
 
 
+def _whole(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise SettingError(f"{name}={value!r} is not valid; expected a whole number.")
+    return value
+
+
 def _positive(name: str, value: Any, default: Any) -> Any:
     value = default if value is None else value
     whole = isinstance(default, int) and not isinstance(default, bool)
-    if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)) or not value > 0:
+    if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)) or not 0 < value < math.inf:
         raise SettingError(f"{name}={value!r} is not valid; expected a {'whole ' if whole else ''}number above 0.")
     return value

@@ -29,12 +29,6 @@ def family(request):
     return MAKERS[request.param]()
 
 
-def joint(family):
-    """The dense Gaussian a family stands for, read off its affine map: mean + (unit draws) by linearity in the noise."""
-    draws = flat(family.draw(Streams(11, range(200_000))))
-    return MultivariateNormal(draws.mean(0), torch.cov(draws.T))
-
-
 def test_the_registry_holds_every_family():
     assert set(families) == {name.removesuffix("_softplus") for name in MAKERS}
     with pytest.raises(SettingError, match="Did you mean 'mean_field'"):

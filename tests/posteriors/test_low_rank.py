@@ -9,7 +9,7 @@ def test_start_gives_each_weight_the_asked_variance_on_average():
     family = LowRank.start({"w": torch.zeros(200, 200)}, generator(0), 0.1, rank=4)
     _, var = family.marginals()
     # Half from the diagonal, half from 4 squared factors of 40,000 weights each: the average is exact to 1 %.
-    assert abs(float(var["w"].mean()) / 0.01 - 1) < 0.01
+    assert abs(var["w"].mean().item() / 0.01 - 1) < 0.01
 
 
 def test_all_parameters_move_along_the_same_factors():

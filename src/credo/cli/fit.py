@@ -24,7 +24,7 @@ def fit(
     task: Annotated[str | None, typer.Option(help="classification or regression; read off the target if not given.")] = None,
     out: Annotated[Path, typer.Option(help="Run directory to write.")] = Path("run"),
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
-    hidden: Annotated[str, typer.Option(help="Sizes of the hidden layers, with commas between them.")] = "50,50",
+    hidden: Annotated[str, typer.Option(help="Sizes of the hidden layers, with commas between them; empty: linear.")] = "50,50",
     epochs: Annotated[
         int | None, typer.Option(min=1, help="Passes over the data; if not given the method's default, and at least 2,000 steps.")
     ] = None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from credo.conformance.checks import Candidate, Failure, checks
+from credo.conformance.suite import Candidate, Failure, checks
 from credo.conformance.problems import Conjugate, conjugate, examples
 from credo.methods import Method, methods
 
@@ -40,6 +40,7 @@ def _run(kind: type[Method], name: str) -> Result:
     start = time.perf_counter()
     try:
         checks[name](Candidate(kind))
-    except Failure as failure:
-        return Result(kind.name, name, "failed", str(failure), time.perf_counter() - start)
+    except Exception as error:  # a method that raises has failed this check, and the others still run
+        reason = str(error) if isinstance(error, Failure) else f"{type(error).__name__}: {error}"
+        return Result(kind.name, name, "failed", reason, time.perf_counter() - start)
     return Result(kind.name, name, "passed", "", time.perf_counter() - start)

@@ -14,17 +14,17 @@ import torch
 from torch import Tensor
 
 
-def counter_normal(seeds: Sequence[int], shape: Sequence[int], device: torch.device) -> Tensor | None:
-    """Standard normal ``(len(seeds), *shape)`` in float32, row i from ``seeds[i]`` alone; None where Triton is missing."""
+def counter_normal(base: int, samples: Sequence[int], shape: Sequence[int], device: torch.device) -> Tensor | None:
+    """Standard normal ``(len(samples), *shape)`` in float32, row i from the key ``base + samples[i]`` alone; None without Triton."""
     fill = _kernel()
     if fill is None:
         return None
     count = math.prod(shape)
-    out = torch.empty(len(seeds), count, device=device)
-    keys = torch.tensor(list(seeds), dtype=torch.int64).to(device, non_blocking=True)
+    out = torch.empty(len(samples), count, device=device)
+    keys = (torch.tensor(samples, dtype=torch.int64) + base).to(device, non_blocking=True)
     with torch.cuda.device(device):
         fill(out, keys, count)
-    return out.reshape(len(seeds), *shape)
+    return out.reshape(len(samples), *shape)
 
 
 @functools.cache

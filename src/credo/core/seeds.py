@@ -92,8 +92,7 @@ class Streams(Noise):
     def normal(self, key: str, shape: Sequence[int], like: Tensor) -> Tensor:
         """Standard normal from this key's streams."""
         if like.is_cuda and like.dtype == torch.float32:
-            seeds = [mix(self.seed, s, key) for s in self.samples]
-            out = counter_normal(seeds, shape, like.device)
+            out = counter_normal(mix(self.seed, key), self.samples, shape, like.device)
             if out is not None:
                 return out.reshape(*self.lead, *shape)
         return self._fill("normal_", key, shape, like)
@@ -101,10 +100,6 @@ class Streams(Noise):
     def uniform(self, key: str, shape: Sequence[int], like: Tensor) -> Tensor:
         """Uniform from this key's streams."""
         return self._fill("uniform_", key, shape, like)
-
-    def index(self, key: str, count: int) -> list[int]:
-        """One number below ``count`` per sample."""
-        return [int(torch.randint(count, (), generator=generator(self.seed, s, key))) for s in self.samples]
 
     def _fill(self, kind: str, key: str, shape: Sequence[int], like: Tensor) -> Tensor:
         out = torch.empty((*self.lead, *shape), dtype=like.dtype, device=like.device)

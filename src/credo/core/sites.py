@@ -109,7 +109,7 @@ def select(net: nn.Module, random: Any) -> tuple[dict[str, Site], dict[str, Site
 
 
 def _chosen(net: nn.Module, random: Any, sites: dict[str, Site]) -> set[str]:
-    items = [random] if isinstance(random, (str, type)) else list(random)
+    items = list(random) if isinstance(random, Iterable) and not isinstance(random, (str, type)) else [random]
     chosen: set[str] = set()
     for item in items:
         if item == "all":

@@ -14,16 +14,17 @@ from credo.engine.model import Model
 from credo.engine.run import POSTERIOR, Run, read_tensors
 from credo.likelihoods.base import Likelihood, likelihoods
 from credo.posteriors import Posterior
+from credo.priors import Prior
 from credo.version import __version__
 
 
-def describe(model: Model, posterior: Posterior | None = None) -> dict[str, Any]:
+def describe(model: Model, prior: Prior, posterior: Posterior | None = None) -> dict[str, Any]:
     """Everything but numbers."""
     return {
         "credo": __version__,
         "likelihood": {"name": model.likelihood.name, "config": model.likelihood.config()},
-        "prior": model.prior.config(),
-        "prior_text": model.prior.describe(),
+        "prior": prior.config(),
+        "prior_text": prior.describe(),
         "random": list(model.random),
         "parameters": {name: list(site.shape) for name, site in model.sites.items()},
         "output": model.output,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
 from credo.core.registry import Registry
-from credo.core.settings import check_names, setting, validate
+from credo.core.settings import check_names, validate
 from credo.engine.job import Fitted, Job
 from credo.engine.model import Model
 
@@ -27,6 +27,8 @@ class Method(ABC):
     lr: ClassVar[float] = 1e-3
     #: A configuration small enough for the conformance suite: arguments of ``fit``.
     small: ClassVar[dict[str, Any]] = {}
+    #: Whether the method ignores the model's prior: then its objective is counted under a flat one.
+    flat: ClassVar[bool] = False
     #: What it reaches on conjugate regression ("exact", "mean_field" or "least_squares"), within how many posterior deviations.
     target: ClassVar[str] = "exact"
     tolerance: ClassVar[float] = 0.0
@@ -46,17 +48,11 @@ class Method(ABC):
 
 
 def make_method(spec: str | Method, settings: dict[str, Any]) -> Method:
-    """A method from its registry name and settings; an object is taken as it is and allows no further settings."""
+    """A method from its registry name and settings, or a method object with some settings replaced."""
     if isinstance(spec, Method):
-        if settings:
-            check_names(settings, type(spec), f"fit with a {spec.name} object")
-            from dataclasses import replace
-
-            return replace(spec, **settings)
-        return spec
+        check_names(settings, type(spec), f"method {spec.name!r}")
+        return replace(spec, **settings)
     kind = methods[spec]
     check_names(settings, kind, f"method {spec!r}")
     return kind(**settings)
 
-
-__all__ = ["Method", "make_method", "methods", "setting"]

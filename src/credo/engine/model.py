@@ -46,8 +46,9 @@ class Model:
     def values(self, state: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
         """Copies of the network's parameters on the model's device, from ``state`` where given."""
         own = dict(self.net.named_parameters())
+        known = {n for n, _ in [*self.net.named_parameters(remove_duplicate=False), *self.net.named_buffers(remove_duplicate=False)]}
         for name in state or {}:
-            if name not in own and name not in dict(self.net.named_buffers()):
+            if name not in known:
                 raise NetworkError(f"init holds {name!r}, which the network does not have.")
         out = {}
         for name in self.sites:

@@ -22,18 +22,23 @@ CONFIG, HISTORY, CHECKPOINT, POSTERIOR = "config.json", "history.jsonl", "checkp
 
 def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
     """Have ``write`` fill a temporary neighbour, flush it to disk, then rename: readers see the old file or the new one."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    os.close(handle)
-    beside = Path(name)
+    from safetensors import SafetensorError
+
+    beside: Path | None = None
     try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+        os.close(handle)
+        beside = Path(name)
         write(beside)
         with open(beside, "rb") as file:
             os.fsync(file.fileno())
         os.replace(beside, path)
-    except OSError as error:
-        raise RunError(f"Cannot write {path}: {error.strerror or error}. Nothing was changed; free space or choose another place.") from error
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise RunError(f"Cannot write {path}: {reason}. Nothing was changed; free space or choose another place.") from error
     finally:
-        beside.unlink(missing_ok=True)
+        if beside is not None:
+            beside.unlink(missing_ok=True)
 
 
 def write_json(path: Path, value: Any) -> None:

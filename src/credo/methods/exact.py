@@ -96,7 +96,7 @@ class Exact(Method):
             evidence = log_ratio - 0.5 * misfit - 0.5 * sums.count * math.log(2 * math.pi) - log_noise
         values = model.values()
         members = [family.to(model.device), *([Delta.start({n: values[n] for n in model.point})] if model.point else [])]
-        job.history.append({"epoch": 0, "log_evidence": evidence})
+        job.history.append({"epoch": 0, "elbo": evidence, "log_evidence": evidence})
         return Fitted(Posterior(members), model.buffers())
 
     def _prior(self, model: Model, layout: Layout, unknown: bool) -> Prior:
@@ -161,7 +161,7 @@ def _design(model: Model, layout: Layout) -> Callable[[Any], tuple[Tensor, Tenso
         expected = base + torch.tensordot(probe, jacobian, dims=1)
         tolerance = 1e-3 if next(iter(model.random.values())).dtype != torch.float64 else 1e-8
         if not torch.allclose(check, expected, rtol=tolerance, atol=tolerance * float(expected.abs().max() + 1)):
-            raise NetworkError("The network is not linear in its random parameters, so its posterior is not Gaussian; use random='last' or method='vi'.")
+            raise NetworkError("The network is not linear in its random parameters, so its posterior is not Gaussian; make only the last layer random (random='last') or use method='vi'.")
         return base, jacobian
 
     return design

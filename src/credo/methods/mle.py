@@ -7,7 +7,7 @@ overfits where data are few; use it as the baseline that every Bayesian answer i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from credo.core.settings import setting
@@ -19,7 +19,6 @@ from credo.engine.method import Method, methods
 from credo.engine.model import Model
 from credo.engine.schedules import decays
 from credo.estimators import estimators
-from credo.priors import Fixed, Flat
 
 
 @methods.register("mle")
@@ -30,6 +29,7 @@ class MLE(Method):
     name: ClassVar[str] = "mle"
     summary: ClassVar[str] = "Maximum likelihood: a point estimate without a prior."
     reference: ClassVar[str] = "Fisher 1922, On the mathematical foundations of theoretical statistics."
+    flat: ClassVar[bool] = True
     target: ClassVar[str] = "least_squares"
     tolerance: ClassVar[float] = 0.01
     small: ClassVar[dict[str, Any]] = {"epochs": 500, "batch_size": None, "lr": 0.1}
@@ -42,5 +42,4 @@ class MLE(Method):
     def fit(self, model: Model, job: Job) -> Fitted:
         """Descend on the negative log-likelihood."""
         posterior = point_posterior(model, initial_values(model, self.init, job.seed))
-        flat = replace(model, prior=Fixed(Flat()))
-        return descend(Elbo(flat, posterior, estimators["weights"]), job, decay=decays[self.lr_schedule], compile=self.compile)
+        return descend(Elbo(model, posterior, estimators["weights"]), job, decay=decays[self.lr_schedule], compile=self.compile)

@@ -5,12 +5,12 @@ from typing import Any
 import torch.distributions
 from torch.distributions import Laplace, Normal, StudentT
 
-from credo.priors.base import ByPattern, Fixed, Prior, as_prior
+from credo.priors.base import ByPattern, Fixed, Prior, Unstored, as_prior
 from credo.priors.fan_in import FanIn
 from credo.priors.flat import Flat
 from credo.priors.scale_mixture import scale_mixture
 
-__all__ = ["ByPattern", "FanIn", "Fixed", "Flat", "Laplace", "Normal", "Prior", "StudentT", "as_prior", "default_prior", "from_config", "scale_mixture"]
+__all__ = ["ByPattern", "FanIn", "Fixed", "Flat", "Laplace", "Normal", "Prior", "StudentT", "Unstored", "as_prior", "default_prior", "from_config", "scale_mixture"]
 
 
 def default_prior() -> Prior:

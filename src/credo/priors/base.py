@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from credo.core.errors import SettingError, nearest
+from credo.core.errors import CredoError, SettingError, nearest
 from credo.core.sites import Site
+from credo.priors.flat import Flat
 
 
 class Prior(ABC):
@@ -49,10 +50,27 @@ class Fixed(Prior):
     def config(self) -> dict[str, Any] | None:
         """Class name and arguments, for distributions whose arguments are single numbers."""
         kind = type(self.distribution)
+        if kind is not Flat and kind is not getattr(torch.distributions, kind.__name__, None):
+            return None
         values = {name: getattr(self.distribution, name) for name in kind.arg_constraints}
-        if any(not isinstance(v, Tensor) or v.dim() for v in values.values()):
+        if any(not isinstance(v, Tensor) or v.dim() for v in values.values()) or not (values or kind is Flat):
             return None
         return {"name": "fixed", "distribution": kind.__name__, "arguments": {n: float(v) for n, v in values.items()}}
+
+
+@dataclass(frozen=True)
+class Unstored(Prior):
+    """Stands for the prior of a loaded run that had no JSON form: predictions do not need it, anything else says so."""
+
+    text: str
+
+    def at(self, site: Site) -> Distribution:
+        """Always an error."""
+        raise CredoError(f"The prior of this run ({self.text}) could not be stored with it; give it again: credo.load(path, net, prior=...).")
+
+    def describe(self) -> str:
+        """As it was described when it was saved."""
+        return self.text
 
 
 class ByPattern(Prior):

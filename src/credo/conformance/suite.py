@@ -55,7 +55,7 @@ class Candidate:
     def fitted(self, seed: int = 0, **extra: Any) -> tuple[BNN, tuple[Any, Tensor]]:
         """The example, fitted quickly."""
         bnn, data = self.example()
-        return bnn.fit(data, self.method.name, seed=seed, progress=False, **self.quick(), **extra), data
+        return bnn.fit(data, self.method(), seed=seed, progress=False, **self.quick(), **extra), data
 
 
 def expect(condition: bool | Tensor, message: str) -> None:
@@ -92,7 +92,7 @@ def global_state(candidate: Candidate) -> None:
     for module in bnn.net.modules():
         module.training = False
     before, rng = _snapshot(bnn), torch.get_rng_state()
-    bnn.fit(data, candidate.method.name, progress=False, **candidate.quick())
+    bnn.fit(data, candidate.method(), progress=False, **candidate.quick())
     bnn.predict(data[0], 3)
     after = _snapshot(bnn)
     expect(torch.equal(rng, torch.get_rng_state()), "the global random state was changed")
@@ -106,7 +106,7 @@ def dtype(candidate: Candidate) -> None:
     bnn, (x, y) = candidate.example()
     bnn.net.double()
     x = x.double()
-    double = BNN(bnn.net, bnn.likelihood, bnn.prior).fit((x, y), candidate.method.name, progress=False, **candidate.quick())
+    double = BNN(bnn.net, bnn.likelihood, bnn.prior).fit((x, y), candidate.method(), progress=False, **candidate.quick())
     expect(double.predict(x, 3).outputs.dtype == torch.float64, "float64 was not kept")
 
 
@@ -170,7 +170,7 @@ def settings(candidate: Candidate) -> None:
                 raise Failure(f"{field.name}={bad!r} was accepted")
     bnn, data = candidate.example()
     try:
-        bnn.fit(data, candidate.method.name, no_such_setting=1)
+        bnn.fit(data, candidate.method(), no_such_setting=1)
     except SettingError as error:
         expect("no_such_setting" in str(error), "an unknown setting is not named in its error")
     else:
@@ -194,7 +194,7 @@ def networks(candidate: Candidate) -> None:
     """Fits and predicts on an MLP, a CNN with BatchNorm, an LSTM and a Transformer."""
     for name, make in examples().items():
         case = make()
-        bnn = BNN(case.net, "categorical").fit((case.x, case.y), candidate.method.name, progress=False, **candidate.quick())
+        bnn = BNN(case.net, "categorical").fit((case.x, case.y), candidate.method(), progress=False, **candidate.quick())
         expect(bnn.predict(case.x, 4).probs.isfinite().all(), f"predictions on the {name} are not finite")
 
 
@@ -233,7 +233,7 @@ Z, RATE = 4.2, 1e-4
 def _draws(candidate: Candidate) -> Tensor:
     """Draws (S, 4) of weights and bias on the conjugate problem; one row for a point estimate."""
     problem = conjugate()
-    bnn = problem.bnn().fit((problem.x, problem.y), candidate.method.name, progress=False, **candidate.method.small)
+    bnn = problem.bnn().fit((problem.x, problem.y), candidate.method(), progress=False, **candidate.method.small)
     numbers = bnn.posterior.numbers(4000)
     params = bnn.posterior.realise(numbers, 0)
     return torch.cat([params["weight"].flatten(1), params["bias"].flatten(1)], 1).double()

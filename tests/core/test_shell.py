@@ -1,0 +1,166 @@
+import copy
+import threading
+
+import pytest
+import torch
+from torch import nn
+from zoo.networks import ZOO, make
+
+from credo.core.errors import NetworkError
+from credo.core.shell import Shell, pick, unwrap
+
+
+def snapshot(net):
+    """Everything about a network that a caller could notice: tensors by identity and value, mode, gradients, hooks."""
+    modules = list(net.modules())
+    return {
+        "tensors": [(name, id(t), t.detach().clone(), t.requires_grad, t.grad) for name, t in [*net.named_parameters(), *net.named_buffers()]],
+        "modes": [module.training for module in modules],
+        "hooks": [(dict(m._forward_hooks), dict(m._forward_pre_hooks), dict(m._backward_hooks)) for m in modules],
+        "attributes": [sorted(m.__dict__) for m in modules],
+    }
+
+
+def same(a, b):
+    for (name, ident, value, flag, grad), (name2, ident2, value2, flag2, grad2) in zip(a["tensors"], b["tensors"], strict=True):
+        assert (name, ident, flag) == (name2, ident2, flag2) and torch.equal(value, value2) and grad is grad2
+    assert a["modes"] == b["modes"] and a["hooks"] == b["hooks"] and a["attributes"] == b["attributes"]
+
+
+@pytest.mark.parametrize("name", sorted(ZOO))
+def test_the_callers_network_is_untouched_and_the_shell_gives_its_outputs(name):
+    net, x = make(name)
+    net.eval()
+    net(**x) if isinstance(x, dict) else net(x)  # some hooks leave attributes behind at the first call
+    before = snapshot(net)
+    shell = Shell(net)
+    shell.train(False)
+    out = shell(x)
+    expected = net(**x) if isinstance(x, dict) else net(x)
+    if isinstance(out, dict):
+        out, expected = out["logits"], expected["logits"]
+    assert torch.equal(out, expected)
+    shell.train(True)
+    shell.place({n: torch.zeros_like(t) for n, t in [*net.named_parameters(), *net.named_buffers()]})
+    shell(x)
+    same(before, snapshot(net))
+
+
+def test_memory_is_shared_with_the_network():
+    net, _ = make("batchnorm")
+    shell = Shell(net)
+    own = dict(net.named_parameters()) | dict(net.named_buffers())
+    assert all(shell.placed(name) is tensor for name, tensor in own.items())
+
+
+def test_plain_tensor_attributes_and_lists_of_them_are_shared():
+    net = nn.Linear(2, 2)
+    net.table, net.nested = torch.ones(3), {"a": [torch.zeros(2)]}
+    module = Shell(net).module
+    assert module.table is net.table and module.nested["a"][0] is net.nested["a"][0] and module is not net
+
+
+def test_tied_parameters_are_replaced_everywhere():
+    net, x = make("tied")
+    shell = Shell(net)
+    new = torch.randn_like(net.embed.weight)
+    shell.place({"embed.weight": new})
+    assert shell.module.embed.weight is new and shell.module.head.weight is new
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru", "weight_norm_old", "weight_norm_new"])
+def test_placed_parameters_are_used(name):
+    """Recurrent layers keep a flat list of their weights, weight_norm computes them by a hook."""
+    net, x = make(name)
+    other, _ = make(name, seed=1)
+    shell = Shell(net)
+    shell.place(dict(other.named_parameters()))
+    assert torch.allclose(shell(x), other(x))
+
+
+def test_gradients_go_to_what_was_placed():
+    net, x = make("mlp")
+    shell = Shell(net)
+    new = {n: p.detach().clone().requires_grad_() for n, p in net.named_parameters()}
+    shell.place(new)
+    shell(x).sum().backward()
+    assert all(p.grad is None for p in net.parameters()) and all(p.grad is not None for p in new.values())
+
+
+def test_two_threads_with_their_own_shells():
+    net, x = make("mlp")
+    expected = {seed: run_with_random_weights(net, x, seed) for seed in range(4)}
+    results = {}
+    threads = [threading.Thread(target=lambda s=s: results.__setitem__(s, run_with_random_weights(net, x, s))) for s in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(torch.equal(results[s], expected[s]) for s in expected)
+
+
+def run_with_random_weights(net, x, seed):
+    shell, generator = Shell(net), torch.Generator().manual_seed(seed)
+    outputs = []
+    for _ in range(50):
+        shell.place({n: torch.randn(p.shape, generator=generator, dtype=p.dtype) for n, p in net.named_parameters()})
+        outputs.append(shell(x))
+    return torch.stack(outputs)
+
+
+def test_wrappers_are_taken_off():
+    net = nn.Linear(2, 2)
+    assert unwrap(net) is net and unwrap(torch.compile(net)) is net and unwrap(nn.DataParallel(net)) is net
+    assert unwrap(torch.compile(nn.DataParallel(net))) is net
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_networks_that_cannot_be_used_are_refused_by_name():
+    scripted = nn.Sequential(nn.Linear(2, 2), torch.jit.script(nn.Linear(2, 2)))
+    with pytest.raises(NetworkError, match="'1' is a scripted module"):
+        unwrap(scripted)
+    with pytest.raises(NetworkError, match=r"'0\.weight' is not initialised \(a lazy module\); run the network once"):
+        unwrap(nn.Sequential(nn.LazyLinear(2)))
+    with pytest.raises(NetworkError, match="Expected a torch.nn.Module as network, got function"):
+        unwrap(make)
+
+
+def test_a_network_that_refuses_to_be_copied():
+    net = nn.Linear(2, 2)
+    net.lock = threading.Lock()
+    with pytest.raises(NetworkError, match="cannot be copied .*remove the attribute"):
+        Shell(net)
+
+
+def test_inputs_may_be_positional_or_named():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.ones(1))
+
+        def forward(self, a, b):
+            return self.w * (a - b)
+
+    shell, a, b = Shell(Two()), torch.tensor([3.0]), torch.tensor([1.0])
+    assert shell((a, b)).item() == shell([a, b]).item() == shell({"b": b, "a": a}).item() == 2.0
+
+
+def test_picking_an_output():
+    logits = torch.zeros(3, 2)
+
+    class Answer:
+        def __init__(self):
+            self.logits = logits
+
+    assert pick(logits, None) is logits and pick({"logits": logits}, "logits") is logits and pick((1, logits), 1) is logits
+    assert pick(Answer(), "logits") is logits
+    assert pick(torch.zeros(3), None).shape == (3, 1)
+    for output, key, words in [
+        ({"a": logits}, "b", "no entry 'b'"),
+        ({"a": logits}, None, r"returns \['a'\], not one tensor; say which part with output="),
+        (logits, "x", "no entry 'x'"),
+        ((logits,), 3, "no entry 3"),
+        (copy, None, "returns module"),
+    ]:
+        with pytest.raises(NetworkError, match=words):
+            pick(output, key)

@@ -1,0 +1,60 @@
+import pytest
+import torch
+from zoo.models import make_model
+from zoo.networks import make
+
+from credo.core.errors import SettingError
+from credo.engine.build import initial_values, point_posterior, start_posterior
+from credo.posteriors import Delta, Full, Kron, LowRank, MeanField
+
+
+def start(kind, name="mlp", random="all", **kwargs):
+    net, _ = make(name)
+    model = make_model(net, random)
+    return model, start_posterior(model, kind, model.values(), 0.1, 2, "log", 0, **kwargs)
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("mean_field", MeanField), ("low_rank", LowRank), ("full", Full), ("kron", Kron)])
+def test_every_kind_starts_at_the_values_and_covers_all(kind, expected):
+    model, posterior = start(kind)
+    assert all(isinstance(member, expected) for member in posterior.members) and set(posterior.names) == set(model.random)
+    assert all(torch.allclose(posterior.mean()[n], v) for n, v in model.values().items())
+
+
+def test_points_are_their_own_family():
+    _, posterior = start("mean_field", random="weights")
+    assert [type(m) for m in posterior.members] == [MeanField, Delta] and posterior.members[1].names == ("0.bias", "2.bias")
+
+
+def test_kron_takes_matrices_layer_by_layer_and_the_rest_independently():
+    _, posterior = start("kron", "transformer")
+    kinds = {member.names: type(member) for member in posterior.members}
+    assert kinds[("head.weight", "head.bias")] is Kron
+    rest = [names for names, kind in kinds.items() if kind is MeanField]
+    assert len(rest) == 1 and all("norm" in n or "bias" in n for n in rest[0])
+    _, posterior = start("kron", "transposed")
+    assert ("6.weight", "6.bias") in [m.names for m in posterior.members]
+
+
+def test_mixed_types_get_a_family_each():
+    net = torch.nn.Sequential(torch.nn.Linear(2, 2).double(), torch.nn.Linear(2, 2))
+    model = make_model(net)
+    posterior = start_posterior(model, "mean_field", model.values(), 0.1, 2, "log", 0)
+    assert [m.flat_mean.dtype for m in posterior.members] == [torch.float64, torch.float32]
+
+
+def test_initial_values():
+    net, _ = make("mlp")
+    model = make_model(net)
+    assert torch.equal(initial_values(model, "pretrained", 0)["0.weight"], net[0].weight)
+    assert not torch.equal(initial_values(model, "random", 5)["0.weight"], net[0].weight)
+    other, _ = make("mlp", seed=1)
+    assert torch.equal(initial_values(model, other.state_dict(), 0)["0.weight"], other[0].weight)
+    with pytest.raises(SettingError, match="init=3: expected 'pretrained', 'random' or a state dict"):
+        initial_values(model, 3, 0)
+
+
+def test_a_point_posterior_keeps_random_and_point_apart():
+    net, _ = make("mlp")
+    model = make_model(net, "weights")
+    assert [m.names for m in point_posterior(model, model.values()).members] == [("0.weight", "2.weight"), ("0.bias", "2.bias")]

@@ -1,0 +1,90 @@
+import json
+
+import pytest
+import torch
+from scipy import stats
+from torch import nn
+from torch.distributions import Laplace, MultivariateNormal, Normal, StudentT
+
+from credo import priors
+from credo.core.errors import CredoError, SettingError
+from credo.core.sites import sites_of
+from credo.priors import ByPattern, FanIn, Fixed, Flat, Unstored, as_prior, default_prior, from_config, scale_mixture
+from credo.priors.base import move
+
+SITES = sites_of(nn.Sequential(nn.Linear(5, 6), nn.Linear(6, 2)).double())
+GRID = torch.linspace(-4, 4, 41, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("distribution", "reference"),
+    [
+        (Normal(0.25, 1.5), stats.norm(0.25, 1.5)),
+        (Laplace(-0.5, 0.75), stats.laplace(-0.5, 0.75)),
+        (StudentT(3.0, 0.5, 2.0), stats.t(3, 0.5, 2)),
+    ],
+)
+def test_densities_against_scipy_in_double_precision(distribution, reference):
+    at = as_prior(distribution).at(SITES["0.weight"])
+    assert at.log_prob(GRID).dtype == torch.float64
+    assert torch.allclose(at.log_prob(GRID), torch.from_numpy(reference.logpdf(GRID.numpy())), rtol=1e-12)
+
+
+def test_the_same_distribution_everywhere():
+    prior = as_prior(Normal(0.0, 2.0))
+    assert isinstance(prior, Fixed) and all(prior.at(site).scale == 2.0 for site in SITES.values())
+    assert "Normal" in prior.describe()
+
+
+def test_patterns_take_the_first_match():
+    prior = as_prior({"0.*": Laplace(0.0, 1.0), "*.bias": Normal(0.0, 3.0), "*": FanIn(1.0)})
+    assert isinstance(prior.at(SITES["0.bias"]), Laplace) and prior.at(SITES["1.bias"]).scale == 3.0
+    assert torch.allclose(prior.at(SITES["1.weight"]).scale, torch.tensor(6.0).double() ** -0.5)
+    assert prior.matches("0.x") and "0.*: Laplace" in prior.describe()
+    lone = ByPattern({"0.*": Normal(0.0, 1.0)})
+    assert not lone.matches("1.bias")
+    with pytest.raises(SettingError, match=r"No prior pattern matches '1\.bias'.*Add '\*' to cover the rest"):
+        lone.at(SITES["1.bias"])
+
+
+def test_what_is_no_prior():
+    with pytest.raises(SettingError, match=r"must be elementwise.*event shape \(2,\)"):
+        as_prior(MultivariateNormal(torch.zeros(2), torch.eye(2)))
+    with pytest.raises(SettingError, match="prior='normal': expected a torch distribution"):
+        as_prior("normal")
+    with pytest.raises(SettingError, match="prior=3"):
+        as_prior({"*": 3})
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [Normal(0.5, 2.0), Laplace(0.0, 0.3), StudentT(4.0, 0.0, 1.0), Flat(), FanIn(0.7), {"0.*": Laplace(0.0, 1.0), "*": {"*.bias": Flat(), "*": FanIn()}}],
+)
+def test_configs_rebuild_the_prior(spec):
+    prior = as_prior(spec)
+    other = from_config(json.loads(json.dumps(prior.config())))
+    for site in SITES.values():
+        assert torch.equal(prior.at(site).log_prob(GRID), other.at(site).log_prob(GRID))
+
+
+def test_a_prior_without_single_numbers_has_no_config():
+    assert as_prior(scale_mixture()).config() is None
+    assert as_prior(Normal(torch.zeros(2), torch.ones(2))).config() is None
+    assert as_prior({"*": scale_mixture()}).config() is None
+
+
+def test_a_prior_that_could_not_be_stored_says_so_when_it_is_needed():
+    prior = Unstored("two Gaussians")
+    assert prior.describe() == "two Gaussians" and prior.config() is None
+    with pytest.raises(CredoError, match=r"\(two Gaussians\) could not be stored with it; give it again"):
+        prior.at(SITES["0.bias"])
+
+
+def test_the_default_is_proper():
+    assert isinstance(default_prior(), FanIn) and set(priors.__all__) >= {"Normal", "Laplace", "StudentT", "FanIn", "Flat"}
+
+
+def test_moving_a_distribution_leaves_the_original():
+    mixture = scale_mixture()
+    moved = move(mixture, torch.float64, torch.device("cpu"))
+    assert moved.log_prob(GRID).dtype == torch.float64 and mixture.component_distribution.loc.dtype == torch.float32
