@@ -54,7 +54,10 @@ def training(name: str, device: torch.device, compile: bool) -> dict[str, Callab
     out = {"plain, default Adam": plain_step(build(), x, y), "plain, fused Adam": plain_step(build(), x, y, fused=True)}
     out |= {f"vi {e}": vi_step(build(), x, y, e) for e in ESTIMATORS}
     if device.type == "cuda":
-        out = {"plain, CUDA graph": plain_graph(build(), x, y), "plain, compiled CUDA graph": plain_graph(build(), x, y, compile=True)} | out
+        out = {
+            "plain, CUDA graph": plain_graph(build(), x, y),
+            "plain, compiled CUDA graph": plain_graph(build(), x, y, compile=True),
+        } | out
     if compile:
         out |= {f"vi {e}, compile=True": vi_step(build(), x, y, e, compile=True) for e in ESTIMATORS}
     return out
@@ -106,7 +109,9 @@ def measure(contestants: dict[str, Callable[[], Any]], rounds: int, device: torc
     for name in names:
         spread = sorted(ratios[name])
         low, high = spread[len(spread) // 4], spread[3 * len(spread) // 4]
-        rows.append([name, f"{1e3 * statistics.median(times[name]):.3g}", f"{statistics.median(spread):.2f}", f"{low:.2f} - {high:.2f}"])
+        rows.append(
+            [name, f"{1e3 * statistics.median(times[name]):.3g}", f"{statistics.median(spread):.2f}", f"{low:.2f} - {high:.2f}"]
+        )
     return rows
 
 
@@ -134,6 +139,7 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true", help="also the compiled steps (always on a GPU)")
     parser.add_argument("--tf32", action="store_true", help="allow TF32 matrix products, for the plain network too")
     parser.add_argument("--no-memory", action="store_true")
+    parser.add_argument("--only", choices=("train", "predict"), help="one of the two jobs")
     parser.add_argument("--out", type=Path, help="also write the tables to this file")
     parser.add_argument("--only-memory", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -143,11 +149,15 @@ def main() -> None:
     if args.tf32:
         torch.set_float32_matmul_precision("high")
     where = torch.cuda.get_device_name() if device.type == "cuda" else f"{platform.machine()} CPU, {os.cpu_count()} cores"
-    lines = [f"# credo bench\n\n{where}; torch {torch.__version__}, {torch.get_num_threads()} threads, {args.rounds} rounds, TF32 {'on' if args.tf32 else 'off'}.\n"]
+    threads, tf32 = torch.get_num_threads(), "on" if args.tf32 else "off"
+    lines = [f"# credo bench\n\n{where}; torch {torch.__version__}, {threads} threads, {args.rounds} rounds, TF32 {tf32}.\n"]
     print(lines[0])
-    jobs = [("train", name, training(name, device, args.compile or device.type == "cuda")) for name in TRAIN]
-    jobs += [("predict", name, predicting(name, device)) for name in PREDICT]
-    for job, name, contestants in jobs:
+    jobs = [("train", name) for name in TRAIN] + [("predict", name) for name in PREDICT]
+    for job, name in jobs:
+        if args.only not in (None, job):
+            continue
+        compile = args.compile or device.type == "cuda"
+        contestants = training(name, device, compile) if job == "train" else predicting(name, device)
         size = f"batch {TRAIN[name]}" if job == "train" else f"{INPUTS} inputs"
         rows = measure(contestants, args.rounds, device)
         head = ["", "median ms", "ratio", "middle half"]

@@ -19,7 +19,9 @@ for _estimator in ESTIMATORS:
 if torch.cuda.is_available():
     contestant("W1", "deterministic PyTorch, CUDA graph")(lambda case: plain_graph(case.build(), case.x, case.y))
     for _estimator in ESTIMATORS:
-        contestant("W1", f"credo {_estimator}, CUDA graph")(lambda case, e=_estimator: vi_step(case.build(), case.x, case.y, e, compile=True))
+        contestant("W1", f"credo {_estimator}, CUDA graph")(
+            lambda case, e=_estimator: vi_step(case.build(), case.x, case.y, e, compile=True)
+        )
 
 
 @contestant("W2", "credo, loop")

@@ -9,6 +9,7 @@ is its mean excess over the best prior of the same set, method and split, in nat
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 from collections import defaultdict
 from pathlib import Path
@@ -25,14 +26,20 @@ PRIORS: dict[str, Any] = {
     "Normal(0, 0.3)": Normal(0.0, 0.3),
     "Normal(0, 3)": Normal(0.0, 3.0),
     "FanIn(1)": FanIn(1.0),
-    "FanIn(sqrt 2)": FanIn(),
+    "FanIn(sqrt 2)": FanIn(math.sqrt(2.0)),
     "FanIn(3)": FanIn(3.0),
     "FanIn(5)": FanIn(5.0),
     "Laplace(0, 0.5)": Laplace(0.0, 0.5),
     "StudentT(4) scale 0.5": StudentT(4.0, 0.0, 0.5),
     "scale_mixture(0.5, 1, 0.1)": scale_mixture(0.5, 1.0, 0.1),
 }
-SETS = {"digits": "categorical", "iris": "categorical", "wine": "categorical", "breast_cancer": "categorical", "diabetes": "gaussian"}
+SETS = {
+    "digits": "categorical",
+    "iris": "categorical",
+    "wine": "categorical",
+    "breast_cancer": "categorical",
+    "diabetes": "gaussian",
+}
 METHODS = ("vi", "map")
 
 
@@ -73,7 +80,10 @@ def main() -> None:
                     nll[name, method, label].append(score(name, method, prior, seed))
             print(name, method, {p: round(statistics.mean(nll[name, method, p]), 3) for p in PRIORS}, flush=True)
     columns = [(name, method) for method in METHODS for name in SETS]
-    excess = {p: {c: statistics.mean(a - min(nll[*c, q][i] for q in PRIORS) for i, a in enumerate(nll[*c, p])) for c in columns} for p in PRIORS}
+    excess = {
+        p: {c: statistics.mean(a - min(nll[*c, q][i] for q in PRIORS) for i, a in enumerate(nll[*c, p])) for c in columns}
+        for p in PRIORS
+    }
     means = {p: {m: statistics.mean(excess[p][c] for c in columns if c[1] == m) for m in METHODS} for p in PRIORS}
     ranked = sorted(PRIORS, key=lambda p: means[p]["vi"])
     lines = [

@@ -38,7 +38,11 @@ def plain_step(net: nn.Module, x: Tensor, y: Tensor, fused: bool | None = None) 
 def plain_graph(net: nn.Module, x: Tensor, y: Tensor, compile: bool = False) -> Callable[[], Any]:
     """The deterministic step captured as one CUDA graph, as credo captures its own; with ``compile`` fused by inductor first."""
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-3, fused=True, capturable=True)
-    forward = torch.compile(lambda: F.cross_entropy(net(x), y), fullgraph=True) if compile else lambda: F.cross_entropy(net(x), y)
+
+    def loss() -> Tensor:
+        return F.cross_entropy(net(x), y)
+
+    forward = torch.compile(loss, fullgraph=True, dynamic=False) if compile else loss
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)
@@ -54,7 +58,11 @@ def plain_graph(net: nn.Module, x: Tensor, y: Tensor, compile: bool = False) -> 
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream):
         step()
-    return graph.replay
+
+    def replay(held: Any = (net, optimizer, x, y)) -> None:  # the graph does not keep its tensors alive
+        graph.replay()
+
+    return replay
 
 
 def vi_step(net: nn.Module, x: Tensor, y: Tensor, estimator: str, compile: bool = False) -> Callable[[], Any]:

@@ -44,7 +44,12 @@ class BNN:
     """
 
     def __init__(
-        self, net: nn.Module, likelihood: str | Likelihood = "categorical", prior: Any = None, random: Any = "all", output: str | int | None = None
+        self,
+        net: nn.Module,
+        likelihood: str | Likelihood = "categorical",
+        prior: Any = None,
+        random: Any = "all",
+        output: str | int | None = None,
     ) -> None:
         self.net = unwrap(net)
         self.prior: Prior = _prior(prior)
@@ -110,7 +115,9 @@ class BNN:
         """
         chosen = make_method(method, settings)
         self.likelihood = copy.deepcopy(self._initial)
-        return self._fit(data, chosen, self.prior, epochs, batch_size, lr, num_data, validation, seed, device, run, progress, callbacks)
+        return self._fit(
+            data, chosen, self.prior, epochs, batch_size, lr, num_data, validation, seed, device, run, progress, callbacks
+        )
 
     def _fit(
         self, data: Any, method: Method, prior: Prior, epochs: int | None, batch_size: int | None, lr: float | None, num_data: int | None,
@@ -147,7 +154,13 @@ class BNN:
         return self
 
     def _config(self, model: Model, prior: Prior, method: Method, job: Job) -> dict[str, Any]:
-        fit = {"epochs": job.epochs, "batch_size": job.batch_size, "lr": job.lr, "seed": job.seed, "num_data": job.source.num_data}
+        fit = {
+            "epochs": job.epochs,
+            "batch_size": job.batch_size,
+            "lr": job.lr,
+            "seed": job.seed,
+            "num_data": job.source.num_data,
+        }
         return files.describe(model, prior) | {"method": method.name, "settings": method.settings(), "fit": fit}
 
     def _adopt(self, path: Path, model: Model, method: Method) -> Self:
@@ -162,7 +175,9 @@ class BNN:
     def _check(self, model: Model, source: Source) -> None:
         """One forward pass of two examples: shapes that do not fit are refused before training starts."""
         y = model.likelihood.check_training_targets(source.targets())
-        outputs = self._outputs(model, [0], lambda _: {n: v.unsqueeze(0) for n, v in model.values().items()}, source.example(2), model.buffers(), 0)[0]
+        outputs = self._outputs(
+            model, [0], lambda _: {n: v.unsqueeze(0) for n, v in model.values().items()}, source.example(2), model.buffers(), 0
+        )[0]
         if not model.likelihood.accepts(outputs.shape[-1], y):
             raise DataError(
                 f"The network gives {outputs.shape[-1]} outputs per example, but the {model.likelihood.name} likelihood needs "
@@ -170,7 +185,9 @@ class BNN:
             )
 
     @staticmethod
-    def _outputs(model: Model, numbers: Sequence[int], realise: Any, x: Any, buffers: Mapping[str, Tensor], seed: int, **how: Any) -> tuple[Tensor, Params]:
+    def _outputs(
+        model: Model, numbers: Sequence[int], realise: Any, x: Any, buffers: Mapping[str, Tensor], seed: int, **how: Any
+    ) -> tuple[Tensor, Params]:
         try:
             return sampled_outputs(model, realise, numbers, x, buffers, seed, **how)
         except (RuntimeError, IndexError, ValueError, TypeError) as error:
@@ -232,7 +249,9 @@ class BNN:
         numbers, realise = self._draws(source, n, seed)
         return self._forward(numbers, realise, x, seed, None, None)[0]
 
-    def _forward(self, numbers: Sequence[int], realise: Any, x: Any, seed: int, batch_size: int | None, vectorise: bool | None) -> tuple[Tensor, Params]:
+    def _forward(
+        self, numbers: Sequence[int], realise: Any, x: Any, seed: int, batch_size: int | None, vectorise: bool | None
+    ) -> tuple[Tensor, Params]:
         dtype = next((s.dtype for s in self.random.values() if s.dtype.is_floating_point), None)
         x = check_inputs(x, dtype=dtype)
         buffers = self._fitted.buffers if self._fitted else self.model.buffers()
@@ -241,7 +260,9 @@ class BNN:
     def _mean_weights(self) -> Params:
         for family in self.posterior.members:
             if isinstance(family, Mixture) or (isinstance(family, Samples) and (family.atoms or 0) > 1):
-                raise CredoError(f"shortcut='mean' is not meaningful for a {family.name} posterior: the mean of several modes is none of them.")
+                raise CredoError(
+                    f"shortcut='mean' is not meaningful for a {family.name} posterior: the mean of several modes is none of them."
+                )
         return self.posterior.mean()
 
     def evaluate(self, data: Any, samples: int = 100, seed: int = 0, batch_size: int | None = None) -> dict[str, float]:
@@ -258,20 +279,26 @@ class BNN:
     def update(self, data: Any, **fit_settings: Any) -> Self:
         """Learn from more data: the posterior becomes the prior, and the same method runs again from where it is."""
         if self.posterior.atoms == 1 or self.method is None:
-            raise CredoError("update needs a posterior with spread: a point estimate as prior would ignore the new data. Fit with 'vi' or 'exact'.")
+            raise CredoError(
+                "update needs a posterior with spread: a point estimate as prior would ignore the new data. Fit with 'vi' or 'exact'."
+            )
         known = ("epochs", "batch_size", "lr", "num_data", "validation", "seed", "device", "run", "progress", "callbacks")
         given = {name: fit_settings.pop(name, None) for name in known}
         prior = PosteriorPrior(copy.deepcopy(self.posterior))
         settings = dict(fit_settings)
-        if "init" in {f for f in type(self.method).__dataclass_fields__} and "init" not in settings:
+        if "init" in type(self.method).__dataclass_fields__ and "init" not in settings:
             settings["init"] = {n: v.detach().clone() for n, v in self.posterior.mean().items()}
         method = make_method(self.method, settings)
         device = given["device"] or self.model.device
         progress = True if given["progress"] is None else given["progress"]
-        return self._fit(
+        earlier = self.history[-1].get("log_evidence") if self.history else None
+        self._fit(
             data, method, prior, given["epochs"], given["batch_size"], given["lr"], given["num_data"], given["validation"],
             given["seed"] or 0, device, given["run"], progress, given["callbacks"] or (),
         )  # fmt: skip
+        if earlier is not None and "log_evidence" in self.history[-1]:  # log p(D1, D2) = log p(D1) + log p(D2 given D1)
+            self.history[-1]["log_evidence"] += earlier
+        return self
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a directory of JSON and safetensors, whole or not at all."""
@@ -314,7 +341,8 @@ class BNN:
     @property
     def proper(self) -> bool:
         """Whether every random parameter has a prior that integrates to one, so that evidences mean something."""
-        return not any(isinstance(self.model.prior.at(site), Flat) for site in self.random.values())
+        prior = self.model.prior
+        return isinstance(prior, PosteriorPrior) or not any(isinstance(prior.at(site), Flat) for site in self.random.values())
 
 
 def load(path: str | os.PathLike[str], net: nn.Module, prior: Any = None, device: torch.device | str | None = None) -> BNN:
@@ -323,7 +351,9 @@ def load(path: str | os.PathLike[str], net: nn.Module, prior: Any = None, device
     own = {name: list(p.shape) for name, p in unwrap(net).named_parameters() if p.requires_grad}
     for name, shape in config["parameters"].items():
         if own.get(name) != shape:
-            raise RunError(f"{path} was fitted with {name!r} of shape {shape}; this network has {own.get(name, 'no such parameter')}.")
+            raise RunError(
+                f"{path} was fitted with {name!r} of shape {shape}; this network has {own.get(name, 'no such parameter')}."
+            )
     if prior is None:
         prior = from_config(config["prior"]) if config["prior"] else Unstored(config["prior_text"])
     bnn = BNN(net, likelihood, prior, config["random"], config["output"])
@@ -356,7 +386,9 @@ def _with(likelihood: Likelihood, drawn: Params) -> Likelihood:
 
 def _prior_draws(model: Model, fixed: Params, numbers: Sequence[int], seed: int) -> Params:
     """Stacked draws of the random parameters from the prior, one stream per draw; the rest as they are."""
-    prior = Factorised({n: model.prior.at(s) for n, s in model.sites.items() if n in model.random}, {n: s.shape for n, s in model.random.items()})
+    prior = Factorised(
+        {n: model.prior.at(s) for n, s in model.sites.items() if n in model.random}, {n: s.shape for n, s in model.random.items()}
+    )
     rows = []
     for number in numbers:
         with isolated(mix(seed, number, "prior"), model.device):

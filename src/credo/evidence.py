@@ -25,7 +25,9 @@ class Comparison:
         return math.exp(self.log_evidence[a] - self.log_evidence[b])
 
 
-def compare(bnns: Sequence[BNN], data: Any, prior_odds: Sequence[float] | None = None, samples: int = 1000, seed: int = 0) -> Comparison:
+def compare(
+    bnns: Sequence[BNN], data: Any, prior_odds: Sequence[float] | None = None, samples: int = 1000, seed: int = 0
+) -> Comparison:
     """Posterior probabilities of fitted models given their training data.
 
     A model fitted with ``exact`` brings its evidence; any other its ELBO, a lower bound, with Monte Carlo error: a loose bound can
@@ -48,7 +50,9 @@ def _evidence(bnn: BNN, data: Any, samples: int, seed: int, place: int) -> tuple
     if not bnn.proper:
         raise CredoError(f"Model {place} has an improper (flat) prior, under which evidence is undefined; give it a proper one.")
     if bnn.posterior.atoms is not None:
-        raise CredoError(f"Model {place} is a point estimate or a set of samples, which has no ELBO; fit it with 'vi' or 'exact'.")
+        raise CredoError(
+            f"Model {place} is a point estimate or a set of samples, which has no ELBO; fit it with 'vi' or 'exact'."
+        )
     if bnn.history and "log_evidence" in bnn.history[-1]:
         return bnn.history[-1]["log_evidence"], 0.0, False
     parts = bnn.objective(data, samples, seed)

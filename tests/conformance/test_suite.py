@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ import torch
 from credo.conformance import check, checks
 from credo.engine.job import Fitted, Job
 from credo.engine.model import Model
-from credo.methods import Method, methods
+from credo.methods import methods
 
 
 @pytest.mark.parametrize("name", checks.names())
@@ -27,8 +27,6 @@ def test_method_conforms(method: str, name: str) -> None:
 @pytest.mark.parametrize("method", methods.names())
 def test_exceptions_name_checks_or_traits(method: str) -> None:
     assert set(methods[method].exceptions) <= {*checks.names(), "classification"}
-
-
 
 
 def _spoiled(monkeypatch: pytest.MonkeyPatch, spoil: Any) -> None:

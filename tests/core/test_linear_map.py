@@ -11,7 +11,12 @@ CASES = [
     (F.conv2d, nn.Conv2d(4, 6, 3, stride=2), (3, 4, 7, 7), {"stride": 2}),
     (F.conv3d, nn.Conv3d(2, 6, 2), (3, 2, 4, 4, 4), {}),
     (F.conv_transpose1d, nn.ConvTranspose1d(4, 6, 3, groups=2), (3, 4, 7), {"groups": 2}),
-    (F.conv_transpose2d, nn.ConvTranspose2d(4, 6, 3, stride=2, output_padding=1), (3, 4, 5, 5), {"stride": 2, "output_padding": 1}),
+    (
+        F.conv_transpose2d,
+        nn.ConvTranspose2d(4, 6, 3, stride=2, output_padding=1),
+        (3, 4, 5, 5),
+        {"stride": 2, "output_padding": 1},
+    ),
     (F.conv_transpose3d, nn.ConvTranspose3d(2, 6, 2), (3, 2, 3, 3, 3), {}),
 ]
 
@@ -34,7 +39,9 @@ def test_squares_carry_variances(function, layer, shape, options):
     op = bind(function, (x, layer.weight), options)[0]
     jacobian = torch.func.jacrev(lambda w: op(x, w))(layer.weight.detach())
     out_dim = op(x, layer.weight).dim()
-    assert torch.allclose(jacobian.square().flatten(out_dim).sum(-1), op(op.square(x), torch.ones_like(layer.weight)), rtol=1e-4, atol=1e-4)
+    assert torch.allclose(
+        jacobian.square().flatten(out_dim).sum(-1), op(op.square(x), torch.ones_like(layer.weight)), rtol=1e-4, atol=1e-4
+    )
 
 
 def test_positional_arguments_are_named():

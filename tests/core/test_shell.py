@@ -14,7 +14,10 @@ def snapshot(net):
     """Everything about a network that a caller could notice: tensors by identity and value, mode, gradients, hooks."""
     modules = list(net.modules())
     return {
-        "tensors": [(name, id(t), t.detach().clone(), t.requires_grad, t.grad) for name, t in [*net.named_parameters(), *net.named_buffers()]],
+        "tensors": [
+            (name, id(t), t.detach().clone(), t.requires_grad, t.grad)
+            for name, t in [*net.named_parameters(), *net.named_buffers()]
+        ],
         "modes": [module.training for module in modules],
         "hooks": [(dict(m._forward_hooks), dict(m._forward_pre_hooks), dict(m._backward_hooks)) for m in modules],
         "attributes": [sorted(m.__dict__) for m in modules],

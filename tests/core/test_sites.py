@@ -97,6 +97,11 @@ def test_what_a_site_knows():
 
 def test_blocks_put_a_bias_with_its_weight():
     chosen, _ = select(net(), ["0.*", "1.*", "3.bias"])
-    assert [[s.name for s in block] for block in blocks(chosen.values())] == [["0.weight", "0.bias"], ["1.weight"], ["1.bias"], ["3.bias"]]
+    assert [[s.name for s in block] for block in blocks(chosen.values())] == [
+        ["0.weight", "0.bias"],
+        ["1.weight"],
+        ["1.bias"],
+        ["3.bias"],
+    ]
     reordered = [chosen["0.bias"], chosen["0.weight"]]
     assert [[s.name for s in block] for block in blocks(reordered)] == [["0.weight", "0.bias"]]

@@ -7,8 +7,21 @@ import torch
 
 from credo.core.errors import RunError
 from credo.engine import run as run_module
-from credo.engine.run import CHECKPOINT, CONFIG, FORMAT, HISTORY, POSTERIOR, Run, pack_optimizer, read_tensors, replace_directory, unpack_optimizer
-from credo.engine.run import write_atomic, write_json, write_tensors
+from credo.engine.run import (
+    CHECKPOINT,
+    CONFIG,
+    FORMAT,
+    HISTORY,
+    POSTERIOR,
+    Run,
+    pack_optimizer,
+    read_tensors,
+    replace_directory,
+    unpack_optimizer,
+    write_atomic,
+    write_json,
+    write_tensors,
+)
 
 TENSORS = {"a/b": torch.arange(6.0).reshape(2, 3), "c": torch.tensor(3, dtype=torch.int64)}
 
@@ -45,7 +58,11 @@ def test_a_full_disk_is_one_clear_sentence(tmp_path, monkeypatch):
     run.checkpoint(TENSORS, 0)
     before = listing(tmp_path / "run")
     monkeypatch.setattr(os, "fsync", full)
-    for write in (lambda: run.checkpoint(TENSORS, 1), lambda: run.finish(TENSORS, {"a": 1}), lambda: write_json(tmp_path / "x", 1)):
+    for write in (
+        lambda: run.checkpoint(TENSORS, 1),
+        lambda: run.finish(TENSORS, {"a": 1}),
+        lambda: write_json(tmp_path / "x", 1),
+    ):
         with pytest.raises(RunError, match="No space left on device"):
             write()
     assert listing(tmp_path / "run") == before
@@ -82,7 +99,9 @@ def test_begin_writes_once_and_checks_afterwards(tmp_path):
     run.begin({"lr": 0.1, "shape": (2, 3)})
     assert json.loads((tmp_path / "deep" / "run" / CONFIG).read_text()) == {"lr": 0.1, "shape": [2, 3], "format": FORMAT}
     run.begin({"lr": 0.1, "shape": (2, 3)})
-    with pytest.raises(RunError, match=r"holds another run \(lr: there 0\.1, now 0\.2\)\. Choose another directory, or the same settings"):
+    with pytest.raises(
+        RunError, match=r"holds another run \(lr: there 0\.1, now 0\.2\)\. Choose another directory, or the same settings"
+    ):
         run.begin({"lr": 0.2, "shape": (2, 3)})
 
 

@@ -12,7 +12,9 @@ from credo.estimators.slot import Replan, Slot
 
 OUTPUT = {"dicts": "logits"}
 #: Networks that behave differently in training; all others run in evaluation mode only.
-MODES = [(name, False) for name in ZOO] + [(name, True) for name in ("attention", "transformer", "batchnorm", "lstm", "checkpointed")]
+MODES = [(name, False) for name in ZOO] + [
+    (name, True) for name in ("attention", "transformer", "batchnorm", "lstm", "checkpointed")
+]
 
 
 @pytest.mark.parametrize("estimator", ["weights", "local", "flipout"])
@@ -55,7 +57,9 @@ def gradients(net, x, estimator, train=True):
 def test_checkpointing_gives_the_gradients_of_the_plain_network(estimator):
     """Recomputation during backward must meet the same draws and the same noise."""
     _, x = make("checkpointed")
-    for one, other in zip(*(gradients(with_seed(lambda use=use: Checkpointed(use).double()), x, estimator) for use in (True, False)), strict=True):
+    for one, other in zip(
+        *(gradients(with_seed(lambda use=use: Checkpointed(use).double()), x, estimator) for use in (True, False)), strict=True
+    ):
         assert torch.allclose(one, other, rtol=1e-12, atol=1e-14)
 
 

@@ -130,6 +130,13 @@ def test_a_random_embedding_that_renormalises_is_refused(estimator):
         plan_of(Renormed().double(), torch.randint(0, 7, (3, 6)), estimator)
 
 
+@pytest.mark.parametrize("kind", ["mean_field", "delta"])
+def test_sparse_gradients_are_refused(kind):
+    net = nn.Sequential(nn.Embedding(7, 2, sparse=True), nn.Flatten(1, -1)).double()
+    with pytest.raises(NetworkError, match="'0' has sparse gradients.*sparse=False"):
+        plan_of(net, torch.randint(0, 7, (3, 6)), "weights", kind=kind)
+
+
 def test_a_point_embedding_may_renormalise():
     assert dict(plan_of(Renormed().double(), torch.randint(0, 7, (3, 6)), random="head.*").example_axis) == {"head.weight": 0}
 

@@ -29,9 +29,9 @@ def test_large_scores_do_not_tie():
 @pytest.mark.parametrize("fpr", [0.0, 0.01, 0.05, 0.1, 0.5, 1.0])
 def test_tpr_is_the_best_over_all_thresholds(fpr):
     best = max(
-        (OUTSIDE >= t).double().mean().item()
+        (t <= OUTSIDE).double().mean().item()
         for t in [*SCORES.tolist(), float("inf")]
-        if (INSIDE >= t).double().mean().item() <= fpr + 1e-12
+        if (t <= INSIDE).double().mean().item() <= fpr + 1e-12
     )
     assert metrics.tpr_at_fpr(INSIDE, OUTSIDE, fpr).item() == pytest.approx(best)
 

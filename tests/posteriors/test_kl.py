@@ -80,7 +80,12 @@ def test_priors_without_a_closed_form_are_sampled_right(spec):
     mean, var = family.marginals()
     exact_density = move(spec, torch.float64, torch.device("cpu"))
     exact = sum(
-        quadrature(float(m), float(v) ** 0.5, lambda w: float(exact_density.log_prob(torch.tensor(w, dtype=torch.float64))), (0.0,) if abs(m) < 12 * v**0.5 else ())
+        quadrature(
+            float(m),
+            float(v) ** 0.5,
+            lambda w: float(exact_density.log_prob(torch.tensor(w, dtype=torch.float64))),
+            (0.0,) if abs(m) < 12 * v**0.5 else (),
+        )
         for name in SHAPES
         for m, v in zip(mean[name].flatten(), var[name].flatten(), strict=True)
     )
@@ -97,7 +102,12 @@ def test_the_sampled_kl_has_gradients():
 
 @torch.no_grad()
 def test_mixtures_and_low_rank_earlier_posteriors_are_sampled():
-    for name, earlier in (("mixture", "normal"), ("low_rank", "earlier low_rank"), ("kron", "earlier kron"), ("full", "earlier low_rank")):
+    for name, earlier in (
+        ("mixture", "normal"),
+        ("low_rank", "earlier low_rank"),
+        ("kron", "earlier kron"),
+        ("full", "earlier low_rank"),
+    ):
         family = MAKERS[name]()
         p = prior(earlier, family)
         assert closed_kl(family, p) is None

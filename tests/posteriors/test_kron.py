@@ -39,7 +39,10 @@ def test_no_rule_where_groups_or_transposition_split_the_columns():
     embedding = bind(nn.functional.embedding, (None, None), {})[0]
     for op in (grouped, transposed, embedding):
         assert family.input_map(op, x) is None
-        assert draw.local(op, x, "w", "b", Ambient()) is NotImplemented and draw.flipout(op, x, "w", "b", Ambient()) is NotImplemented
+        assert (
+            draw.local(op, x, "w", "b", Ambient()) is NotImplemented
+            and draw.flipout(op, x, "w", "b", Ambient()) is NotImplemented
+        )
 
 
 def test_no_rule_for_a_bias_that_is_not_its_own():

@@ -13,9 +13,15 @@ from credo.posteriors import Factorised, MeanField, closed_kl, fold
 PRIORS = {
     "scalar": {n: Normal(torch.zeros(()).double(), torch.tensor(1.3).double()) for n in SHAPES},
     "scalar with a mean": {n: Normal(torch.tensor(0.4).double(), torch.tensor(0.7).double()) for n in SHAPES},
-    "per layer": {"w": Normal(torch.tensor(0.0).double(), torch.tensor(0.5).double()), "b": Normal(torch.tensor(0.0).double(), torch.tensor(2.0).double())},
+    "per layer": {
+        "w": Normal(torch.tensor(0.0).double(), torch.tensor(0.5).double()),
+        "b": Normal(torch.tensor(0.0).double(), torch.tensor(2.0).double()),
+    },
     "per element": {n: Normal(torch.randn(s).double(), torch.rand(s).double() + 0.5) for n, s in SHAPES.items()},
-    "same mean, other spread": {"w": Normal(torch.tensor(0.3).double(), torch.tensor(0.5).double()), "b": Normal(torch.tensor(0.3).double(), torch.tensor(2.0).double())},
+    "same mean, other spread": {
+        "w": Normal(torch.tensor(0.3).double(), torch.tensor(0.5).double()),
+        "b": Normal(torch.tensor(0.3).double(), torch.tensor(2.0).double()),
+    },
 }
 
 

@@ -58,7 +58,14 @@ def test_what_is_no_prior():
 
 @pytest.mark.parametrize(
     "spec",
-    [Normal(0.5, 2.0), Laplace(0.0, 0.3), StudentT(4.0, 0.0, 1.0), Flat(), FanIn(0.7), {"0.*": Laplace(0.0, 1.0), "*": {"*.bias": Flat(), "*": FanIn()}}],
+    [
+        Normal(0.5, 2.0),
+        Laplace(0.0, 0.3),
+        StudentT(4.0, 0.0, 1.0),
+        Flat(),
+        FanIn(0.7),
+        {"0.*": Laplace(0.0, 1.0), "*": {"*.bias": Flat(), "*": FanIn()}},
+    ],
 )
 def test_configs_rebuild_the_prior(spec):
     prior = as_prior(spec)

@@ -22,7 +22,11 @@ from credo.priors import FanIn
 def test_scales_per_layer(layer, fan_in):
     sites = sites_of(layer.double())
     at = FanIn(1.5).at(sites["weight"])
-    assert torch.allclose(at.scale, torch.tensor(1.5 / math.sqrt(fan_in)).double()) and at.loc == 0 and at.scale.dtype == torch.float64
+    assert (
+        torch.allclose(at.scale, torch.tensor(1.5 / math.sqrt(fan_in)).double())
+        and at.loc == 0
+        and at.scale.dtype == torch.float64
+    )
     if "bias" in sites:
         assert FanIn(1.5).at(sites["bias"]).scale == 1.5
 

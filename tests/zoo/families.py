@@ -1,10 +1,10 @@
 """One small, asymmetric member of every posterior family, over a weight (3, 4) and its bias (3,) in double precision."""
 
 import torch
-from zoo.models import shaken
 
 from credo.core.seeds import generator
 from credo.posteriors import Delta, Full, Kron, LowRank, MeanField, Mixture, NormalInverseGamma, Posterior, Samples
+from zoo.models import shaken
 
 SHAPES = {"w": torch.Size((3, 4)), "b": torch.Size((3,))}
 
@@ -14,7 +14,9 @@ def values(seed=0):
 
 
 def _nig():
-    tril = torch.randn(15, 15, generator=generator("tril"), dtype=torch.float64).tril(-1) * 0.1 + 0.5 * torch.eye(15, dtype=torch.float64)
+    tril = torch.randn(15, 15, generator=generator("tril"), dtype=torch.float64).tril(-1) * 0.1 + 0.5 * torch.eye(
+        15, dtype=torch.float64
+    )
     return NormalInverseGamma(SHAPES).set(torch.cat([v.reshape(-1) for v in values().values()]), tril, 9.0, 4.0)
 
 

@@ -20,7 +20,9 @@ def make_model(net, random="all", likelihood="gaussian", prior=None, output=None
     chosen, point = select(net, random)
     dtype = next(net.parameters()).dtype
     own = likelihoods.get(likelihood) if isinstance(likelihood, str) else likelihood
-    return Model(net, own.to(dtype), default_prior() if prior is None else as_prior(prior), chosen, point, torch.device("cpu"), output)
+    return Model(
+        net, own.to(dtype), default_prior() if prior is None else as_prior(prior), chosen, point, torch.device("cpu"), output
+    )
 
 
 def shaken(module, seed=0, size=0.3):

@@ -160,6 +160,10 @@ def mlp(width=6):
     return nn.Sequential(nn.Linear(5, width), nn.Tanh(), nn.Linear(width, 2))
 
 
+def inplace():
+    return nn.Sequential(nn.Linear(5, 6), nn.ReLU(inplace=True), nn.Linear(6, 6), nn.Dropout(0.0, inplace=True), nn.Linear(6, 2))
+
+
 def conv(groups=1, pooled=True):
     body = [nn.Conv2d(2, 6, 3, padding=1, groups=groups), nn.Tanh(), nn.Conv2d(6, 6, 3, groups=groups), nn.Tanh()]
     tail = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 2)] if pooled else [nn.Flatten(), nn.Linear(6 * 16, 2)]
@@ -216,6 +220,7 @@ def _image():
 #: name -> (network factory, input factory)
 ZOO = {
     "mlp": (mlp, _flat),
+    "inplace": (inplace, _flat),
     "checkpointed": (Checkpointed, _flat),
     "tied": (Tied, _words),
     "shared_layer": (SharedLayer, _flat),

@@ -9,7 +9,6 @@ from typing import Any, final
 
 import torch
 from torch import Tensor
-from torch.distributions import Normal
 
 from credo.data import letters, load
 
@@ -124,7 +123,7 @@ def _fit(
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        bnn = credo.BNN(net(*shape), likelihood, prior=Normal(0.0, 1.0))
+        bnn = credo.BNN(net(*shape), likelihood)
     started = time.perf_counter()
     bnn.fit(pair, method=entry.method, epochs=epochs, batch_size=64, lr=lr, seed=0, progress=False, **entry.settings)
     return bnn, time.perf_counter() - started
@@ -235,9 +234,9 @@ _DIABETES_COLUMNS: list[dict[str, Any]] = [
 _DIGITS_ABOUT = (
     "The 8 x 8 digits of scikit-learn: 1,437 to learn from, 360 to test. Letters A to J and random pixels, which belong to no "
     "class, show whether the network notices that it is being asked something strange. One network, 64-100-10, "
-    "prior N(0, 1) on every weight, five ways to fit it."
+    "the default prior, five ways to fit it."
 )
 _DIABETES_ABOUT = (
     "Progression of diabetes after a year for 442 patients, from ten measurements: 354 to learn from, 88 to test. "
-    "One network, 10-50-1, prior N(0, 1) on every weight, five ways to fit it."
+    "One network, 10-50-1, the default prior, five ways to fit it."
 )

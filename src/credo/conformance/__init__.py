@@ -1,7 +1,7 @@
 """The checks every method must pass, shipped so that third parties can run them on their own.
 
-    python -m credo.conformance            # every registered method
-    credo.conformance.check("vi")          # one of them: a list of results
+python -m credo.conformance            # every registered method
+credo.conformance.check("vi")          # one of them: a list of results
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from credo.conformance.suite import Candidate, Failure, checks
 from credo.conformance.problems import Conjugate, conjugate, examples
+from credo.conformance.suite import Candidate, Failure, checks
 from credo.methods import Method, methods
 
 __all__ = ["Candidate", "Conjugate", "Failure", "Result", "check", "checks", "conjugate", "examples"]

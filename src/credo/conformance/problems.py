@@ -82,5 +82,7 @@ def examples() -> dict[str, Callable[[], Example]]:
         "mlp": make(lambda: mlp(5, (8,), 3), flat),
         "cnn": make(lambda: small_cnn(1, 3, channels=(4, 4), batch_norm=True), image),
         "lstm": make(lambda: lstm_classifier(vocab=11, hidden=6, num_classes=3, width=4), words),
-        "transformer": make(lambda: transformer_classifier(vocab=11, num_classes=3, width=8, heads=2, layers=1, feedforward=8), words),
+        "transformer": make(
+            lambda: transformer_classifier(vocab=11, num_classes=3, width=8, heads=2, layers=1, feedforward=8), words
+        ),
     }

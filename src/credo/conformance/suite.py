@@ -206,7 +206,10 @@ def conjugate_mean(candidate: Candidate) -> None:
     draws = _draws(candidate)
     sd = problem.covariance.diagonal().sqrt()
     if len(draws) == 1:
-        expect(((draws[0] - target).abs() / sd).max() < candidate.method.tolerance, f"the point is {draws[0].tolist()}, not {target.tolist()}")
+        expect(
+            ((draws[0] - target).abs() / sd).max() < candidate.method.tolerance,
+            f"the point is {draws[0].tolist()}, not {target.tolist()}",
+        )
         return
     slack = candidate.method.tolerance * sd  # what the method's own convergence leaves
     z = ((draws.mean(0) - target).abs() - slack).clamp_min(0) / (draws.std(0) / math.sqrt(len(draws)))

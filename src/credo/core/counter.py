@@ -49,6 +49,6 @@ def _kernel() -> Callable[[Tensor, Tensor, int], None] | None:
     def fill(out: Tensor, keys: Tensor, count: int) -> None:
         block = 256
         grid = (triton.cdiv(count, 4 * block), keys.numel())
-        normal_rows[grid](out, keys, count, BLOCK=block)
+        normal_rows[grid](out, keys, count, BLOCK=block)  # type: ignore[index]
 
     return fill

@@ -33,7 +33,12 @@ class LinearMap:
     """
 
     def __init__(
-        self, function: Callable[..., Tensor], bound: dict[str, Any], num_spatial: int, transposed: bool, example_axis: int | None = None
+        self,
+        function: Callable[..., Tensor],
+        bound: dict[str, Any],
+        num_spatial: int,
+        transposed: bool,
+        example_axis: int | None = None,
     ) -> None:
         self.function, self.bound = function, bound
         self.num_spatial, self.transposed, self.example_axis = num_spatial, transposed, example_axis

@@ -12,15 +12,15 @@ import hashlib
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 from credo.core.counter import counter_normal
 
-_LOCK = threading.RLock()
+LOCK = threading.RLock()  #: held by whoever borrows torch's global generators
 _CHUNK = 1 << 17  # numbers per CPU stream: long enough to hide the seeding, short enough to share between cores
 _POOL: list[ThreadPoolExecutor] = []
 
@@ -40,7 +40,7 @@ def generator(*parts: object, device: torch.device | str = "cpu") -> torch.Gener
 def isolated(seed: int, device: torch.device | str = "cpu") -> Iterator[None]:
     """Seed the global generators of the CPU and of ``device`` for the block, then put them back."""
     device = torch.device(device)
-    with _LOCK, torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    with LOCK, torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.default_generator.manual_seed(seed)
         if device.type == "cuda":
             with torch.cuda.device(device):
@@ -121,7 +121,7 @@ class Streams(Noise):
 
 
 def _pool() -> ThreadPoolExecutor:
-    with _LOCK:
+    with LOCK:
         if not _POOL:
             _POOL.append(ThreadPoolExecutor(torch.get_num_threads(), thread_name_prefix="credo-noise"))
     return _POOL[0]

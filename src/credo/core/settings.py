@@ -1,9 +1,9 @@
 """Settings are frozen dataclasses; the metadata of a field drives validation, CLI flags and docs.
 
-    @dataclass(frozen=True)
-    class Config:
-        lr: float = setting(1e-3, "Learning rate.", gt=0.0)
-        estimator: str = setting("local", "How noise enters.", choices=("local", "weights"))
+@dataclass(frozen=True)
+class Config:
+    lr: float = setting(1e-3, "Learning rate.", gt=0.0)
+    estimator: str = setting("local", "How noise enters.", choices=("local", "weights"))
 """
 
 from __future__ import annotations
@@ -36,7 +36,13 @@ def setting(
 def describe(config: type | Any) -> list[dict[str, Any]]:
     """One row per setting: name, default, help and the values it takes."""
     return [
-        {"name": f.name, "default": f.default, "help": f.metadata.get("help", ""), "range": _range(f), "kind": f.metadata.get("kind")}
+        {
+            "name": f.name,
+            "default": f.default,
+            "help": f.metadata.get("help", ""),
+            "range": _range(f),
+            "kind": f.metadata.get("kind"),
+        }
         for f in fields(config)
         if f.metadata
     ]

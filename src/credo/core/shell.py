@@ -31,10 +31,14 @@ def unwrap(net: nn.Module) -> nn.Module:
             break
     for path, module in net.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
-            raise NetworkError(f"{path or type(module).__name__!r} is a scripted module; pass the Python module it was made from.")
+            raise NetworkError(
+                f"{path or type(module).__name__!r} is a scripted module; pass the Python module it was made from."
+            )
     for name, tensor in [*net.named_parameters(), *net.named_buffers()]:
         if isinstance(tensor, (UninitializedParameter, UninitializedBuffer)):
-            raise NetworkError(f"{name!r} is not initialised (a lazy module); run the network once on an example before passing it.")
+            raise NetworkError(
+                f"{name!r} is not initialised (a lazy module); run the network once on an example before passing it."
+            )
     return net
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, final
 
@@ -10,10 +11,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from credo.core.errors import DataError
+from credo.core.seeds import LOCK
 from credo.data.checks import check_pair
 from credo.data.tree import Tree, take
 
 Batch = tuple[Tree, Tensor]
+STREAM_BATCH = 128  # examples at a time from an ``IterableDataset``, which cannot be asked for everything at once
 
 
 class Feed(Protocol):
@@ -78,7 +81,7 @@ class Stream:
         """One pass; ``batch_size`` only matters to an ``IterableDataset``, which gives single examples."""
         source = self.source
         if isinstance(source, IterableDataset):
-            source = DataLoader(source, batch_size=batch_size or 128)
+            source = DataLoader(source, batch_size=batch_size or STREAM_BATCH)
         return sealed(lambda: iter(source), generator)
 
 
@@ -111,16 +114,17 @@ def sealed(make: Callable[[], Iterator[Any]], generator: torch.Generator | None)
     state = torch.Generator().manual_seed(seed).get_state()
     iterator: Iterator[Any] | None = None
     while True:
-        outside = torch.get_rng_state()
-        torch.set_rng_state(state)
-        try:
-            iterator = make() if iterator is None else iterator
-            batch = next(iterator)
-        except StopIteration:
-            return
-        finally:
-            state = torch.get_rng_state()
-            torch.set_rng_state(outside)
+        with LOCK:
+            outside = torch.get_rng_state()
+            torch.set_rng_state(state)
+            try:
+                iterator = make() if iterator is None else iterator
+                batch = next(iterator)
+            except StopIteration:
+                return
+            finally:
+                state = torch.get_rng_state()
+                torch.set_rng_state(outside)
         yield batch
 
 
@@ -138,6 +142,7 @@ class Source:
         self.num_data = num_data
         self._feed, self._dtype = feed, dtype
         self._targets: Tensor | None = feed.y if isinstance(feed, Arrays) else None
+        self._own_batches = 1
 
     def __call__(self, epoch_generator: torch.Generator | None = None, batch_size: int | None = None) -> Iterator[Batch]:
         """One epoch of ``(x, y)``."""
@@ -160,8 +165,18 @@ class Source:
     def targets(self) -> Tensor:
         """All targets ``(N, ...)`` in the order of an unshuffled pass, which is made once where they are not in memory."""
         if self._targets is None:
-            self._targets = torch.cat([y for _, y in self(None, 1024)])
+            parts = [y for _, y in self(None, 1024)]
+            self._targets, self._own_batches = torch.cat(parts), len(parts)
         return self._targets
+
+    def num_batches(self, batch_size: int | None) -> int:
+        """Batches in one epoch; a loader keeps its own batching, whatever ``batch_size`` says."""
+        total = len(self.targets())
+        if isinstance(self._feed, Stream):
+            if not isinstance(self._feed.source, IterableDataset):
+                return self._own_batches
+            batch_size = batch_size or STREAM_BATCH
+        return 1 if batch_size is None else math.ceil(total / batch_size)
 
     def _checking(self, raw: Iterator[Any]) -> Iterator[Batch]:
         count = -1

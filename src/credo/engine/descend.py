@@ -40,7 +40,7 @@ def descend(
     model, num_data = elbo.model, job.source.num_data
     shell = model.shell()
     shell.place(model.frozen())
-    source = _on_device(job.source, elbo)
+    source, count = _on_device(job.source, elbo), job.source.num_batches(job.batch_size)
     parameters = [p for p in elbo.parameters() if p.requires_grad]
     cuda = model.device.type == "cuda"
     lr = torch.tensor(job.lr, device=model.device) if cuda else job.lr  # a tensor, so that a captured graph sees it change
@@ -55,7 +55,7 @@ def descend(
             _set_lr(optimizer, job.lr * decay(epoch / job.epochs))
             started = time.perf_counter()
             order = generator(job.seed, "order", epoch)
-            batches, count = 0, _num_batches(source, job.batch_size)
+            batches = 0
             nll = torch.zeros((), dtype=torch.float64, device=model.device)
             kl, seen = nll, 0
             with isolated(mix(job.seed, "noise", epoch), model.device):
@@ -70,7 +70,8 @@ def descend(
                 shell.train(False)
                 row["validation_nll"] = job.validate(elbo.posterior, elbo.buffers_.tensors())
             job.history.append(row)
-            stop = any([callback(row) for callback in job.callbacks])
+            answers = [callback(row) for callback in job.callbacks]  # all of them, even after one says stop
+            stop = any(answers)
             if job.run is not None:
                 job.run.record(row)
                 if time.monotonic() - last_saved >= job.checkpoint_seconds or stop:
@@ -111,14 +112,12 @@ def _set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
             group["lr"] = lr
 
 
-def _num_batches(source: Source, batch_size: int | None) -> int:
-    return 1 if batch_size is None else math.ceil(source.num_data / batch_size)
-
-
 def _row(epoch: int, nll: float, kl: float, seconds: float) -> dict[str, Any]:
     """One row of history, in nats per data set; the ELBO counts the KL fully whatever weight training gave it."""
     if not math.isfinite(nll + kl):
-        raise CredoError(f"The objective is no longer finite in epoch {epoch + 1} (nll {nll:.4g}, KL {kl:.4g}); use a smaller lr.")
+        raise CredoError(
+            f"The objective is no longer finite in epoch {epoch + 1} (nll {nll:.4g}, KL {kl:.4g}); use a smaller lr."
+        )
     return {"epoch": epoch, "nll": nll, "kl": kl, "elbo": -nll - kl, "seconds": seconds}
 
 

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from credo.core.seeds import Ambient
 from credo.core.shell import Shell
+from credo.engine.model import Model
 from credo.estimators import Estimator, Plan, make_plan, place, structure
 from credo.estimators.slot import Replan
 from credo.posteriors import Delta, Family, Posterior, fold, kl, prior_of
 from credo.posteriors.kl import FamilyPrior
-from credo.engine.model import Model
 
 
 class Buffers(nn.Module):
@@ -41,6 +41,14 @@ class Buffers(nn.Module):
         for name, buffer in self.tensors().items():
             values = [version[name] for version in versions]
             buffer.copy_(torch.stack(values).mean(0) if buffer.is_floating_point() else values[-1])
+
+    @torch.no_grad()
+    def keep(self, shell: Shell) -> None:
+        """Copy back what the network replaced by assignment instead of changing it in place."""
+        for name, buffer in self.tensors().items():
+            now = shell.placed(name)
+            if now is not buffer:
+                buffer.copy_(now)
 
 
 class Elbo(nn.Module):
@@ -93,13 +101,15 @@ class Elbo(nn.Module):
         plan = self.plan(shell, x)
         if self.train_samples == 1:
             shell.place(self.buffers_.tensors())
-            return self._pass(shell, plan, x, y, self.folds)
+            result = self._pass(shell, plan, x, y, self.folds)
+            self.buffers_.keep(shell)
+            return result
         passes, versions = [], []
         for _ in range(self.train_samples):
             version = {name: buffer.clone() for name, buffer in self.buffers_.tensors().items()}
             shell.place(version)
             passes.append(self._pass(shell, plan, x, y, self.folds))
-            versions.append(version)
+            versions.append({name: shell.placed(name) for name in version})
         if self.buffers_.names and shell.module.training:
             self.buffers_.average(versions)
         nll, kls = (torch.stack(part).mean(0) for part in zip(*passes, strict=True))

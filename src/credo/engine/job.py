@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor
 
 from credo.data.source import Source
-from credo.posteriors import Posterior
 from credo.engine.run import Run
+from credo.posteriors import Posterior
 
 CHECKPOINT_SECONDS = 5.0  # how much work a killed run may lose
 

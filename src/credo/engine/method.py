@@ -44,7 +44,10 @@ class Method(ABC):
 
     def settings(self) -> dict[str, Any]:
         """The settings as JSON-able values."""
-        return {k: v if isinstance(v, (str, int, float, bool, type(None))) else f"<{type(v).__name__}>" for k, v in asdict(self).items()}
+        return {
+            k: v if isinstance(v, (str, int, float, bool, type(None))) else f"<{type(v).__name__}>"
+            for k, v in asdict(self).items()
+        }
 
 
 def make_method(spec: str | Method, settings: dict[str, Any]) -> Method:
@@ -55,4 +58,3 @@ def make_method(spec: str | Method, settings: dict[str, Any]) -> Method:
     kind = methods[spec]
     check_names(settings, kind, f"method {spec!r}")
     return kind(**settings)
-

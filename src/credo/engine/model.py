@@ -32,6 +32,14 @@ class Model:
     output: str | int | None = None
     _local: threading.local = field(default_factory=threading.local, repr=False)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but the threads' shells, which a copy makes anew."""
+        return {key: value for key, value in self.__dict__.items() if key != "_local"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._local = threading.local()
+
     def shell(self) -> Shell:
         """This thread's shell."""
         if not hasattr(self._local, "shell"):
@@ -46,7 +54,9 @@ class Model:
     def values(self, state: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
         """Copies of the network's parameters on the model's device, from ``state`` where given."""
         own = dict(self.net.named_parameters())
-        known = {n for n, _ in [*self.net.named_parameters(remove_duplicate=False), *self.net.named_buffers(remove_duplicate=False)]}
+        known = {
+            n for n, _ in [*self.net.named_parameters(remove_duplicate=False), *self.net.named_buffers(remove_duplicate=False)]
+        }
         for name in state or {}:
             if name not in known:
                 raise NetworkError(f"init holds {name!r}, which the network does not have.")
@@ -54,7 +64,9 @@ class Model:
         for name in self.sites:
             value = own[name] if state is None else state.get(name, own[name])
             if value.shape != own[name].shape:
-                raise NetworkError(f"init gives {name!r} the shape {tuple(value.shape)}; the network has {tuple(own[name].shape)}.")
+                raise NetworkError(
+                    f"init gives {name!r} the shape {tuple(value.shape)}; the network has {tuple(own[name].shape)}."
+                )
             out[name] = value.detach().to(self.device, own[name].dtype, copy=True)
         return out
 
@@ -77,7 +89,9 @@ class Model:
 
     def frozen(self) -> dict[str, Tensor]:
         """Parameters that do not train, on the model's device."""
-        return {n: p.detach().to(self.device) for n, p in self.net.named_parameters() if n not in self.random and n not in self.point}
+        return {
+            n: p.detach().to(self.device) for n, p in self.net.named_parameters() if n not in self.random and n not in self.point
+        }
 
     def prior_for_point(self, name: str) -> bool:
         """Whether the user named a prior for this point parameter, which makes it MAP instead of maximum likelihood."""

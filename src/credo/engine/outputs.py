@@ -39,7 +39,7 @@ def sampled_outputs(
     shell = model.shell()
     shell.train(False)
     shell.place(model.frozen())
-    shell.place({name: buffer for name, buffer in buffers.items()})
+    shell.place(buffers)
     x = model.move(x)
     batches = list(_batches(x, batch_size))
     runner = _Runner(model, shell, realise, seed)
@@ -50,7 +50,9 @@ def sampled_outputs(
             try:
                 return runner.vectorised(numbers, batches)
             except (RuntimeError, NotImplementedError, ValueError) as error:
-                warnings.warn(f"Predicting draw by draw: vmap cannot run this network ({str(error).splitlines()[0]}).", stacklevel=3)
+                warnings.warn(
+                    f"Predicting draw by draw: vmap cannot run this network ({str(error).splitlines()[0]}).", stacklevel=3
+                )
         return runner.looped(numbers, batches)
 
 

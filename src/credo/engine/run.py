@@ -64,7 +64,9 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     except FileNotFoundError as error:
         raise RunError(f"{path} does not exist.") from error
     except (SafetensorError, OSError, ValueError) as error:
-        raise RunError(f"{path} is truncated or damaged ({error}); delete it to start over, or restore it from a copy.") from error
+        raise RunError(
+            f"{path} is truncated or damaged ({error}); delete it to start over, or restore it from a copy."
+        ) from error
 
 
 def read_json(path: Path) -> Any:
@@ -95,7 +97,9 @@ class Run:
         if not isinstance(config, dict) or not isinstance(config.get("format"), int):
             raise RunError(f"{self.path / CONFIG} is not a run's config.")
         if config["format"] > FORMAT:
-            raise RunError(f"{self.path} was written by a newer credo (format {config['format']}, this one reads {FORMAT}); upgrade credo.")
+            raise RunError(
+                f"{self.path} was written by a newer credo (format {config['format']}, this one reads {FORMAT}); upgrade credo."
+            )
         return config
 
     def begin(self, config: dict[str, Any]) -> None:
@@ -105,7 +109,9 @@ class Run:
             differing = [k for k, v in config.items() if k != "posterior" and old.get(k) != _plain(v)]
             if differing:
                 detail = "; ".join(f"{k}: there {old.get(k)!r}, now {config[k]!r}" for k in differing)
-                raise RunError(f"{self.path} holds another run ({detail}). Choose another directory, or the same settings to resume.")
+                raise RunError(
+                    f"{self.path} holds another run ({detail}). Choose another directory, or the same settings to resume."
+                )
             return
         try:
             self.path.mkdir(parents=True, exist_ok=True)

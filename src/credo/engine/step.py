@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -9,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from credo.engine.elbo import Elbo
 from credo.estimators.plan import batch_of
 from credo.estimators.slot import Replan
-from credo.engine.elbo import Elbo
 
 
 class Step(ABC):
@@ -28,7 +29,7 @@ class EagerStep(Step):
     def __init__(self, elbo: Elbo, optimizer: torch.optim.Optimizer, num_data: int, compile: bool = False) -> None:
         self.elbo, self.optimizer, self.num_data = elbo, optimizer, num_data
         self.compiled = compile
-        self.forward = torch.compile(elbo.forward, fullgraph=True, dynamic=False) if compile else elbo
+        self.forward = torch.compile(_own_code(elbo), fullgraph=True, dynamic=False) if compile else elbo
 
     def __call__(self, x: Any, y: Tensor, weight: float) -> tuple[Tensor, Tensor]:
         """Forward, backward, optimizer; a site that meets an unknown operation is planned anew and the step repeated."""
@@ -55,6 +56,16 @@ class EagerStep(Step):
         return nll.detach(), kl.detach()
 
 
+def _own_code(elbo: Elbo) -> types.MethodType:
+    """``elbo.forward`` with a code object of its own.
+
+    The compiler counts recompilations per code object; with a shared one, the ninth model of a process would hit its limit.
+    """
+    source = Elbo.forward
+    function = types.FunctionType(source.__code__.replace(), source.__globals__, source.__name__, source.__defaults__, source.__closure__)
+    return types.MethodType(function, elbo)
+
+
 class GraphStep(Step):
     """The whole step (forward, backward, Adam) captured once per batch shape and replayed: no launch overhead is left.
 
@@ -76,7 +87,8 @@ class GraphStep(Step):
                 return self.eager(x, y, weight)
             self.graphs[key] = self._capture(x, y)
         graph, inputs, scale, result = self.graphs[key]
-        torch._foreach_copy_(inputs, leaves)
+        for held, leaf in zip(inputs, leaves, strict=True):
+            held.copy_(leaf)
         scale.fill_(weight / self.num_data)
         graph.replay()
         return result[0].clone(), result[1].clone()

@@ -68,7 +68,9 @@ def place(
     return draws
 
 
-def _meeting(draw: Draw, estimator: Estimator, plan: Plan, watch: Watch | None) -> Callable[[LinearMap, Tensor, str, Any], Tensor]:
+def _meeting(
+    draw: Draw, estimator: Estimator, plan: Plan, watch: Watch | None
+) -> Callable[[LinearMap, Tensor, str, Any], Tensor]:
     ambient = Ambient()
 
     def meet(op: LinearMap, x: Tensor, w: str, b: Any) -> Tensor:

@@ -119,12 +119,14 @@ class _Probe:
             if not _has_nan(self.run(plan, x)):
                 return set()
             if _has_nan(self.run(Plan(), x)):
-                raise NetworkError("The network's output is NaN on these inputs even with ordinary weights; check the network and the data.")
+                raise NetworkError(
+                    "The network's output is NaN on these inputs even with ordinary weights; check the network and the data."
+                )
             return {n for n in plan.example_axis if _has_nan(self.run(_only(plan, n), x))} or set(plan.example_axis)
 
     def check(self, random: Mapping[str, Site], x: Any) -> None:
         """Every random parameter reaches the output's gradient, and no reentrant checkpoint is in the way."""
-        _refuse_renorm(self.shell.module, {n for family in self.posterior.members if family.atoms is None for n in family.names})
+        _refuse_embeddings(self.shell.module, {n for family in self.posterior.members if family.atoms is None for n in family.names})
         with torch.enable_grad():
             output = self.run(Plan(), x)
             roots = [t for t in pytree.tree_leaves(_tensors(output)) if isinstance(t, Tensor) and t.requires_grad]
@@ -148,16 +150,25 @@ def _only(plan: Plan, name: str) -> Plan:
 def _tensors(output: Any) -> Any:
     if isinstance(output, Mapping):
         return dict(output)
-    return list(vars(output).values()) if hasattr(output, "__dict__") and not isinstance(output, (Tensor, tuple, list)) else output
+    return (
+        list(vars(output).values()) if hasattr(output, "__dict__") and not isinstance(output, (Tensor, tuple, list)) else output
+    )
 
 
 def _has_nan(output: Any) -> bool:
-    return any(bool(t.isnan().any()) for t in pytree.tree_leaves(_tensors(output)) if isinstance(t, Tensor) and t.is_floating_point())
+    return any(
+        bool(t.isnan().any()) for t in pytree.tree_leaves(_tensors(output)) if isinstance(t, Tensor) and t.is_floating_point()
+    )
 
 
-def _refuse_renorm(net: nn.Module, spread: set[str]) -> None:
+def _refuse_embeddings(net: nn.Module, spread: set[str]) -> None:
+    """Embeddings whose options do not go with a posterior's flat vectors, named before torch fails somewhere inside."""
     for path, module in net.named_modules():
-        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.max_norm is not None and f"{path}.weight".lstrip(".") in spread:
+        if not isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
+            continue
+        if module.sparse and module.weight.requires_grad:
+            raise NetworkError(f"The embedding {path!r} has sparse gradients, which credo's optimizer cannot use; make it with sparse=False.")
+        if module.max_norm is not None and f"{path}.weight".lstrip(".") in spread:
             raise NetworkError(
                 f"The embedding {path!r} has max_norm={module.max_norm:g}, which rewrites its weights in place; "
                 "drop max_norm, or leave the embedding out with random=."
@@ -172,5 +183,7 @@ def _refuse_reentrant(roots: list[Tensor]) -> None:
             continue
         seen.add(node)
         if node.name() == "CheckpointFunctionBackward":
-            raise NetworkError("The network uses reentrant gradient checkpointing, which loses the noise; pass use_reentrant=False to checkpoint().")
+            raise NetworkError(
+                "The network uses reentrant gradient checkpointing, which loses the noise; pass use_reentrant=False to checkpoint()."
+            )
         stack.extend(parent for parent, _ in node.next_functions)

@@ -60,7 +60,7 @@ class ContinuousBernoulliLogits(Distribution):
     singularity of log(sinh(u)/u) at 0, which is summed as a series; forms in l lose all digits of the variance there in float32.
     """
 
-    arg_constraints = {"logits": constraints.real}  # pyright: ignore  # noqa: RUF012  torch declares a property here
+    arg_constraints = {"logits": constraints.real}  # pyright: ignore
     support = constraints.unit_interval  # pyright: ignore  torch declares a property here
 
     def __init__(self, logits: Tensor, validate_args: bool | None = None) -> None:

@@ -63,7 +63,11 @@ class Exact(Method):
         "resume": "one pass over the data leaves nothing to resume",
     }
 
-    noise: str = setting("auto", "Observation noise: 'known' (the likelihood's std), 'unknown', or 'auto': unknown where the likelihood learns it.", choices=("auto", "known", "unknown"))
+    noise: str = setting(
+        "auto",
+        "Observation noise: 'known' (the likelihood's std), 'unknown', or 'auto': unknown where the likelihood learns it.",
+        choices=("auto", "known", "unknown"),
+    )
     prior_shape: float = setting(0.01, "Shape a of the inverse-gamma prior of an unknown noise variance.", gt=0.0)
     prior_rate: float = setting(0.01, "Rate b of that prior.", gt=0.0)
 
@@ -88,7 +92,13 @@ class Exact(Method):
         if unknown:
             shape, rate = prior.shape + 0.5 * sums.count, prior.rate + 0.5 * misfit
             family = NormalInverseGamma(shapes).set(mean, tril, shape, rate)
-            evidence = log_ratio + prior.shape * math.log(prior.rate) - shape * math.log(rate) + math.lgamma(shape) - math.lgamma(prior.shape)
+            evidence = (
+                log_ratio
+                + prior.shape * math.log(prior.rate)
+                - shape * math.log(rate)
+                + math.lgamma(shape)
+                - math.lgamma(prior.shape)
+            )
             evidence -= 0.5 * sums.count * math.log(2 * math.pi)
         else:
             family = Full({n: tuple(s) for n, s in shapes.items()}, "float64").set(mean, tril)
@@ -106,8 +116,15 @@ class Exact(Method):
                     shape, rate = family.shape_rate.tolist()
                     return Prior(family.flat_mean.cpu(), torch.cholesky_inverse(family.scale_tril.cpu()), shape, rate)
                 if not unknown and isinstance(family, Full) and set(family.names) == set(layout.shapes):
-                    return Prior(family.flat_mean.detach().double().cpu(), torch.cholesky_inverse(family.scale_tril().detach().double().cpu()), 0.0, 0.0)
-        factorised = Factorised({n: model.prior.at(replace(s, device=torch.device("cpu"))) for n, s in model.random.items()}, layout.shapes)
+                    return Prior(
+                        family.flat_mean.detach().double().cpu(),
+                        torch.cholesky_inverse(family.scale_tril().detach().double().cpu()),
+                        0.0,
+                        0.0,
+                    )
+        factorised = Factorised(
+            {n: model.prior.at(replace(s, device=torch.device("cpu"))) for n, s in model.random.items()}, layout.shapes
+        )
         means, variances = [], []
         for name, shape in layout.shapes.items():
             distribution = factorised.distributions[name]
@@ -148,7 +165,9 @@ def _design(model: Model, layout: Layout) -> Callable[[Any], tuple[Tensor, Tenso
     """x -> (f0 (N, D), J (P, N, D)), by running the network at zero and at each unit vector."""
     values, buffers = model.values(), model.buffers()
     probe = torch.randn(layout.numel, generator=generator("linearity"), dtype=torch.float64)
-    points = torch.cat([torch.zeros(1, layout.numel, dtype=torch.float64), torch.eye(layout.numel, dtype=torch.float64), probe.unsqueeze(0)])
+    points = torch.cat(
+        [torch.zeros(1, layout.numel, dtype=torch.float64), torch.eye(layout.numel, dtype=torch.float64), probe.unsqueeze(0)]
+    )
 
     def realise(numbers: Any) -> Params:
         rows = layout.split(points[list(numbers)].to(model.device))
@@ -161,7 +180,9 @@ def _design(model: Model, layout: Layout) -> Callable[[Any], tuple[Tensor, Tenso
         expected = base + torch.tensordot(probe, jacobian, dims=1)
         tolerance = 1e-3 if next(iter(model.random.values())).dtype != torch.float64 else 1e-8
         if not torch.allclose(check, expected, rtol=tolerance, atol=tolerance * float(expected.abs().max() + 1)):
-            raise NetworkError("The network is not linear in its random parameters, so its posterior is not Gaussian; make only the last layer random (random='last') or use method='vi'.")
+            raise NetworkError(
+                "The network is not linear in its random parameters, so its posterior is not Gaussian; make only the last layer random (random='last') or use method='vi'."
+            )
         return base, jacobian
 
     return design

@@ -35,7 +35,12 @@ class MLE(Method):
     small: ClassVar[dict[str, Any]] = {"epochs": 500, "batch_size": None, "lr": 0.1}
     exceptions: ClassVar[dict[str, str]] = {"conjugate_covariance": "a point estimate has no spread"}
 
-    init: Any = setting("pretrained", "Start: 'pretrained' (the network's values), 'random', or a state dict.", kind=(str, Mapping), choices=("pretrained", "random"))
+    init: Any = setting(
+        "pretrained",
+        "Start: 'pretrained' (the network's values), 'random', or a state dict.",
+        kind=(str, Mapping),
+        choices=("pretrained", "random"),
+    )
     lr_schedule: str = setting("cosine", "Course of the learning rate.", choices=("constant", "cosine"))
     compile: bool = setting(False, "Compile the step (one CUDA graph on a GPU).")
 

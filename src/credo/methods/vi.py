@@ -40,7 +40,12 @@ class VI(Method):
     estimator: str = setting("local", "How noise enters training.", choices=("local", "weights", "flipout"))
     train_samples: int = setting(1, "Draws per step, averaged.", ge=1)
     init_std: float = setting(0.01, "Initial standard deviation of every weight.", gt=0.0)
-    init: Any = setting("pretrained", "Start of the means: 'pretrained' (the network's values), 'random', or a state dict.", kind=(str, Mapping), choices=("pretrained", "random"))
+    init: Any = setting(
+        "pretrained",
+        "Start of the means: 'pretrained' (the network's values), 'random', or a state dict.",
+        kind=(str, Mapping),
+        choices=("pretrained", "random"),
+    )
     scale: str = setting("log", "Parameterisation of the standard deviation.", choices=("log", "softplus"))
     rank: int = setting(4, "Factors of the low-rank family.", ge=1)
     beta: float = setting(1.0, "Weight of the KL; other than 1 tempers the posterior.", gt=0.0)

@@ -23,7 +23,9 @@ class Delta(Family):
     def __init__(self, shapes: Mapping[str, Sequence[int]], dtype: str | Mapping[str, str] = "float32") -> None:
         super().__init__(shapes)
         self.dtypes = dict.fromkeys(self.names, dtype) if isinstance(dtype, str) else dict(dtype)
-        self.values = nn.ParameterList([nn.Parameter(torch.zeros(s, dtype=getattr(torch, self.dtypes[n]))) for n, s in self.shapes.items()])
+        self.values = nn.ParameterList(
+            [nn.Parameter(torch.zeros(s, dtype=getattr(torch, self.dtypes[n]))) for n, s in self.shapes.items()]
+        )
 
     @classmethod
     def start(cls, values: Mapping[str, Tensor]) -> Delta:

@@ -133,5 +133,10 @@ class Layout:
 
     def join(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """The flat vector of tensors that may have leading axes."""
-        return torch.cat([tensors[n].flatten(tensors[n].dim() - len(shape)) if len(shape) else tensors[n].unsqueeze(-1)
-                          for n, shape in self.shapes.items()], -1)
+        return torch.cat(
+            [
+                tensors[n].flatten(tensors[n].dim() - len(shape)) if len(shape) else tensors[n].unsqueeze(-1)
+                for n, shape in self.shapes.items()
+            ],
+            -1,
+        )

@@ -92,7 +92,9 @@ class Full(Gaussian):
         inputs = mean if b is None else torch.cat([mean, torch.ones_like(mean[..., :1])], -1)
         width = mean.shape[-1]
         spread = cov.diagonal(dim1=-2, dim2=-1)[:, :width] + means[w] ** 2
-        return op(mean, means[w], means[b] if b else None), torch.einsum("...i,oij,...j->...o", inputs, cov, inputs) + var @ spread.mT
+        return op(mean, means[w], means[b] if b else None), torch.einsum(
+            "...i,oij,...j->...o", inputs, cov, inputs
+        ) + var @ spread.mT
 
     def _rows(self, w: str, b: str | None) -> Tensor:
         index = self.layout.split(torch.arange(self.layout.numel, device=self.flat_mean.device))

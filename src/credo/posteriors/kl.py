@@ -70,8 +70,12 @@ class PosteriorPrior(Prior):
             if site.name in family.names:
                 if isinstance(family, MeanField):
                     return Normal(family.mean()[site.name].detach(), family.std()[site.name].detach(), validate_args=False)
-                raise CredoError(f"{site.name!r} has no elementwise prior: the earlier posterior is {family.name!r} over {family.names}.")
-        raise CredoError(f"The posterior given as prior does not cover {site.name!r}; it covers {', '.join(self.posterior.names)}.")
+                raise CredoError(
+                    f"{site.name!r} has no elementwise prior: the earlier posterior is {family.name!r} over {family.names}."
+                )
+        raise CredoError(
+            f"The posterior given as prior does not cover {site.name!r}; it covers {', '.join(self.posterior.names)}."
+        )
 
     def describe(self) -> str:
         """Which families."""
@@ -118,7 +122,9 @@ def closed_kl(family: Family, prior: FamilyPrior) -> Tensor | None:
     if isinstance(family, Delta):
         return -prior.log_prob(family.mean())
     if isinstance(family, Full) and isinstance(prior, Full) and family.names == prior.names:
-        return kl_divergence(*(MultivariateNormal(f.flat_mean, scale_tril=f.scale_tril(), validate_args=False) for f in (family, prior)))
+        return kl_divergence(
+            *(MultivariateNormal(f.flat_mean, scale_tril=f.scale_tril(), validate_args=False) for f in (family, prior))
+        )
     if isinstance(family, Gaussian) and isinstance(prior, Factorised):
         return _marginal_kl(family, prior)
     return None

@@ -32,7 +32,9 @@ class LowRank(Gaussian):
         self.factor = nn.Parameter(torch.zeros(rank, self.layout.numel, dtype=getattr(torch, dtype)))
 
     @classmethod
-    def start(cls, values: Mapping[str, Tensor], generator: torch.Generator, init_std: float = 1e-2, rank: int = 4, scale: str = "log") -> LowRank:
+    def start(
+        cls, values: Mapping[str, Tensor], generator: torch.Generator, init_std: float = 1e-2, rank: int = 4, scale: str = "log"
+    ) -> LowRank:
         """Means at ``values``; diagonal and factors share the initial variance, the factors in random directions."""
         diagonal = MeanField.start(values, init_std / math.sqrt(2.0), scale)
         config = diagonal.config()

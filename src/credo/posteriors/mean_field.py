@@ -42,7 +42,9 @@ class _Weights(torch.autograd.Function):
     """(w, KL) in one node: the KL's gradient rides along with the weights', which saves two passes over all of them."""
 
     @staticmethod
-    def forward(ctx: Any, mean: Tensor, raw: Tensor, eps: Tensor, prior_mean: Tensor | None, prior_var: Tensor, scale: Scale) -> Any:
+    def forward(
+        ctx: Any, mean: Tensor, raw: Tensor, eps: Tensor, prior_mean: Tensor | None, prior_var: Tensor, scale: Scale
+    ) -> Any:
         std = scale.std(raw)
         ctx.scale = scale
         ctx.save_for_backward(mean, std, eps, prior_mean, prior_var)

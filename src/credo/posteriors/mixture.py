@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -21,12 +22,15 @@ class Mixture(Family):
     name: ClassVar[str] = "mixture"
     log_weights: Tensor
 
-    def __init__(self, shapes: Mapping[str, Sequence[int]], components: Sequence[dict[str, Any]] | Sequence[Posterior] = ()) -> None:
+    def __init__(
+        self, shapes: Mapping[str, Sequence[int]], components: Sequence[dict[str, Any]] | Sequence[Posterior] = ()
+    ) -> None:
         super().__init__(shapes)
         if not components:
             raise CredoError("A mixture needs at least one component.")
         self.components = nn.ModuleList(c if isinstance(c, Posterior) else Posterior.from_config(c) for c in components)
-        self.register_buffer("log_weights", torch.full((len(self.components),), -torch.log(torch.tensor(float(len(self.components))))))
+        count = len(self.components)
+        self.register_buffer("log_weights", torch.full((count,), -math.log(count)))
 
     @classmethod
     def of(cls, components: Sequence[Posterior], weights: Sequence[float] | None = None) -> Mixture:

@@ -47,7 +47,9 @@ class NormalInverseGamma(Family):
         """E[w], and the log of the root of E[s^2] = b / (a - 1)."""
         shape, rate = self.shape_rate
         if shape <= 1:
-            raise CredoError(f"The noise variance has no mean: its inverse-gamma shape is {float(shape):.3g}, at most 1; use more data.")
+            raise CredoError(
+                f"The noise variance has no mean: its inverse-gamma shape is {float(shape):.3g}, at most 1; use more data."
+            )
         return self.layout.split(self.flat_mean) | {NOISE: 0.5 * torch.log(rate / (shape - 1))}
 
     def log_prob(self, latents: Params) -> Tensor:

@@ -59,7 +59,9 @@ class Posterior(nn.Module):
         """Log density of the parameters that have one; leading axes are kept. Point estimates do not count."""
         spread = [family for family in self.members if family.atoms != 1]
         if not spread:
-            raise CredoError("This posterior is a point estimate and has no density; fit with a method that has spread, e.g. 'vi'.")
+            raise CredoError(
+                "This posterior is a point estimate and has no density; fit with a method that has spread, e.g. 'vi'."
+            )
         return torch.stack([family.log_prob({n: params[n] for n in family.names}) for family in spread]).sum(0)
 
     def numbers(self, samples: int) -> list[int]:

@@ -32,7 +32,9 @@ class Samples(Family):
         if len(counts) != 1 or 0 in counts:
             raise CredoError(f"Samples need the same positive number of draws of every parameter, got {sorted(counts)}.")
         first = next(iter(draws.values()))
-        family = cls({n: v.shape[1:] for n, v in draws.items()}, counts.pop(), str(first.dtype).removeprefix("torch.")).to(first.device)
+        family = cls({n: v.shape[1:] for n, v in draws.items()}, counts.pop(), str(first.dtype).removeprefix("torch.")).to(
+            first.device
+        )
         family.flat.copy_(family.layout.join({n: v.detach() for n, v in draws.items()}))
         return family
 

@@ -52,7 +52,7 @@ class Fixed(Prior):
         kind = type(self.distribution)
         if kind is not Flat and kind is not getattr(torch.distributions, kind.__name__, None):
             return None
-        values = {name: getattr(self.distribution, name) for name in kind.arg_constraints}
+        values = {name: getattr(self.distribution, name) for name in self.distribution.arg_constraints}
         if any(not isinstance(v, Tensor) or v.dim() for v in values.values()) or not (values or kind is Flat):
             return None
         return {"name": "fixed", "distribution": kind.__name__, "arguments": {n: float(v) for n, v in values.items()}}
@@ -66,7 +66,9 @@ class Unstored(Prior):
 
     def at(self, site: Site) -> Distribution:
         """Always an error."""
-        raise CredoError(f"The prior of this run ({self.text}) could not be stored with it; give it again: credo.load(path, net, prior=...).")
+        raise CredoError(
+            f"The prior of this run ({self.text}) could not be stored with it; give it again: credo.load(path, net, prior=...)."
+        )
 
     def describe(self) -> str:
         """As it was described when it was saved."""

@@ -24,4 +24,6 @@ class Flat(Distribution):
 
     def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:  # noqa: B008
         """An improper prior has no draws: always an error."""
-        raise CredoError("A flat prior is improper and cannot be sampled; give the parameter a proper prior, e.g. Normal(0.0, 1.0).")
+        raise CredoError(
+            "A flat prior is improper and cannot be sampled; give the parameter a proper prior, e.g. Normal(0.0, 1.0)."
+        )

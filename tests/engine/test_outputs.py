@@ -1,0 +1,118 @@
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from zoo.models import make_model, make_posterior
+from zoo.networks import ZOO, make
+
+from credo.engine import outputs as module
+from credo.engine.outputs import sampled_outputs
+
+OUTPUT = {"dicts": "logits"}
+
+
+def predict(model, posterior, x, numbers=range(7), **how):
+    return sampled_outputs(model, lambda n: posterior.realise(n, 3), numbers, x, model.buffers(), 3, **how)[0]
+
+
+@pytest.mark.parametrize("name", sorted(ZOO))
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_loop_batches_and_vmap_give_the_same_outputs(name):
+    """Exactly for batches of a loop over rows; to rounding for vmap, which multiplies in another order."""
+    net, x = make(name)
+    model = make_model(net, output=OUTPUT.get(name))
+    posterior = make_posterior("mean_field", model)
+    looped = predict(model, posterior, x, vectorise=False)
+    assert looped.shape == (7, 3, 2)
+    assert torch.allclose(predict(model, posterior, x, vectorise=False, batch_size=2), looped, rtol=1e-12, atol=1e-12)
+    assert torch.allclose(predict(model, posterior, x, vectorise=True), looped, rtol=1e-12, atol=1e-12)
+    assert torch.allclose(predict(model, posterior, x, vectorise=True, batch_size=2), looped, rtol=1e-12, atol=1e-12)
+    assert torch.equal(predict(model, posterior, x, [4], vectorise=False)[0], looped[4])
+
+
+def test_single_precision_agrees_to_its_rounding(monkeypatch):
+    net, x = make("mlp", dtype=torch.float32)
+    model = make_model(net)
+    posterior = make_posterior("mean_field", model)
+    looped = predict(model, posterior, x, vectorise=False)
+    assert torch.allclose(predict(model, posterior, x, vectorise=True), looped, rtol=1e-6, atol=1e-6)
+    numel = sum(site.numel for site in model.random.values())
+    monkeypatch.setitem(module._BUDGET, "cpu", 3 * numel)  # chunks of three draws
+    assert torch.allclose(predict(model, posterior, x, vectorise=True), looped, rtol=1e-6, atol=1e-6)
+
+
+class Branching(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(5, 2)
+
+    def forward(self, x):
+        out = self.layer(x)
+        return out if out.sum() > 0 else -out
+
+
+def test_a_network_vmap_cannot_run_is_looped_over_and_said_once():
+    model = make_model(Branching().double())
+    posterior = make_posterior("mean_field", model)
+    x = torch.randn(3, 5).double()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        out = predict(model, posterior, x, vectorise=True)
+    assert torch.equal(out, predict(model, posterior, x, vectorise=False))
+    assert [str(w.message).startswith("Predicting draw by draw: vmap cannot run this network") for w in caught] == [True]
+
+
+class Noisy(nn.Module):
+    """Random by itself, in evaluation mode too."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(5, 2)
+
+    def forward(self, x):
+        return nn.functional.dropout(self.layer(x), 0.5, training=True)
+
+
+def test_a_network_random_by_itself_gets_a_stream_per_draw():
+    model = make_model(Noisy().double())
+    posterior = make_posterior("delta", model)
+    x, state = torch.randn(3, 5).double(), torch.get_rng_state()
+    out = predict(model, posterior, x, vectorise=False)
+    assert torch.equal(out[5], predict(model, posterior, x, [5], vectorise=False)[0]) and not torch.equal(out[0], out[1])
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_a_deterministic_first_part_is_shared(monkeypatch):
+    net, x = make("mlp")
+    model = make_model(net, "last")
+    posterior = make_posterior("mean_field", model)
+    calls = []
+    original = module._Runner.vectorised
+    monkeypatch.setattr(module._Runner, "vectorised", lambda self, *args: calls.append(1) or original(self, *args))
+    out = predict(model, posterior, x)
+    assert calls == [1] and torch.allclose(out, predict(model, posterior, x, vectorise=False), rtol=1e-12)
+
+
+def test_drawn_likelihood_parameters_come_apart():
+    from credo.posteriors import NormalInverseGamma, Posterior
+
+    net = nn.Linear(5, 1)
+    model = make_model(net)
+    family = NormalInverseGamma({n: s.shape for n, s in model.random.items()})
+    posterior = Posterior([family])
+    for vectorise in (False, True):
+        out, extra = sampled_outputs(
+            model, lambda n: posterior.realise(n, 0), range(4), torch.zeros(3, 5), {}, 0, vectorise=vectorise
+        )
+        assert (
+            out.shape == (4, 3, 1) and out.dtype == torch.float32 and set(extra) == {"log_std"} and extra["log_std"].shape == (4,)
+        )
+
+
+def test_prediction_runs_in_evaluation_mode_without_gradients():
+    net, x = make("batchnorm")
+    model = make_model(net)
+    model.shell().train(True)
+    out = predict(model, make_posterior("delta", model), x, [0])
+    assert torch.allclose(out[0], net.eval()(x)) and not out.requires_grad

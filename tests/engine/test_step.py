@@ -1,0 +1,143 @@
+import pytest
+import torch
+from torch import nn
+from torch.distributions import Normal
+from zoo.models import make_model, make_posterior
+from zoo.networks import make
+
+from credo.core.seeds import isolated
+from credo.engine.elbo import Elbo
+from credo.engine.step import EagerStep, GraphStep, make_step
+from credo.estimators import estimators
+from credo.likelihoods import Gaussian
+
+Y = torch.randn(3, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def make_elbo(net, kind="mean_field", estimator="local", **how):
+    model = make_model(net, likelihood=Gaussian(std=0.5), prior=Normal(0.0, 1.0))
+    return Elbo(model, make_posterior(kind, model), estimators[estimator], **how)
+
+
+def adam(elbo):
+    return torch.optim.Adam(elbo.posterior.parameters(), lr=0.01)
+
+
+@pytest.mark.parametrize("weight", [1.0, 0.25])
+def test_the_gradient_is_that_of_the_scaled_objective(weight):
+    """nll / B + weight KL / N is the objective over N: the data term scaled by N / B."""
+    net, x = make("mlp")
+    elbo, reference = make_elbo(net), make_elbo(net)
+    step = EagerStep(elbo, torch.optim.SGD(elbo.posterior.parameters(), lr=1.0), num_data=30)
+    before = [p.detach().clone() for p in elbo.posterior.parameters()]
+    with isolated(1):
+        nll, kl = step(x, Y, weight)
+    with isolated(1):
+        nll2, kl2 = reference(x, Y)
+    ((30 / 3 * nll2 + weight * kl2) / 30).backward()
+    for old, new, p in zip(before, elbo.posterior.parameters(), reference.posterior.parameters(), strict=True):
+        assert torch.allclose(old - new, p.grad)
+    assert torch.allclose(nll, nll2) and torch.allclose(kl, kl2) and not nll.requires_grad
+
+
+class Moody(nn.Module):
+    """A linear layer most of the time, a plain product for inputs with a positive sum."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.head = nn.Linear(5, 6), nn.Linear(6, 2)
+
+    def forward(self, x):
+        if x.sum() > 0:
+            return self.head(x @ self.layer.weight.T + self.layer.bias)
+        return self.head(self.layer(x))
+
+
+def test_a_branch_with_another_use_is_planned_anew_with_the_random_state_restored():
+    net = Moody().double()
+    x = torch.ones(3, 5).double()
+    elbo, reference = make_elbo(net), make_elbo(net)
+    step = EagerStep(elbo, adam(elbo), 30)
+    with isolated(0):
+        step(-x, Y, 1.0)
+    shell = elbo.model.shell()
+    assert set(elbo.plan(shell, x).example_axis) == {"layer.weight", "head.weight"}
+    with isolated(2):
+        first = step(x, Y, 1.0)
+    assert set(elbo.plan(shell, x).example_axis) == {"head.weight"} and elbo.plan(shell, x).bias == {"head.bias"}
+    # a reference planned on such inputs from the start sees the same noise
+    once = EagerStep(reference, adam(reference), 30)
+    reference.plan(reference.model.shell(), x)
+    with isolated(0):
+        reference.posterior.load_state_dict(start_state(net, x))
+    with isolated(2):
+        again = once(x, Y, 1.0)
+    assert torch.allclose(first[0], again[0]) and torch.allclose(first[1], again[1])
+
+
+def start_state(net, x):
+    """The posterior after the first step of the test above."""
+    elbo = make_elbo(net)
+    with isolated(0):
+        EagerStep(elbo, adam(elbo), 30)(-x, Y, 1.0)
+    return elbo.posterior.state_dict()
+
+
+def test_make_step_takes_a_graph_only_on_a_gpu():
+    net, _ = make("mlp")
+    elbo = make_elbo(net)
+    assert isinstance(make_step(elbo, adam(elbo), 3, True), EagerStep) and not isinstance(
+        make_step(elbo, adam(elbo), 3, False), GraphStep
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "estimator", "kind"), [("mlp", "weights", "mean_field"), ("mlp", "local", "low_rank"), ("batchnorm", "local", "mean_field")]
+)
+def test_the_compiled_step_is_one_graph_and_the_same_numbers(name, estimator, kind):
+    net, x = make(name)
+    results = []
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    for compile in (False, True):
+        elbo = make_elbo(net, kind, estimator)
+        if compile:
+            # the default backend needs a C++ compiler; tracing with fullgraph=True is what is tested here
+            step = EagerStep(elbo, adam(elbo), 30, compile=False)
+            step.compiled, step.forward = True, torch.compile(elbo.forward, fullgraph=True, dynamic=False, backend="aot_eager")
+        else:
+            step = EagerStep(elbo, adam(elbo), 30)
+        with isolated(4):
+            results.append([step(x, Y, 1.0) for _ in range(5)])
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+    for (nll, kl), (nll2, kl2) in zip(*results, strict=True):
+        assert torch.allclose(nll, nll2, rtol=1e-9) and torch.allclose(kl, kl2, rtol=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_compiled_step_with_the_default_backend():
+    net, x = make("mlp", dtype=torch.float32)
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    elbo = make_elbo(net)
+    step = make_step(elbo, adam(elbo), 30, compile=True)
+    with isolated(4):
+        rows = [step(x, Y.float(), 1.0) for _ in range(5)]
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+    assert all(torch.isfinite(nll + kl) for nll, kl in rows)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_the_captured_graph_trains_like_the_eager_step():
+    net, x = make("mlp", dtype=torch.float32)
+    net, x, y = net.cuda(), x.cuda(), Y.float().cuda()
+    results = []
+    for kind in (EagerStep, GraphStep):
+        model = make_model(net, likelihood=Gaussian(std=0.5), prior=Normal(0.0, 1.0))
+        model.device = torch.device("cuda")
+        elbo = Elbo(model, make_posterior("delta", model), estimators["weights"])
+        step = kind(elbo, torch.optim.Adam(elbo.posterior.parameters(), lr=0.01, capturable=True), 30)
+        results.append([step(x, y, 1.0) for _ in range(5)])
+    for (nll, _), (nll2, _) in zip(*results, strict=True):
+        assert torch.allclose(nll, nll2, rtol=1e-4)

@@ -1,0 +1,79 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from zoo.regression import PRIOR_STD, bnn, exact, problem
+from zoo.stats import Z
+
+import credo
+from credo import BNN
+from credo.core.errors import CredoError
+from credo.likelihoods import Gaussian
+from credo.priors import Flat, Normal
+
+
+@pytest.fixture(scope="module")
+def pair():
+    """The full model, and one that sees only the first two features."""
+    x, y, design = problem(n=20)
+    small = BNN(nn.Linear(3, 1).double(), Gaussian(std=0.5), prior={"weight": Normal(0.0, 0.05), "*": Normal(0.0, PRIOR_STD)})
+    return x, y, design, bnn().fit((x, y), "exact"), small.fit((x, y), "exact")
+
+
+def test_the_bayes_factor_of_exact_models_is_the_closed_form(pair):
+    x, y, design, large, small = pair
+    result = credo.compare([large, small], (x, y))
+    stds = np.array([0.05, 0.05, 0.05, 1.25])
+    from scipy.stats import multivariate_normal
+
+    cover = design * stds**2 @ design.T + 0.5**2 * np.eye(len(y))
+    other = multivariate_normal(np.zeros(len(y)), cover).logpdf(y[:, 0].numpy())
+    mine = exact(design, y[:, 0].numpy())[2]
+    assert np.allclose(result.log_evidence, [mine, other], rtol=1e-6) and result.bound == (False, False) and result.error == (0.0, 0.0)
+    assert np.isclose(result.bayes_factor(0, 1), math.exp(mine - other), rtol=1e-4)
+    assert np.isclose(sum(result.probability), 1.0) and np.isclose(result.probability[0], 1 / (1 + math.exp(other - mine)))
+
+
+def test_prior_odds_count(pair):
+    x, y, _, large, _ = pair
+    assert np.allclose(credo.compare([large, large], (x, y), prior_odds=[3, 1]).probability, [0.75, 0.25])
+
+
+def test_an_elbo_is_a_bound_with_an_error(pair):
+    x, y, _, large, _ = pair
+    fitted = bnn().fit((x, y), "vi", epochs=300, lr=0.05, batch_size=100, init_std=0.1, progress=False)
+    result = credo.compare([large, fitted], (x, y))
+    assert result.bound == (False, True) and result.error[1] > 0
+    assert result.log_evidence[1] < result.log_evidence[0] + Z * result.error[1]
+
+
+def test_huge_differences_do_not_overflow(pair):
+    x, y, _, large, _ = pair
+    bad = bnn(std=0.001).fit((x, y), "exact")
+    assert credo.compare([large, bad], (x, y)).probability == (1.0, 0.0)
+
+
+def test_what_has_no_evidence_is_refused(pair):
+    x, y, _, large, _ = pair
+    point = bnn().fit((x, y), "map", epochs=1, progress=False)
+    with pytest.raises(CredoError, match="Model 1 is a point estimate"):
+        credo.compare([large, point], (x, y))
+    flat = bnn(prior=Flat()).fit((x, y), "vi", epochs=1, progress=False)
+    with pytest.raises(CredoError, match=r"Model 0 has an improper \(flat\) prior"):
+        credo.compare([flat, large], (x, y))
+    with pytest.raises(CredoError, match="at least two models, got 1"):
+        credo.compare([large], (x, y))
+    with pytest.raises(CredoError, match="expected 2 positive numbers"):
+        credo.compare([large, large], (x, y), prior_odds=[1, 0])
+
+
+def test_an_updated_model_has_the_evidence_of_all_its_data():
+    """Comparing on the union after an update must not report the evidence of the last part alone."""
+    x, y, design = problem(n=20)
+    updated = bnn().fit((x[:10], y[:10]), "exact").update((x[10:], y[10:]))
+    whole = bnn().fit((x, y), "exact")
+    result = credo.compare([updated, whole], (x, y))
+    assert torch.isfinite(torch.tensor(result.log_evidence)).all()
+    assert np.isclose(result.log_evidence[0], result.log_evidence[1], rtol=1e-6)
