@@ -81,7 +81,9 @@ def test_a_stream_needs_its_number_of_examples():
 
 
 def state(net):
-    return [(n, t.clone(), t.requires_grad) for n, t in [*net.named_parameters(), *net.named_buffers()]] + [("mode", net.training, 0)]
+    return [(n, t.clone(), t.requires_grad) for n, t in [*net.named_parameters(), *net.named_buffers()]] + [
+        ("mode", net.training, 0)
+    ]
 
 
 @pytest.mark.parametrize("method", ["mle", "map", "vi"])
@@ -133,7 +135,9 @@ def test_saving_and_loading_gives_identical_predictions(settings, tmp_path):
     if settings["method"] == "vi":
         assert loaded.objective((x, y), samples=5) == fitted.objective((x, y), samples=5)
     loaded.save(tmp_path / "again")
-    assert torch.equal(credo.load(tmp_path / "again", classifier()).predict(x, samples=5).probs, fitted.predict(x, samples=5).probs)
+    assert torch.equal(
+        credo.load(tmp_path / "again", classifier()).predict(x, samples=5).probs, fitted.predict(x, samples=5).probs
+    )
 
 
 @pytest.mark.parametrize("likelihood", [None, Gaussian()])
@@ -224,7 +228,9 @@ def test_functions_of_the_prior_and_of_the_posterior():
     fitted = model.fit((x, y), "exact")
     mean, cov, _ = exact(design, y[:, 0].numpy())
     posterior = fitted.functions(x[:4], 4000)
-    reference = torch.from_numpy(np.random.default_rng(1).multivariate_normal(design[:4] @ mean, design[:4] @ cov @ design[:4].T, 4000))
+    reference = torch.from_numpy(
+        np.random.default_rng(1).multivariate_normal(design[:4] @ mean, design[:4] @ cov @ design[:4].T, 4000)
+    )
     same_mean(posterior[:, :, 0], reference)
     same_variance(posterior[:, :, 0], reference)
     assert torch.equal(fitted.functions(x[:4], 10, source="prior"), prior[:10]), "draw i of a seed is always the same"
@@ -307,7 +313,9 @@ def test_two_threads_predict_and_fit_at_once():
     fitted = BNN(classifier()).fit((x, y), **QUICK)
     expected = {s: fitted.predict(x, samples=20, seed=s).probs for s in range(3)}
     expected_fit = {s: BNN(classifier()).fit((x, y), seed=s, **QUICK).posterior.mean()["0.weight"] for s in range(2)}
-    loader_fit = BNN(classifier()).fit(DataLoader(TensorDataset(x, y), 16, shuffle=True), seed=7, **QUICK).posterior.mean()["0.weight"]
+    loader_fit = (
+        BNN(classifier()).fit(DataLoader(TensorDataset(x, y), 16, shuffle=True), seed=7, **QUICK).posterior.mean()["0.weight"]
+    )
     nets = [classifier() for _ in range(3)]
     results = {}
 
@@ -316,7 +324,14 @@ def test_two_threads_predict_and_fit_at_once():
 
     jobs = [(("p", s), lambda s=s: fitted.predict(x, samples=20, seed=s).probs) for s in range(3)]
     jobs += [(("f", s), lambda s=s: BNN(nets[s]).fit((x, y), seed=s, **QUICK).posterior.mean()["0.weight"]) for s in range(2)]
-    jobs += [(("l", 7), lambda: BNN(nets[2]).fit(DataLoader(TensorDataset(x, y), 16, shuffle=True), seed=7, **QUICK).posterior.mean()["0.weight"])]
+    jobs += [
+        (
+            ("l", 7),
+            lambda: (
+                BNN(nets[2]).fit(DataLoader(TensorDataset(x, y), 16, shuffle=True), seed=7, **QUICK).posterior.mean()["0.weight"]
+            ),
+        )
+    ]
     for _ in range(3):
         threads = [threading.Thread(target=run, args=job) for job in jobs]
         for thread in threads:
@@ -385,8 +400,20 @@ def image_net():
 @pytest.mark.parametrize(
     ("net", "x", "y", "kind", "words"),
     [
-        (image_net, torch.randn(6, 1, 9, 9), torch.arange(6) % 3, NetworkError, r"cannot take inputs of shape \[\(2, 1, 9, 9\)\]"),
-        (classifier, torch.randn(6, 4), torch.arange(6), DataError, "gives 3 outputs per example, but the categorical likelihood needs 6"),
+        (
+            image_net,
+            torch.randn(6, 1, 9, 9),
+            torch.arange(6) % 3,
+            NetworkError,
+            r"cannot take inputs of shape \[\(2, 1, 9, 9\)\]",
+        ),
+        (
+            classifier,
+            torch.randn(6, 4),
+            torch.arange(6),
+            DataError,
+            "gives 3 outputs per example, but the categorical likelihood needs 6",
+        ),
         (classifier, torch.full((6, 4), float("nan")), torch.arange(6) % 3, DataError, "NaN"),
         (classifier, torch.full((6, 4), float("inf")), torch.arange(6) % 3, DataError, "nfinit"),
         (classifier, torch.randn(6, 4), torch.zeros(6).long(), DataError, "at least two classes"),

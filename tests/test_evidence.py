@@ -31,7 +31,11 @@ def test_the_bayes_factor_of_exact_models_is_the_closed_form(pair):
     cover = design * stds**2 @ design.T + 0.5**2 * np.eye(len(y))
     other = multivariate_normal(np.zeros(len(y)), cover).logpdf(y[:, 0].numpy())
     mine = exact(design, y[:, 0].numpy())[2]
-    assert np.allclose(result.log_evidence, [mine, other], rtol=1e-6) and result.bound == (False, False) and result.error == (0.0, 0.0)
+    assert (
+        np.allclose(result.log_evidence, [mine, other], rtol=1e-6)
+        and result.bound == (False, False)
+        and result.error == (0.0, 0.0)
+    )
     assert np.isclose(result.bayes_factor(0, 1), math.exp(mine - other), rtol=1e-4)
     assert np.isclose(sum(result.probability), 1.0) and np.isclose(result.probability[0], 1 / (1 + math.exp(other - mine)))
 

@@ -164,10 +164,10 @@ def launch(folder, epochs):
 
 @pytest.mark.timeout(180)
 def test_a_killed_run_resumes_to_bit_identical_numbers(tmp_path):
-    epochs, whole, killed = 150, tmp_path / "whole", tmp_path / "killed"
+    epochs, whole, killed = 100, tmp_path / "whole", tmp_path / "killed"
     straight = launch(whole, epochs)
     rng = random.Random(0)
-    for _ in range(3):
+    for _ in range(2):
         process = launch(killed, epochs)
         history = killed / "history.jsonl"
         lines = len(history.read_text().splitlines()) if history.exists() else 0
@@ -185,7 +185,9 @@ def test_a_killed_run_resumes_to_bit_identical_numbers(tmp_path):
     assert without_seconds(Run(whole).history()) == without_seconds(Run(killed).history())
     assert len(Run(killed).history()) == epochs
     leftovers = {p.name for p in killed.iterdir()} - {p.name for p in whole.iterdir()}
-    assert all(name.startswith(".") for name in leftovers)  # a kill between write and rename leaves a hidden temporary file at most
+    assert all(
+        name.startswith(".") for name in leftovers
+    )  # a kill between write and rename leaves a hidden temporary file at most
 
 
 def test_resuming_with_other_settings_is_refused(tmp_path):

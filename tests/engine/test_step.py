@@ -92,7 +92,13 @@ def test_make_step_takes_a_graph_only_on_a_gpu():
 
 
 @pytest.mark.parametrize(
-    ("name", "estimator", "kind"), [("mlp", "weights", "mean_field"), ("mlp", "local", "low_rank"), ("batchnorm", "local", "mean_field")]
+    ("name", "estimator", "kind"),
+    [
+        ("mlp", "weights", "mean_field"),
+        ("mlp", "local", "low_rank"),
+        ("batchnorm", "local", "mean_field"),
+        ("mlp", "weights", "delta"),
+    ],
 )
 def test_the_compiled_step_is_one_graph_and_the_same_numbers(name, estimator, kind):
     net, x = make(name)
@@ -135,7 +141,7 @@ def test_the_captured_graph_trains_like_the_eager_step():
     results = []
     for kind in (EagerStep, GraphStep):
         model = make_model(net, likelihood=Gaussian(std=0.5), prior=Normal(0.0, 1.0))
-        model.device = torch.device("cuda")
+        model.device, model.likelihood = torch.device("cuda"), model.likelihood.cuda()
         elbo = Elbo(model, make_posterior("delta", model), estimators["weights"])
         step = kind(elbo, torch.optim.Adam(elbo.posterior.parameters(), lr=0.01, capturable=True), 30)
         results.append([step(x, y, 1.0) for _ in range(5)])

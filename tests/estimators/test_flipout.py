@@ -21,12 +21,10 @@ def test_random_weights_with_point_biases(kind):
 CASES = [(name, "mean_field") for name in ("conv", "grouped", "transposed", "embedding", "sequence", "conv1d")]
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"), [*CASES, ("conv", "kron"), ("sequence", "kron"), ("transposed", "kron"), ("conv", "low_rank")]
-)
+@pytest.mark.parametrize(("name", "kind"), [*CASES, ("conv", "kron"), ("sequence", "kron"), ("conv", "low_rank")])
 def test_shared_positions(name, kind):
     net, x = make(name)
-    agree(net, x, kind, "flipout", draws=2000)
+    agree(net, x, kind, "flipout", draws=2000, reference=4000)
 
 
 @pytest.mark.parametrize("name", ["tied", "shared_layer", "cross_bias"])

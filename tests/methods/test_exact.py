@@ -47,7 +47,9 @@ def test_unknown_noise_is_normal_inverse_gamma():
     family = fitted.posterior.members[0]
     mean, cov, a, b, evidence = exact_unknown(design, y[:, 0].numpy())
     assert isinstance(family, NormalInverseGamma)
-    assert np.allclose(family.flat_mean, mean, rtol=1e-6) and np.allclose(family.scale_tril @ family.scale_tril.T, cov, rtol=1e-6, atol=1e-12)
+    assert np.allclose(family.flat_mean, mean, rtol=1e-6) and np.allclose(
+        family.scale_tril @ family.scale_tril.T, cov, rtol=1e-6, atol=1e-12
+    )
     assert np.allclose(family.shape_rate, [a, b], rtol=1e-9)
     assert np.isclose(fitted.history[-1]["log_evidence"], evidence, rtol=1e-9)
 
@@ -61,7 +63,9 @@ def test_the_predictive_under_unknown_noise_is_student_t():
     phi = np.array([0.5, -1.0, 2.0, 1.0])
     predictive = fitted.predict(new, samples=3000, seed=1)
     noise = torch.randn(3000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    draws = predictive.outputs[:, 0, 0] + noise * predictive.likelihood.std(predictive.outputs).expand_as(predictive.outputs)[:, 0, 0]
+    draws = (
+        predictive.outputs[:, 0, 0] + noise * predictive.likelihood.std(predictive.outputs).expand_as(predictive.outputs)[:, 0, 0]
+    )
     follows(draws, stats.t(2 * a, phi @ mean, np.sqrt(b / a * (1 + phi @ cov @ phi))).cdf)
 
 

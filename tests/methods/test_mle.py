@@ -18,7 +18,8 @@ def test_it_is_least_squares_whatever_the_prior():
 def test_a_prior_named_by_pattern_is_ignored_too():
     x, y, design = problem()
     net = torch.nn.Linear(3, 1).double()
-    fitted = BNN(net, Gaussian(std=0.5), prior={"*": Normal(5.0, 0.01)}, random="weights").fit((x, y), "mle", epochs=800, lr=0.05, batch_size=1000, progress=False)
+    model = BNN(net, Gaussian(std=0.5), prior={"*": Normal(5.0, 0.01)}, random="weights")
+    fitted = model.fit((x, y), "mle", epochs=800, lr=0.05, batch_size=1000, progress=False)
     assert np.allclose(flat_mean(fitted), np.linalg.lstsq(design, y[:, 0].numpy(), rcond=None)[0], atol=1e-4)
 
 

@@ -22,17 +22,17 @@ def fit(**how):
 def test_families_that_contain_the_exact_posterior_reach_it(posterior):
     """One linear layer has a matrix-normal posterior with one row: kron contains it as full does.
 
-    Tolerances in posterior standard deviations: stochastic gradients leave the mean within 0.05 of them and the
-    covariance within 10 % after a cosine decay (measured 0.01 and 3 %).
+    What is left is the noise of the gradients, in units of posterior standard deviations: measured over three seeds at most
+    0.07 for the mean and 0.10 for covariances; twice that is allowed.
     """
     _, y, design = DATA
     fitted = fit(posterior=posterior, estimator="weights", epochs=1200)
     mean, cov, evidence = exact(design, y[:, 0].numpy())
     std = np.sqrt(np.diag(cov))
-    assert np.abs((flat_mean(fitted).numpy() - mean) / std).max() < 0.1
+    assert np.abs((flat_mean(fitted).numpy() - mean) / std).max() < 0.14
     draws = fitted.posterior.sample(20_000)
     ours = torch.cov(torch.cat([draws["weight"].flatten(1), draws["bias"].flatten(1)], 1).T).numpy()
-    assert np.abs(ours / np.outer(std, std) - cov / np.outer(std, std)).max() < 0.15
+    assert np.abs(ours / np.outer(std, std) - cov / np.outer(std, std)).max() < 0.2
     parts = fitted.objective(DATA[:2], samples=2000)
     assert evidence - 0.2 < parts["elbo"] < evidence + Z * parts["error"], "a bound, and tight where the family is exact"
 
@@ -46,8 +46,9 @@ def test_mean_field_reaches_the_inverse_diagonal_of_the_precision(estimator, sca
     expected = 1 / np.sqrt(np.diag(np.linalg.inv(cov)))
     std = fitted.posterior.members[0].std()
     ours = torch.cat([std["weight"].flatten(), std["bias"]]).detach().numpy()
-    assert np.abs(ours / expected - 1).max() < 0.1
-    assert np.abs((flat_mean(fitted).numpy() - mean) / expected).max() < 0.2
+    # measured: deviations within 7 %, means within 0.06 deviations; twice that is allowed
+    assert np.abs(ours / expected - 1).max() < 0.14
+    assert np.abs((flat_mean(fitted).numpy() - mean) / expected).max() < 0.12
     parts = fitted.objective(DATA[:2], samples=2000)
     assert parts["elbo"] < evidence + Z * parts["error"]
 
@@ -55,7 +56,9 @@ def test_mean_field_reaches_the_inverse_diagonal_of_the_precision(estimator, sca
 def test_low_rank_lies_between_mean_field_and_the_evidence():
     _, y, design = DATA
     evidence = exact(design, y[:, 0].numpy())[2]
-    narrow, wide = (fit(posterior=p, estimator="weights").objective(DATA[:2], samples=4000) for p in ("mean_field", "low_rank"))
+    narrow, wide = (
+        fit(posterior=p, estimator="weights", epochs=400).objective(DATA[:2], samples=4000) for p in ("mean_field", "low_rank")
+    )
     error = Z * (narrow["error"] ** 2 + wide["error"] ** 2) ** 0.5
     assert wide["elbo"] < evidence + error and wide["elbo"] > narrow["elbo"] - error
 
@@ -82,7 +85,12 @@ def test_every_setting_runs(how):
 
 @pytest.mark.parametrize(
     ("bad", "words"),
-    [({"beta": 0.0}, "beta=0.0"), ({"posterior": "fulll"}, "Did you mean 'full'"), ({"train_samples": 0}, "train_samples=0"), ({"init_std": -1.0}, "init_std")],
+    [
+        ({"beta": 0.0}, "beta=0.0"),
+        ({"posterior": "fulll"}, "Did you mean 'full'"),
+        ({"train_samples": 0}, "train_samples=0"),
+        ({"init_std": -1.0}, "init_std"),
+    ],
 )
 def test_bad_settings_are_named(bad, words):
     with pytest.raises(SettingError, match=words):

@@ -91,6 +91,12 @@ def test_the_default_is_proper():
     assert isinstance(default_prior(), FanIn) and set(priors.__all__) >= {"Normal", "Laplace", "StudentT", "FanIn", "Flat"}
 
 
+def test_a_priors_own_validation_is_off():
+    """It reads back from the device at every step, and raises its own error where the loop has a better one."""
+    for spec in (Normal(0.0, 1.0), StudentT(3.0), scale_mixture()):
+        assert as_prior(spec).at(SITES["0.weight"]).log_prob(torch.tensor(float("nan")).double()).isnan()
+
+
 def test_moving_a_distribution_leaves_the_original():
     mixture = scale_mixture()
     moved = move(mixture, torch.float64, torch.device("cpu"))

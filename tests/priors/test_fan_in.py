@@ -33,18 +33,15 @@ def test_scales_per_layer(layer, fan_in):
 
 def test_prior_functions_of_a_deep_relu_network_keep_their_scale():
     """With std sqrt 2 and no biases V[f] per layer is 2 E[relu(h)^2] = V[h]: exactly kept from layer to layer."""
-    torch.manual_seed(1)
-    x = torch.randn(1, 50).double()
-    widths, h = (50, 300, 300, 300), x.expand(3000, 1, 50)
-    expected = 2 * x.square().mean()  # the first layer sees no ReLU
-    for i, (a, b) in enumerate(zip(widths, (*widths[2:], 1), strict=False)):
-        scale = FanIn().at(sites_of(nn.Linear(a, 1).double())["weight"]).scale
-        # a fresh Gaussian weight per draw gives N(0, scale^2 |h|^2) per unit: no need to draw the matrix
-        h = torch.randn(3000, 1, b).double() * scale * h.norm(dim=-1, keepdim=True)
-        last = h
-        h = torch.relu(h)
-        has_variance(last[:, 0, 0], expected)
-        assert i < len(widths)
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(50, generator=generator, dtype=torch.float64)
+    inputs, expected = x.expand(3000, 50), 2 * x.square().mean()  # the first layer sees no ReLU
+    for fan_in, width in ((50, 300), (300, 300), (300, 300), (300, 1)):
+        scale = FanIn(math.sqrt(2)).at(sites_of(nn.Linear(fan_in, 1).double())["weight"]).scale
+        # fresh Gaussian weights per draw give N(0, scale^2 |h|^2) per unit: no need to draw the matrix
+        units = torch.randn(3000, width, generator=generator, dtype=torch.float64) * scale * inputs.norm(dim=-1, keepdim=True)
+        has_variance(units[:, 0], expected)
+        inputs = torch.relu(units)
 
 
 def test_description_and_config():

@@ -70,10 +70,10 @@ class Passes:
             return torch.stack([self.one() for _ in range(n)])
 
 
-def agree(net, x, kind, estimator, random="all", draws=2500, vectorise=True):
+def agree(net, x, kind, estimator, random="all", draws=2500, vectorise=True, reference=8000):
     """z-tests of mean and variance of every output of every input: an estimator against weight draws; the estimator's plan.
 
-    The weight draws are many (8,000), so that the estimator's own sampling error is what limits the test: a variance that is
+    The weight draws are many, so that the estimator's own sampling error is what limits the test: a variance that is
     20 % off fails at 2,500 draws.
     """
     model = make_model(net, random)
@@ -81,7 +81,9 @@ def agree(net, x, kind, estimator, random="all", draws=2500, vectorise=True):
     passes = Passes(model, posterior, estimator, x)
     ours = passes(draws, seed=1)
     if vectorise:
-        truth, _ = sampled_outputs(model, lambda n: posterior.realise(n, 2), range(8000), x, model.buffers(), 2, vectorise=True)
+        truth, _ = sampled_outputs(
+            model, lambda n: posterior.realise(n, 2), range(reference), x, model.buffers(), 2, vectorise=True
+        )
     else:
         truth = Passes(model, posterior, "weights", x)(draws, seed=2)
     same_mean(ours, truth)

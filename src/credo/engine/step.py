@@ -70,13 +70,14 @@ class GraphStep(Step):
     """The whole step (forward, backward, Adam) captured once per batch shape and replayed: no launch overhead is left.
 
     Needs an optimizer made with ``capturable=True``. Noise comes from the ambient CUDA generator, whose state the graph
-    advances at every replay. Odd batch sizes beyond the second run eagerly.
+    advances at every replay. Odd batch sizes beyond the second run eagerly. What a step returns is overwritten by the next.
     """
 
     def __init__(self, elbo: Elbo, optimizer: torch.optim.Optimizer, num_data: int, compile: bool = False) -> None:
         self.eager = EagerStep(elbo, optimizer, num_data, compile)
         self.elbo, self.optimizer, self.num_data = elbo, optimizer, num_data
-        self.graphs: dict[tuple[Any, ...], tuple[torch.cuda.CUDAGraph, list[Tensor], Tensor, tuple[Tensor, Tensor]]] = {}
+        self.weight, self.scale = 0.0, torch.zeros((), device=elbo.model.device)  # of the KL, as the graphs read it
+        self.graphs: dict[tuple[Any, ...], tuple[torch.cuda.CUDAGraph, list[Tensor], tuple[Tensor, Tensor]]] = {}
 
     def __call__(self, x: Any, y: Tensor, weight: float) -> tuple[Tensor, Tensor]:
         """Copy the batch into the graph's inputs and replay."""
@@ -86,22 +87,23 @@ class GraphStep(Step):
             if len(self.graphs) >= 2:
                 return self.eager(x, y, weight)
             self.graphs[key] = self._capture(x, y)
-        graph, inputs, scale, result = self.graphs[key]
+        graph, inputs, result = self.graphs[key]
         for held, leaf in zip(inputs, leaves, strict=True):
             held.copy_(leaf)
-        scale.fill_(weight / self.num_data)
+        if weight != self.weight:
+            self.scale.fill_(weight / self.num_data)
+            self.weight = weight
         graph.replay()
-        return result[0].clone(), result[1].clone()
+        return result
 
     def _forget(self) -> None:
         """Drop the autograd graph that draws placed in the shell keep alive: its nodes belong to the stream they were made on."""
         self.elbo.model.shell().place({name: value.detach() for name, value in self.elbo.posterior.mean().items()})
         self.optimizer.zero_grad(set_to_none=True)
 
-    def _capture(self, x: Any, y: Tensor) -> tuple[torch.cuda.CUDAGraph, list[Tensor], Tensor, tuple[Tensor, Tensor]]:
+    def _capture(self, x: Any, y: Tensor) -> tuple[torch.cuda.CUDAGraph, list[Tensor], tuple[Tensor, Tensor]]:
         x, y = pytree.tree_map(lambda t: t.clone() if isinstance(t, Tensor) else t, (x, y))
         inputs = [leaf for leaf in pytree.tree_leaves((x, y)) if isinstance(leaf, Tensor)]
-        scale = torch.zeros((), device=self.elbo.model.device)
         self.elbo.plan(self.elbo.model.shell(), x)
         saved = [(t, t.detach().clone()) for t in [*self.elbo.parameters(), *self.elbo.buffers()]]
         fresh = not self.optimizer.state
@@ -111,7 +113,7 @@ class GraphStep(Step):
         def run() -> tuple[Tensor, Tensor]:
             self.optimizer.zero_grad(set_to_none=True)
             nll, kl = self.eager.forward(x, y)
-            (nll / batch_of(x) + kl * scale).backward()
+            (nll / batch_of(x) + kl * self.scale).backward()
             self.optimizer.step()
             return nll.detach(), kl.detach()
 
@@ -135,7 +137,7 @@ class GraphStep(Step):
                         if isinstance(value, Tensor):
                             value.zero_()
         torch.cuda.set_rng_state(rng, self.elbo.model.device)
-        return graph, inputs, scale, result
+        return graph, inputs, result
 
 
 def make_step(elbo: Elbo, optimizer: torch.optim.Optimizer, num_data: int, compile: bool) -> Step:

@@ -124,4 +124,5 @@ def move(distribution: Distribution, dtype: torch.dtype, device: torch.device) -
         elif isinstance(value, Tensor):
             value = value.to(device, dtype if value.is_floating_point() else None)
         clone.__dict__[key] = value
+    clone._validate_args = False  # validation reads its verdict back from the device at every step, which no graph can capture
     return clone
