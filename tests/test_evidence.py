@@ -81,3 +81,12 @@ def test_an_updated_model_has_the_evidence_of_all_its_data():
     result = credo.compare([updated, whole], (x, y))
     assert torch.isfinite(torch.tensor(result.log_evidence)).all()
     assert np.isclose(result.log_evidence[0], result.log_evidence[1], rtol=1e-6)
+
+
+def test_a_variational_model_fitted_in_parts_is_refused():
+    x, y = torch.randn(20, 2, generator=torch.Generator().manual_seed(0)), torch.arange(20.0)
+    net = torch.nn.Linear(2, 1)
+    parts = credo.BNN(net, credo.likelihoods.Gaussian(std=1.0)).fit((x[:10], y[:10]), epochs=2, progress=False)
+    parts.update((x[10:], y[10:]), epochs=2, progress=False)
+    with pytest.raises(credo.CredoError, match="fitted in parts"):
+        credo.compare([parts, parts], (x, y))

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from credo.core.errors import CredoError, DataError, NetworkError, RunError, SettingError
+from credo.core.files import write_atomic
 from credo.core.seeds import Streams, isolated, mix
 from credo.core.shell import unwrap
 from credo.core.sites import select
@@ -26,7 +27,7 @@ from credo.engine.job import Callback, Fitted, Job
 from credo.engine.method import Method, make_method
 from credo.engine.model import Model
 from credo.engine.outputs import sampled_outputs
-from credo.engine.run import CONFIG, FORMAT, HISTORY, POSTERIOR, Run, replace_directory, write_atomic, write_json, write_tensors
+from credo.engine.run import CONFIG, FORMAT, HISTORY, POSTERIOR, Run, replace_directory, write_json, write_tensors
 from credo.likelihoods.base import Likelihood, get
 from credo.posteriors import Mixture, Params, Posterior, PosteriorPrior, Samples, kl, prior_of
 from credo.posteriors.kl import Factorised
@@ -337,6 +338,11 @@ class BNN:
             if any(n in model.random or model.prior_for_point(n) for n in family.names):
                 total += float(kl(family, prior_of(family, model.prior, model.sites), Streams(seed, range(samples))))
         return total
+
+    @property
+    def updated(self) -> bool:
+        """Whether the last fit had an earlier posterior as its prior."""
+        return isinstance(self._used, PosteriorPrior)
 
     @property
     def proper(self) -> bool:

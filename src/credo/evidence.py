@@ -55,5 +55,9 @@ def _evidence(bnn: BNN, data: Any, samples: int, seed: int, place: int) -> tuple
         )
     if bnn.history and "log_evidence" in bnn.history[-1]:
         return bnn.history[-1]["log_evidence"], 0.0, False
+    if bnn.updated:
+        raise CredoError(
+            f"Model {place} was fitted in parts, so its ELBO bounds only the last part's evidence; fit it to all data at once."
+        )
     parts = bnn.objective(data, samples, seed)
     return parts["elbo"], parts["error"], True

@@ -3,7 +3,7 @@ import hashlib
 import pytest
 
 from credo.core.errors import DataError
-from credo.data.download import SUMS, download, read_sums, write_atomically
+from credo.data.download import SUMS, download, read_sums
 
 
 @pytest.fixture
@@ -32,13 +32,3 @@ def test_a_damaged_file_is_refused_and_nothing_is_written(remote, tmp_path):
 def test_no_answer_is_one_sentence(tmp_path):
     with pytest.raises(DataError, match="cannot be fetched"):
         download("a.npz", (tmp_path / "nowhere").as_uri(), tmp_path)
-
-
-def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
-    path = tmp_path / "f"
-    path.write_bytes(b"old")
-    monkeypatch.setattr("pathlib.Path.replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-    with pytest.raises(OSError, match="No space"):
-        write_atomically(path, b"new")
-    assert [p.name for p in tmp_path.iterdir()] == ["f"]
-    assert path.read_bytes() == b"old"

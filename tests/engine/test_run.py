@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from credo.core.errors import RunError
-from credo.engine import run as run_module
 from credo.engine.run import (
     CHECKPOINT,
     CONFIG,
@@ -88,7 +87,7 @@ def test_a_directory_that_cannot_be_written(tmp_path, monkeypatch):
 
     run = Run(tmp_path / "run")
     run.begin({"a": 1})
-    monkeypatch.setattr(run_module.tempfile, "mkstemp", refuse)
+    monkeypatch.setattr("os.replace", refuse)
     with pytest.raises(RunError, match="Permission denied"):
         run.checkpoint(TENSORS, 0)
 

@@ -90,3 +90,33 @@ def test_a_family_without_the_estimators_form_asks_for_a_new_plan():
 
 def test_the_error_for_unused_parameters_names_them():
     assert "a.weight, b.bias" in str(unused(["a.weight", "b.bias"]))
+
+
+class Sometimes(torch.nn.Module):
+    """Uses its first layer twice, but only on inputs the plan did not see."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = torch.nn.Linear(3, 3), torch.nn.Linear(3, 2)
+
+    def forward(self, x):
+        h = self.a(x)
+        return self.b(self.a(h) if x.sum() > 0 else h)
+
+
+def test_a_weight_met_twice_only_later_is_drawn_from_then_on():
+    import credo
+    from credo.engine.build import start_posterior
+    from credo.engine.elbo import Elbo
+    from credo.engine.step import EagerStep
+    from credo.estimators import estimators
+
+    model = credo.BNN(Sometimes(), "categorical").model
+    elbo = Elbo(model, start_posterior(model, "mean_field", model.values(), 0.1, 1, "log", 0), estimators["local"])
+    step = EagerStep(elbo, torch.optim.SGD(elbo.parameters(), 1e-3), 8)
+    model.shell().train(True)
+    y = torch.tensor([0, 1] * 4)
+    step(-torch.ones(8, 3), y, 1.0)
+    assert "a.weight" in elbo.plan(model.shell(), torch.ones(8, 3)).example_axis
+    step(torch.ones(8, 3), y, 1.0)
+    assert set(elbo.plan(model.shell(), torch.ones(8, 3)).example_axis) == {"b.weight"}

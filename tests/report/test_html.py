@@ -62,7 +62,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("pathlib.Path.replace", full)
+    monkeypatch.setattr("os.replace", full)
     with pytest.raises(RunError, match="No space left on device"):
         write(results(), tmp_path / "r.html")
     assert not list(tmp_path.iterdir())

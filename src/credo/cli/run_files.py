@@ -37,7 +37,8 @@ class RunFiles:
 
     def write(self, run: Path) -> None:
         """Both files, each written beside its place and renamed."""
-        from credo.engine.run import write_atomic, write_json
+        from credo.core.files import write_atomic
+        from credo.engine.run import write_json
 
         write_atomic(run / TABLE, lambda beside: beside.write_text(self.schema.to_json() + "\n"))
         write_json(run / NETWORK, self.network)

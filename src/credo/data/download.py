@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 import urllib.error
 import urllib.request
 from pathlib import Path
 
 from credo.core.errors import DataError
+from credo.core.files import write_atomic
 
 SUMS = "SHA256SUMS"
 _TIMEOUT_S = 60.0
@@ -31,11 +30,11 @@ def download(file: str, base: str, folder: Path) -> Path | None:
             f"{base}/{file} has SHA-256 {found}; {SUMS} says {wanted}, so the transfer or the file is damaged: try again."
         )
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / file, content)
+    write_atomic(folder / file, lambda beside: beside.write_bytes(content))
     sums = folder / SUMS
     known = read_sums(sums.read_text()) if sums.exists() else {}
     lines = [f"{digest}  {name}\n" for name, digest in sorted((known | {file: wanted}).items())]
-    write_atomically(sums, "".join(lines).encode())
+    write_atomic(sums, lambda beside: beside.write_text("".join(lines)))
     return folder / file
 
 
@@ -43,18 +42,6 @@ def read_sums(text: str) -> dict[str, str]:
     """File name to SHA-256, from lines of ``digest  name`` as sha256sum writes them."""
     rows = (line.split(maxsplit=1) for line in text.splitlines() if line.strip())
     return {row[1].strip().lstrip("*"): row[0].lower() for row in rows if len(row) == 2}
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write beside ``path``, then rename; the temporary file is removed if anything fails."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def _fetch(address: str) -> bytes:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from credo.core.errors import CredoError
+from credo.core.errors import CredoError, DataError
 from credo.core.seeds import generator, isolated, mix
 from credo.data.source import Arrays, Source
 from credo.engine.elbo import Elbo
@@ -62,7 +62,12 @@ def descend(
                 for x, y in source(order, job.batch_size):
                     x, y = model.move(x), model.move(y)
                     progress = (epoch + batches / count) / warmup if warmup else 1.0
-                    part, kl = step(x, y, beta * schedule(progress, batches, count))
+                    try:
+                        part, kl = step(x, y, beta * schedule(progress, batches, count))
+                    except ValueError as error:  # such as BatchNorm's about a batch of one example
+                        raise DataError(
+                            f"The network cannot train on a batch of {len(y)}: {error}; choose another batch_size."
+                        ) from error
                     nll += part
                     batches, seen = batches + 1, seen + len(y)
             row = _row(epoch, float(nll) * num_data / seen, float(kl), time.perf_counter() - started)

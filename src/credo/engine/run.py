@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,30 +15,10 @@ import torch
 from torch import Tensor
 
 from credo.core.errors import RunError
+from credo.core.files import write_atomic
 
 FORMAT = 1
 CONFIG, HISTORY, CHECKPOINT, POSTERIOR = "config.json", "history.jsonl", "checkpoint.safetensors", "posterior.safetensors"
-
-
-def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
-    """Have ``write`` fill a temporary neighbour, flush it to disk, then rename: readers see the old file or the new one."""
-    from safetensors import SafetensorError
-
-    beside: Path | None = None
-    try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-        os.close(handle)
-        beside = Path(name)
-        write(beside)
-        with open(beside, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise RunError(f"Cannot write {path}: {reason}. Nothing was changed; free space or choose another place.") from error
-    finally:
-        if beside is not None:
-            beside.unlink(missing_ok=True)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -48,10 +28,18 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, str] | None = None) -> None:
     """safetensors, atomically."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    write_atomic(path, lambda beside: save_file(plain, beside, dict(meta or {})))
+
+    def write(beside: Path) -> None:
+        try:
+            save_file(plain, beside, dict(meta or {}))
+        except SafetensorError as error:  # its own error for a full disk
+            raise OSError(str(error)) from error
+
+    write_atomic(path, write)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -38,6 +38,7 @@ class EagerStep(Step):
         device = self.elbo.model.device
         watch = self.elbo.estimator.intercepts and not self.compiled
         state = (torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None) if watch else None
+        buffers = [(b, b.clone()) for b in self.elbo.buffers_.buffers()] if watch else []
         self.optimizer.zero_grad(set_to_none=True)
         while True:
             try:
@@ -50,6 +51,8 @@ class EagerStep(Step):
                 torch.set_rng_state(state[0])
                 if state[1] is not None:
                     torch.cuda.set_rng_state(state[1], device)
+                for buffer, before in buffers:
+                    buffer.copy_(before)
         loss = nll / batch_of(x) + kl * (weight / self.num_data)
         loss.backward()
         self.optimizer.step()
@@ -62,7 +65,9 @@ def _own_code(elbo: Elbo) -> types.MethodType:
     The compiler counts recompilations per code object; with a shared one, the ninth model of a process would hit its limit.
     """
     source = Elbo.forward
-    function = types.FunctionType(source.__code__.replace(), source.__globals__, source.__name__, source.__defaults__, source.__closure__)
+    function = types.FunctionType(
+        source.__code__.replace(), source.__globals__, source.__name__, source.__defaults__, source.__closure__
+    )
     return types.MethodType(function, elbo)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from credo.core.errors import NetworkError
@@ -72,18 +73,29 @@ def _meeting(
     draw: Draw, estimator: Estimator, plan: Plan, watch: Watch | None
 ) -> Callable[[LinearMap, Tensor, str, Any], Tensor]:
     ambient = Ambient()
+    met: set[str] = set()
 
     def meet(op: LinearMap, x: Tensor, w: str, b: Any) -> Tensor:
+        names = (w, b) if isinstance(b, str) else (w,)
+        if watch is None and _first_time():
+            if met & set(names):
+                raise Replan(met & set(names), "met twice in one pass")
+            met.update(names)
         op = op.along_examples(plan.example_axis.get(w))
         out = estimator.meet(draw, op, x, w, b, ambient)
         if out is NotImplemented:
             raise Replan({w}, f"no {estimator.name} form")
         if watch is not None:
-            for name in (w, b) if isinstance(b, str) else (w,):
+            for name in names:
                 watch(name, op, x, out)
         return out
 
     return meet
+
+
+def _first_time() -> bool:
+    """False while a compiler traces, and during ``backward``, where checkpointed layers meet their weights again."""
+    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() == -1
 
 
 def unused(names: Sequence[str]) -> NetworkError:

@@ -126,7 +126,9 @@ class _Probe:
 
     def check(self, random: Mapping[str, Site], x: Any) -> None:
         """Every random parameter reaches the output's gradient, and no reentrant checkpoint is in the way."""
-        _refuse_embeddings(self.shell.module, {n for family in self.posterior.members if family.atoms is None for n in family.names})
+        _refuse_embeddings(
+            self.shell.module, {n for family in self.posterior.members if family.atoms is None for n in family.names}
+        )
         with torch.enable_grad():
             output = self.run(Plan(), x)
             roots = [t for t in pytree.tree_leaves(_tensors(output)) if isinstance(t, Tensor) and t.requires_grad]
@@ -167,7 +169,9 @@ def _refuse_embeddings(net: nn.Module, spread: set[str]) -> None:
         if not isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
             continue
         if module.sparse and module.weight.requires_grad:
-            raise NetworkError(f"The embedding {path!r} has sparse gradients, which credo's optimizer cannot use; make it with sparse=False.")
+            raise NetworkError(
+                f"The embedding {path!r} has sparse gradients, which credo's optimizer cannot use; make it with sparse=False."
+            )
         if module.max_norm is not None and f"{path}.weight".lstrip(".") in spread:
             raise NetworkError(
                 f"The embedding {path!r} has max_norm={module.max_norm:g}, which rewrites its weights in place; "

@@ -181,7 +181,8 @@ def _design(model: Model, layout: Layout) -> Callable[[Any], tuple[Tensor, Tenso
         tolerance = 1e-3 if next(iter(model.random.values())).dtype != torch.float64 else 1e-8
         if not torch.allclose(check, expected, rtol=tolerance, atol=tolerance * float(expected.abs().max() + 1)):
             raise NetworkError(
-                "The network is not linear in its random parameters, so its posterior is not Gaussian; make only the last layer random (random='last') or use method='vi'."
+                "The network is not linear in its random parameters, so its posterior is not Gaussian; "
+                "make only the last layer random (random='last') or use method='vi'."
             )
         return base, jacobian
 

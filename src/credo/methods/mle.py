@@ -6,24 +6,21 @@ overfits where data are few; use it as the baseline that every Bayesian answer i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from credo.core.settings import setting
-from credo.engine.build import initial_values, point_posterior
-from credo.engine.descend import descend
+from credo.engine.build import point_posterior
 from credo.engine.elbo import Elbo
+from credo.engine.gradient import GradientMethod
 from credo.engine.job import Fitted, Job
-from credo.engine.method import Method, methods
+from credo.engine.method import methods
 from credo.engine.model import Model
-from credo.engine.schedules import decays
 from credo.estimators import estimators
 
 
 @methods.register("mle")
 @dataclass(frozen=True)
-class MLE(Method):
+class MLE(GradientMethod):
     """Maximum likelihood by Adam."""
 
     name: ClassVar[str] = "mle"
@@ -35,16 +32,7 @@ class MLE(Method):
     small: ClassVar[dict[str, Any]] = {"epochs": 500, "batch_size": None, "lr": 0.1}
     exceptions: ClassVar[dict[str, str]] = {"conjugate_covariance": "a point estimate has no spread"}
 
-    init: Any = setting(
-        "pretrained",
-        "Start: 'pretrained' (the network's values), 'random', or a state dict.",
-        kind=(str, Mapping),
-        choices=("pretrained", "random"),
-    )
-    lr_schedule: str = setting("cosine", "Course of the learning rate.", choices=("constant", "cosine"))
-    compile: bool = setting(False, "Compile the step (one CUDA graph on a GPU).")
-
     def fit(self, model: Model, job: Job) -> Fitted:
         """Descend on the negative log-likelihood."""
-        posterior = point_posterior(model, initial_values(model, self.init, job.seed))
-        return descend(Elbo(model, posterior, estimators["weights"]), job, decay=decays[self.lr_schedule], compile=self.compile)
+        posterior = point_posterior(model, self.start(model, job))
+        return self.descend(Elbo(model, posterior, estimators["weights"]), job)

@@ -7,26 +7,25 @@ between clusters of data; look at ``history`` to see which of the two parts move
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 
 from credo.core.settings import setting
-from credo.engine.build import initial_values, start_posterior
-from credo.engine.descend import descend
+from credo.engine.build import start_posterior
 from credo.engine.elbo import Elbo
+from credo.engine.gradient import GradientMethod
 from credo.engine.job import Fitted, Job
-from credo.engine.method import Method, methods
+from credo.engine.method import methods
 from credo.engine.model import Model
-from credo.engine.schedules import decays, schedules
+from credo.engine.schedules import schedules
 from credo.estimators import estimators
 
 
 @methods.register("vi")
 @dataclass(frozen=True)
-class VI(Method):
+class VI(GradientMethod):
     """Bayes by Backprop and its structured relatives."""
 
     name: ClassVar[str] = "vi"
@@ -40,26 +39,17 @@ class VI(Method):
     estimator: str = setting("local", "How noise enters training.", choices=("local", "weights", "flipout"))
     train_samples: int = setting(1, "Draws per step, averaged.", ge=1)
     init_std: float = setting(0.01, "Initial standard deviation of every weight.", gt=0.0)
-    init: Any = setting(
-        "pretrained",
-        "Start of the means: 'pretrained' (the network's values), 'random', or a state dict.",
-        kind=(str, Mapping),
-        choices=("pretrained", "random"),
-    )
     scale: str = setting("log", "Parameterisation of the standard deviation.", choices=("log", "softplus"))
     rank: int = setting(4, "Factors of the low-rank family.", ge=1)
     beta: float = setting(1.0, "Weight of the KL; other than 1 tempers the posterior.", gt=0.0)
     kl_schedule: str = setting("constant", "Course of the KL's weight.", choices=("constant", "linear", "cosine", "blundell"))
     kl_warmup: int = setting(0, "Epochs over which 'linear' and 'cosine' rise to beta.", ge=0)
     autocast: bool = setting(False, "Run the network in bfloat16 where torch deems it safe.")
-    lr_schedule: str = setting("cosine", "Course of the learning rate.", choices=("constant", "cosine"))
-    compile: bool = setting(False, "Compile the step (one CUDA graph on a GPU).")
 
     def fit(self, model: Model, job: Job) -> Fitted:
         """Descend on the negative ELBO."""
-        values = initial_values(model, self.init, job.seed)
+        values = self.start(model, job)
         posterior = start_posterior(model, self.posterior, values, self.init_std, self.rank, self.scale, job.seed)
         autocast = torch.bfloat16 if self.autocast else None
         elbo = Elbo(model, posterior, estimators[self.estimator], self.train_samples, autocast=autocast)
-        kl_weight = {"beta": self.beta, "schedule": schedules[self.kl_schedule], "warmup": self.kl_warmup}
-        return descend(elbo, job, **kl_weight, decay=decays[self.lr_schedule], compile=self.compile)
+        return self.descend(elbo, job, beta=self.beta, schedule=schedules[self.kl_schedule], warmup=self.kl_warmup)

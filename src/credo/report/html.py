@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import tempfile
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from credo.core.errors import DataError, RunError, SettingError
+from credo.core.files import write_atomic
 from credo.report.figures import SECTIONS
 
 
@@ -32,12 +31,10 @@ def write(results: dict[str, Any], path: str | Path) -> Path:
     page = render(results)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _replace(path, page)
-        _replace(path.with_name("results.json"), text)
     except OSError as error:
-        raise RunError(
-            f"The report cannot be written to {path} ({error.strerror or error}); free space or choose another folder."
-        ) from error
+        raise RunError(f"Cannot create {path.parent}: {error.strerror or error}; choose another folder.") from error
+    write_atomic(path, lambda beside: beside.write_text(page, encoding="utf-8"))
+    write_atomic(path.with_name("results.json"), lambda beside: beside.write_text(text, encoding="utf-8"))
     return path
 
 
@@ -110,16 +107,3 @@ def _task(task: dict[str, Any], place: int, figures: dict[str, Any]) -> dict[str
 
 def _cell(value: Any, digits: int, best: float | None) -> dict[str, Any]:
     return {"text": format_value(value, digits), "best": best is not None and value is not None and round(value, digits) == best}
-
-
-def _replace(path: Path, text: str) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        # mkstemp makes files only their owner can read; a report is meant to be passed on.
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
