@@ -12,11 +12,11 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
-from credo.core.errors import CredoError, DataError, NetworkError, RunError, SettingError
+from credo.core.errors import CredoError, DataError, RunError, SettingError
 from credo.core.files import write_atomic
-from credo.core.seeds import Streams, isolated, mix
+from credo.core.seeds import Streams
+from credo.core.settings import positive, whole
 from credo.core.shell import unwrap
 from credo.core.sites import select
 from credo.data.checks import check_inputs
@@ -26,11 +26,10 @@ from credo.engine import files
 from credo.engine.job import Callback, Fitted, Job
 from credo.engine.method import Method, make_method
 from credo.engine.model import Model
-from credo.engine.outputs import sampled_outputs
+from credo.engine.outputs import prior_draws, sampled_outputs, with_drawn
 from credo.engine.run import CONFIG, FORMAT, HISTORY, POSTERIOR, Run, replace_directory, write_json, write_tensors
 from credo.likelihoods.base import Likelihood, get
 from credo.posteriors import Mixture, Params, Posterior, PosteriorPrior, Samples, kl, prior_of
-from credo.posteriors.kl import Factorised
 from credo.predictive import Predictive, evaluate
 from credo.priors import Fixed, Flat, Prior, Unstored, as_prior, default_prior, from_config
 
@@ -132,10 +131,10 @@ class BNN:
         size = batch_size if batch_size is not None else method.batch_size
         job = Job(
             source=source,
-            epochs=_positive("epochs", epochs, method.epochs),
-            batch_size=None if size is None or size >= source.num_data else _positive("batch_size", size, 1),
-            lr=_positive("lr", lr, method.lr),
-            seed=_whole("seed", seed),
+            epochs=positive("epochs", epochs, method.epochs),
+            batch_size=None if size is None or size >= source.num_data else positive("batch_size", size, 1),
+            lr=positive("lr", lr, method.lr),
+            seed=whole("seed", seed),
             run=directory,
             progress=progress,
             callbacks=callbacks,
@@ -176,42 +175,29 @@ class BNN:
     def _check(self, model: Model, source: Source) -> None:
         """One forward pass of two examples: shapes that do not fit are refused before training starts."""
         y = model.likelihood.check_training_targets(source.targets())
-        outputs = self._outputs(
-            model, [0], lambda _: {n: v.unsqueeze(0) for n, v in model.values().items()}, source.example(2), model.buffers(), 0
-        )[0]
+        values = {n: v.unsqueeze(0) for n, v in model.values().items()}
+        outputs, _ = sampled_outputs(model, lambda _: values, [0], source.example(2), model.buffers(), 0)
         if not model.likelihood.accepts(outputs.shape[-1], y):
             raise DataError(
                 f"The network gives {outputs.shape[-1]} outputs per example, but the {model.likelihood.name} likelihood needs "
                 f"{model.likelihood.num_outputs(y)} for these targets; change the network's last layer."
             )
 
-    @staticmethod
-    def _outputs(
-        model: Model, numbers: Sequence[int], realise: Any, x: Any, buffers: Mapping[str, Tensor], seed: int, **how: Any
-    ) -> tuple[Tensor, Params]:
-        try:
-            return sampled_outputs(model, realise, numbers, x, buffers, seed, **how)
-        except (RuntimeError, IndexError, ValueError, TypeError) as error:
-            if isinstance(error, torch.cuda.OutOfMemoryError):
-                raise
-            shapes = [tuple(t.shape) for t in pytree.tree_leaves(x) if isinstance(t, Tensor)]
-            raise NetworkError(f"The network cannot take inputs of shape {shapes}: {str(error).splitlines()[0]}") from error
-
     def _validator(self, model: Model, source: Source) -> Any:
         def score(posterior: Posterior, buffers: Mapping[str, Tensor]) -> float:
             total = 0.0
             for x, y in source(None, 1024):
                 numbers = posterior.numbers(16)
-                outputs, extra = self._outputs(model, numbers, lambda n: posterior.realise(n, 0), x, buffers, 0)
-                total -= float(Predictive(outputs, _with(model.likelihood, extra)).log_prob(y).sum())
+                outputs, extra = sampled_outputs(model, lambda n: posterior.realise(n, 0), numbers, x, buffers, 0)
+                total -= float(Predictive(outputs, with_drawn(model.likelihood, extra)).log_prob(y).sum())
             return total / source.num_data
 
         return score
 
     def _draws(self, source: str, samples: int, seed: int) -> tuple[Sequence[int], Any]:
         """Which draws, and how to make them."""
-        _positive("samples", samples, 1)
-        _whole("seed", seed)
+        positive("samples", samples, 1)
+        whole("seed", seed)
         if source == "posterior":
             posterior = self.posterior
             return posterior.numbers(samples), lambda numbers: posterior.realise(numbers, seed)
@@ -219,7 +205,7 @@ class BNN:
             raise SettingError(f"source={source!r}; expected 'posterior' or 'prior'.")
         model = self.model
         fixed = self.posterior.mean() if self._fitted else model.values()
-        return range(samples), lambda numbers: _prior_draws(model, fixed, numbers, seed)
+        return range(samples), lambda numbers: prior_draws(model, fixed, numbers, seed)
 
     def predict(
         self,
@@ -243,7 +229,7 @@ class BNN:
         else:
             numbers, realise = self._draws(source, samples, seed)
         outputs, extra = self._forward(numbers, realise, x, seed, batch_size, vectorise)
-        return Predictive(outputs, _with(self.model.likelihood, extra))
+        return Predictive(outputs, with_drawn(self.model.likelihood, extra))
 
     def functions(self, x: Any, n: int, seed: int = 0, source: str = "posterior") -> Tensor:
         """``n`` draws of the network's function at ``x``: outputs ``(n, N, F)`` without observation noise."""
@@ -256,7 +242,7 @@ class BNN:
         dtype = next((s.dtype for s in self.random.values() if s.dtype.is_floating_point), None)
         x = check_inputs(x, dtype=dtype)
         buffers = self._fitted.buffers if self._fitted else self.model.buffers()
-        return self._outputs(self.model, numbers, realise, x, buffers, seed, batch_size=batch_size, vectorise=vectorise)
+        return sampled_outputs(self.model, realise, numbers, x, buffers, seed, batch_size, vectorise)
 
     def _mean_weights(self) -> Params:
         for family in self.posterior.members:
@@ -377,41 +363,3 @@ def _prior(spec: Any) -> Prior:
     if spec is None:
         return default_prior()
     return PosteriorPrior(copy.deepcopy(spec)) if isinstance(spec, Posterior) else as_prior(spec)
-
-
-def _with(likelihood: Likelihood, drawn: Params) -> Likelihood:
-    """The likelihood with drawn parameters ``(S, ...)`` in place of its own, shaped against outputs ``(S, N, F)``."""
-    if not drawn:
-        return likelihood
-    other = likelihood.frozen()
-    for name, value in drawn.items():
-        other._parameters.pop(name, None)
-        other._buffers[name] = value.reshape(len(value), 1, -1)
-    return other
-
-
-def _prior_draws(model: Model, fixed: Params, numbers: Sequence[int], seed: int) -> Params:
-    """Stacked draws of the random parameters from the prior, one stream per draw; the rest as they are."""
-    prior = Factorised(
-        {n: model.prior.at(s) for n, s in model.sites.items() if n in model.random}, {n: s.shape for n, s in model.random.items()}
-    )
-    rows = []
-    for number in numbers:
-        with isolated(mix(seed, number, "prior"), model.device):
-            rows.append(prior.sample(1, fixed))
-    drawn = {n: torch.cat([row[n] for row in rows]) for n in model.random}
-    return drawn | {n: fixed[n].expand(len(numbers), *fixed[n].shape) for n in model.point}
-
-
-def _whole(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise SettingError(f"{name}={value!r} is not valid; expected a whole number.")
-    return value
-
-
-def _positive(name: str, value: Any, default: Any) -> Any:
-    value = default if value is None else value
-    whole = isinstance(default, int) and not isinstance(default, bool)
-    if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)) or not 0 < value < math.inf:
-        raise SettingError(f"{name}={value!r} is not valid; expected a {'whole ' if whole else ''}number above 0.")
-    return value

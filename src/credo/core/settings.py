@@ -102,3 +102,19 @@ def _range(f: Field[Any]) -> str:
     if f.default is None or f.default is MISSING:
         text += " or None"
     return text
+
+
+def whole(name: str, value: Any) -> int:
+    """``value``, refused by ``name`` unless it is a whole number."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise SettingError(f"{name}={value!r} is not valid; expected a whole number.")
+    return value
+
+
+def positive(name: str, value: Any, default: Any) -> Any:
+    """``value`` or the default, refused by ``name`` unless it is finite, above 0, and whole where the default is."""
+    value = default if value is None else value
+    only_whole = isinstance(default, int) and not isinstance(default, bool)
+    if isinstance(value, bool) or not isinstance(value, int if only_whole else (int, float)) or not 0 < value < math.inf:
+        raise SettingError(f"{name}={value!r} is not valid; expected a {'whole ' if only_whole else ''}number above 0.")
+    return value

@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from credo.core.errors import NetworkError
 from credo.core.seeds import isolated, mix
 from credo.core.shell import Shell
 from credo.engine.model import Model
 from credo.estimators import LIKELIHOOD
 from credo.estimators.plan import batch_of
-from credo.posteriors import Params
+from credo.likelihoods.base import Likelihood
+from credo.posteriors import Factorised, Params
 
 Realise = Callable[[Sequence[int]], Params]
 _BUDGET = {"cpu": 1 << 26, "cuda": 1 << 28}  # numbers held at once by vmapped draws
@@ -53,7 +55,13 @@ def sampled_outputs(
                 warnings.warn(
                     f"Predicting draw by draw: vmap cannot run this network ({str(error).splitlines()[0]}).", stacklevel=3
                 )
-        return runner.looped(numbers, batches)
+        try:
+            return runner.looped(numbers, batches)
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except (RuntimeError, IndexError, ValueError, TypeError) as error:
+            shapes = [tuple(t.shape) for t in pytree.tree_leaves(x) if isinstance(t, Tensor)]
+            raise NetworkError(f"The network cannot take inputs of shape {shapes}: {str(error).splitlines()[0]}") from error
 
 
 class _Runner:
@@ -109,3 +117,27 @@ def _batches(x: Any, batch_size: int | None) -> Iterator[Any]:
     for start in range(0, total, batch_size):
         rows = slice(start, start + batch_size)
         yield pytree.tree_map(lambda t, rows=rows: t[rows] if isinstance(t, Tensor) and t.dim() and t.shape[0] == total else t, x)
+
+
+def with_drawn(likelihood: Likelihood, drawn: Params) -> Likelihood:
+    """The likelihood with drawn parameters ``(S, ...)`` in place of its own, shaped against outputs ``(S, N, F)``."""
+    if not drawn:
+        return likelihood
+    other = likelihood.frozen()
+    for name, value in drawn.items():
+        other._parameters.pop(name, None)
+        other._buffers[name] = value.reshape(len(value), 1, -1)
+    return other
+
+
+def prior_draws(model: Model, fixed: Params, numbers: Sequence[int], seed: int) -> Params:
+    """Stacked draws of the random parameters from the prior, one stream per draw; the rest as they are."""
+    prior = Factorised(
+        {n: model.prior.at(s) for n, s in model.sites.items() if n in model.random}, {n: s.shape for n, s in model.random.items()}
+    )
+    rows = []
+    for number in numbers:
+        with isolated(mix(seed, number, "prior"), model.device):
+            rows.append(prior.sample(1, fixed))
+    drawn = {n: torch.cat([row[n] for row in rows]) for n in model.random}
+    return drawn | {n: fixed[n].expand(len(numbers), *fixed[n].shape) for n in model.point}
