@@ -88,7 +88,13 @@ def test_a_prior_that_could_not_be_stored_says_so_when_it_is_needed():
 
 
 def test_the_default_is_proper():
-    assert default_prior().config() == as_prior(Normal(0.0, 1.0)).config() and set(priors.__all__) >= {"Normal", "Laplace", "StudentT", "FanIn", "Flat"}
+    assert default_prior().config() == as_prior(Normal(0.0, 1.0)).config() and set(priors.__all__) >= {
+        "Normal",
+        "Laplace",
+        "StudentT",
+        "FanIn",
+        "Flat",
+    }
 
 
 def test_a_priors_own_validation_is_off():

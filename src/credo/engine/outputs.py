@@ -20,6 +20,7 @@ from credo.likelihoods.base import Likelihood
 from credo.posteriors import Factorised, Params
 
 Realise = Callable[[Sequence[int]], Params]
+_LOOP_BUDGET = 1 << 21  # numbers drawn together by the loop: several small networks at once, without leaving the cache
 _BUDGET = {"cpu": 1 << 26, "cuda": 1 << 28}  # numbers held at once by vmapped draws
 
 
@@ -73,24 +74,28 @@ class _Runner:
         own = {n: t.to(self.sites[n].dtype) for n, t in draws.items() if not n.startswith(LIKELIHOOD)}
         return own, {n.removeprefix(LIKELIHOOD): t for n, t in draws.items() if n.startswith(LIKELIHOOD)}
 
+    def _chunks(self, numbers: Sequence[int], budget: int) -> Iterator[Sequence[int]]:
+        """Numbers of draws whose random parameters together stay within ``budget``."""
+        size = max(1, budget // max(sum(self.sites[n].numel for n in self.model.random), 1))
+        return (numbers[start : start + size] for start in range(0, len(numbers), size))
+
     def looped(self, numbers: Sequence[int], batches: list[Any]) -> tuple[Tensor, Params]:
-        """One draw at a time; a network that is random by itself gets its own stream per draw."""
+        """One pass per draw; a network that is random by itself gets its own stream per draw."""
         rows, extras = [], []
-        for number in numbers:
-            own, extra = self._split({n: t[0] for n, t in self.realise([number]).items()})
-            self.shell.place(own)
-            with isolated(mix(self.seed, number, "forward"), self.model.device):
-                rows.append(torch.cat([self.model.outputs(self.shell, batch) for batch in batches]))
+        for chunk in self._chunks(numbers, _LOOP_BUDGET):
+            own, extra = self._split(self.realise(chunk))
+            for place, number in enumerate(chunk):
+                self.shell.place({n: t[place] for n, t in own.items()})
+                with isolated(mix(self.seed, number, "forward"), self.model.device):
+                    rows.append(torch.cat([self.model.outputs(self.shell, batch) for batch in batches]))
             extras.append(extra)
-        return torch.stack(rows), {n: torch.stack([extra[n] for extra in extras]) for n in extras[0]}
+        return torch.stack(rows), {n: torch.cat([extra[n] for extra in extras]) for n in extras[0]}
 
     def vectorised(self, numbers: Sequence[int], batches: list[Any]) -> tuple[Tensor, Params]:
         """Chunks of draws by vmap; what no draw changes is placed once and shared."""
-        random = sum(self.sites[n].numel for n in self.model.random)
-        chunk = max(1, min(len(numbers), _BUDGET[self.model.device.type] // max(random, 1)))
         rows, extras = [], []
-        for start in range(0, len(numbers), chunk):
-            own, extra = self._split(self.realise(numbers[start : start + chunk]))
+        for chunk in self._chunks(numbers, _BUDGET[self.model.device.type]):
+            own, extra = self._split(self.realise(chunk))
             same = {n: t[0] for n, t in own.items() if n not in self.model.random}
             varied = {n: t for n, t in own.items() if n in self.model.random}
             self.shell.place(same)

@@ -38,6 +38,11 @@ def _kl_value(mean: Tensor, std: Tensor, log_std: Tensor, prior: NormalStats) ->
     return 0.5 * (square + constant) - log_std.sum()
 
 
+def _added(grad: Tensor, value: Tensor, pull: Tensor) -> Tensor:
+    """grad + value * pull. Two plain passes: ``addcmul`` with a 0-dim factor is six times slower on a CPU."""
+    return (value * pull).add_(grad)
+
+
 class _Weights(torch.autograd.Function):
     """(w, KL) in one node: the KL's gradient rides along with the weights', which saves two passes over all of them."""
 
@@ -55,8 +60,8 @@ class _Weights(torch.autograd.Function):
     def backward(ctx: Any, grad_w: Tensor, grad_kl: Tensor) -> Any:
         mean, std, eps, prior_mean, prior_var = ctx.saved_tensors
         pull = grad_kl / prior_var
-        grad_mean = torch.addcmul(grad_w, _shift(mean, prior_mean), pull)
-        grad_std = torch.addcmul(grad_w * eps, std, pull)
+        grad_mean = _added(grad_w, _shift(mean, prior_mean), pull)
+        grad_std = _added(grad_w * eps, std, pull)
         return grad_mean, ctx.scale.pull(std, grad_std, -grad_kl), None, None, None, None
 
 
@@ -77,7 +82,7 @@ class _Moments(torch.autograd.Function):
         mean, var, prior_mean, prior_var = ctx.saved_tensors
         pull = grad_kl / prior_var
         raw = ctx.scale.pull_var(var, torch.add(pull, grad_var, alpha=2), -grad_kl)
-        return torch.addcmul(grad_mean, _shift(mean, prior_mean), pull), raw, None, None, None
+        return _added(grad_mean, _shift(mean, prior_mean), pull), raw, None, None, None
 
 
 class _Perturb(torch.autograd.Function):

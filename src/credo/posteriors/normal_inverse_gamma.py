@@ -35,7 +35,7 @@ class NormalInverseGamma(Family):
 
     def set(self, mean: Tensor, scale_tril: Tensor, shape: float, rate: float) -> NormalInverseGamma:
         """Put in the four parameters; ``scale_tril`` is the Cholesky factor of V."""
-        self.flat_mean, self.scale_tril = mean.clone(), scale_tril.clone()
+        self.flat_mean, self.scale_tril = mean.clone(), scale_tril.clone(memory_format=torch.contiguous_format)
         self.shape_rate = torch.tensor([shape, rate], dtype=torch.float64, device=mean.device)
         return self
 

@@ -55,7 +55,7 @@ class Log(Scale):
 
     def pull(self, std: Tensor, grad_std: Tensor, grad_log: Tensor) -> Tensor:
         """grad_std * std + grad_log."""
-        return torch.addcmul(grad_log, grad_std, std)
+        return (grad_std * std).add_(grad_log)
 
     def pull_var(self, var: Tensor, twice: Tensor, grad_log: Tensor) -> Tensor:
         """twice * var + grad_log."""
