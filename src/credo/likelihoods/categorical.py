@@ -59,6 +59,8 @@ class Categorical(LabelLikelihood):
     def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
         """f_y - logsumexp(f), ``(..., N)``."""
         log_p = torch.log_softmax(outputs, -1)
+        if y.shape == outputs.shape[:-1]:  # the common case, without the cost of broadcasting
+            return log_p.gather(-1, y.long().unsqueeze(-1)).squeeze(-1)
         shape = torch.broadcast_shapes(y.shape, outputs.shape[:-1])
         return log_p.expand(*shape, -1).gather(-1, y.long().expand(shape).unsqueeze(-1)).squeeze(-1)
 
