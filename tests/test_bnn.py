@@ -468,3 +468,17 @@ def test_predicting_bad_inputs():
         fitted.predict(torch.full((2, 4), float("nan")))
     with pytest.raises(NetworkError, match=r"cannot take inputs of shape \[\(2, 5\)\]"):
         fitted.predict(torch.zeros(2, 5))
+
+
+def test_a_run_is_not_resumed_with_other_data(tmp_path):
+    x, y, _ = problem()
+    bnn().fit((x, y), epochs=2, run=tmp_path / "run", progress=False)
+    with pytest.raises(credo.RunError, match="data"):
+        bnn().fit((x, y + 1.0), epochs=2, run=tmp_path / "run", progress=False)
+
+
+def test_a_run_of_exact_keeps_its_evidence(tmp_path):
+    x, y, _ = problem()
+    fitted = bnn().fit((x, y), "exact", run=tmp_path / "run")
+    loaded = credo.load(tmp_path / "run", nn.Linear(3, 1).double())
+    assert loaded.history == fitted.history and "log_evidence" in loaded.history[-1]

@@ -160,6 +160,7 @@ class BNN:
             "lr": job.lr,
             "seed": job.seed,
             "num_data": job.source.num_data,
+            "data": job.source.fingerprint() if job.run is not None else None,
         }
         return files.describe(model, prior) | {"method": method.name, "settings": method.settings(), "fit": fit}
 

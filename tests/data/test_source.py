@@ -72,3 +72,12 @@ def test_batches_that_are_not_pairs_or_not_finite_are_named():
         list(intake([(torch.zeros(2), torch.zeros(2)), (torch.tensor([0, torch.nan]), torch.zeros(2))])())
     with pytest.raises(DataError, match="batch_size=0"):
         seen(intake(Noisy()), None, 0)
+
+
+def test_the_fingerprint_sees_values_types_and_shapes():
+    x, y = torch.arange(6.0).reshape(3, 2), torch.arange(3)
+    same = intake((x.clone(), y.clone())).fingerprint()
+    assert intake((x, y)).fingerprint() == same
+    others = [(x + 1, y), (x.double(), y), (x.reshape(3, 2, 1), y), (x, y + 1), ({"a": x}, y)]
+    assert same not in {intake(other).fingerprint() for other in others}
+    assert intake([(x, y)]).fingerprint() is None

@@ -1,7 +1,7 @@
 """The checks every method must pass, shipped so that third parties can run them on their own.
 
-python -m credo.conformance            # every registered method
-credo.conformance.check("vi")          # one of them: a list of results
+``python -m credo.conformance`` runs them on every registered method; ``credo.conformance.check("vi")`` on one, and returns a list of
+results. A method that is not registered is passed as its class.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
 """Settings are frozen dataclasses; the metadata of a field drives validation, CLI flags and docs.
 
-@dataclass(frozen=True)
-class Config:
-    lr: float = setting(1e-3, "Learning rate.", gt=0.0)
-    estimator: str = setting("local", "How noise enters.", choices=("local", "weights"))
+For example::
+
+    @dataclass(frozen=True)
+    class Config:
+        lr: float = setting(1e-3, "Learning rate.", gt=0.0)
+        estimator: str = setting("local", "How noise enters.", choices=("local", "weights"))
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, final
@@ -13,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 from credo.core.errors import DataError
 from credo.core.seeds import LOCK
 from credo.data.checks import check_pair
-from credo.data.tree import Tree, take
+from credo.data.tree import Tree, leaves, take
 
 Batch = tuple[Tree, Tensor]
 STREAM_BATCH = 128  # examples at a time from an ``IterableDataset``, which cannot be asked for everything at once
@@ -168,6 +169,16 @@ class Source:
             parts = [y for _, y in self(None, 1024)]
             self._targets, self._own_batches = torch.cat(parts), len(parts)
         return self._targets
+
+    def fingerprint(self) -> str | None:
+        """A digest of data held in memory, so that a run is not resumed with other data; None where data are read as they come."""
+        if not isinstance(self._feed, Arrays):
+            return None
+        digest = hashlib.blake2b(digest_size=8)
+        for name, leaf in [*leaves(self._feed.x, "x"), *leaves(self._feed.y, "y")]:
+            digest.update(f"{name} {leaf.dtype} {tuple(leaf.shape)}".encode())
+            digest.update(leaf.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        return digest.hexdigest()
 
     def num_batches(self, batch_size: int | None) -> int:
         """Batches in one epoch; a loader keeps its own batching, whatever ``batch_size`` says."""

@@ -74,14 +74,10 @@ def descend(
             if job.validate is not None:
                 shell.train(False)
                 row["validation_nll"] = job.validate(elbo.posterior, elbo.buffers_.tensors())
-            job.history.append(row)
-            answers = [callback(row) for callback in job.callbacks]  # all of them, even after one says stop
-            stop = any(answers)
-            if job.run is not None:
-                job.run.record(row)
-                if time.monotonic() - last_saved >= job.checkpoint_seconds or stop:
-                    job.run.checkpoint(_state(elbo, optimizer), epoch)
-                    last_saved = time.monotonic()
+            stop = job.note(row)
+            if job.run is not None and (stop or time.monotonic() - last_saved >= job.checkpoint_seconds):
+                job.run.checkpoint(_state(elbo, optimizer), epoch)
+                last_saved = time.monotonic()
             advance(1, row)
             if stop:
                 break

@@ -33,6 +33,14 @@ class Job:
     checkpoint_seconds: float = field(default_factory=lambda: CHECKPOINT_SECONDS)
     history: list[dict[str, Any]] = field(default_factory=list)
 
+    def note(self, row: dict[str, Any]) -> bool:
+        """Add a row to the history, in memory and on disk; True if a callback asks to stop."""
+        self.history.append(row)
+        answers = [callback(row) for callback in self.callbacks]  # all of them, even after one says stop
+        if self.run is not None:
+            self.run.record(row)
+        return any(answers)
+
 
 @dataclass(frozen=True)
 class Fitted:

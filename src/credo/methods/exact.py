@@ -106,7 +106,9 @@ class Exact(Method):
             evidence = log_ratio - 0.5 * misfit - 0.5 * sums.count * math.log(2 * math.pi) - log_noise
         values = model.values()
         members = [family.to(model.device), *([Delta.start({n: values[n] for n in model.point})] if model.point else [])]
-        job.history.append({"epoch": 0, "elbo": evidence, "log_evidence": evidence})
+        if job.run is not None:
+            job.run.history(-1)  # what a run killed right here may have left
+        job.note({"epoch": 0, "elbo": evidence, "log_evidence": evidence})
         return Fitted(Posterior(members), model.buffers())
 
     def _prior(self, model: Model, layout: Layout, unknown: bool) -> Prior:
