@@ -288,14 +288,24 @@ def test_the_objective_adds_up():
 
 
 def test_updating_variational_posteriors():
+    """Two parts one after the other reach the union's posterior: over eight seeds the mean deviation is zero by t-test.
+
+    The largest of four t values with 7 degrees of freedom exceeds 7.9 with probability 4e-4.
+    """
     x, y, design = problem(n=60)
-    how = {"epochs": 500, "lr": 0.05, "batch_size": 100, "progress": False}
-    model = bnn().fit((x[:30], y[:30]), "vi", init_std=0.1, posterior="full", estimator="weights", train_samples=4, **how)
-    model.update((x[30:], y[30:]), **how)
     mean, cov, _ = exact(design, y[:, 0].numpy())
-    ours = torch.cat([model.posterior.mean()["weight"][0], model.posterior.mean()["bias"]]).numpy()
-    # two noisy fits in a row: within half a posterior standard deviation of the union's mean
-    assert np.abs((ours - mean) / np.sqrt(np.diag(cov))).max() < 0.5
+    how = {"epochs": 300, "lr": 0.05, "batch_size": 100, "progress": False}
+    off = []
+    for seed in range(8):
+        model = bnn().fit(
+            (x[:30], y[:30]), "vi", init_std=0.1, posterior="full", estimator="weights", train_samples=4, seed=seed, **how
+        )
+        model.update((x[30:], y[30:]), seed=seed, **how)
+        ours = torch.cat([model.posterior.mean()["weight"][0], model.posterior.mean()["bias"]]).numpy()
+        off.append((ours - mean) / np.sqrt(np.diag(cov)))
+    off = np.stack(off)
+    assert np.abs(off.mean(0) / (off.std(0, ddof=1) / np.sqrt(len(off)))).max() < 7.9
+    assert np.abs(off).max() < 0.5, "no single fit is further than half a posterior standard deviation"
     with pytest.raises(CredoError, match="update needs a posterior with spread"):
         bnn().fit((x, y), "map", **QUICK).update((x, y))
 

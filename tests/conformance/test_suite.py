@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ import torch
 from credo.conformance import check, checks
 from credo.engine.job import Fitted, Job
 from credo.engine.model import Model
-from credo.methods import methods
+from credo.methods import VI, methods
 
 
 @pytest.mark.parametrize("name", checks.names())
@@ -86,3 +86,20 @@ def test_wrong_kl_scale_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     (result,) = check("vi", only="conjugate_mean")
     variance = check("vi", only="conjugate_covariance")[0]
     assert "failed" in (result.status, variance.status)
+
+
+@dataclass(frozen=True)
+class FullVI(VI):
+    """VI with the family that contains the exact posterior; eight draws a step keep the noise of its gradients small."""
+
+    target: ClassVar[str] = "exact"
+    tolerance: ClassVar[float] = 0.1
+    small: ClassVar[dict[str, Any]] = {
+        "epochs": 800, "batch_size": None, "lr": 0.02, "posterior": "full", "estimator": "weights", "train_samples": 8,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["conjugate_mean", "conjugate_covariance"])
+def test_full_covariance_vi_reaches_the_exact_posterior(name: str) -> None:
+    (result,) = check(FullVI, only=name)
+    assert result.status == "passed", result.reason
