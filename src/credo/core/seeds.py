@@ -9,12 +9,9 @@ training step needs (checkpointed layers replay it, CUDA graphs capture it).
 from __future__ import annotations
 
 import hashlib
-import math
-import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import torch
@@ -23,9 +20,6 @@ from torch import Tensor
 from credo.core.counter import counter_normal
 
 LOCK = threading.RLock()  #: held by whoever borrows torch's global generators
-_CHUNK = 1 << 17  # numbers per CPU stream: long enough to hide the seeding, short enough to share between cores
-_POOL: list[ThreadPoolExecutor] = []
-_POOL_LOCK = threading.Lock()
 
 
 def mix(*parts: object) -> int:
@@ -76,12 +70,8 @@ class Ambient(Noise):
         self.lead = lead
 
     def normal(self, key: str, shape: Sequence[int], like: Tensor) -> Tensor:
-        """Standard normal from the global generator; ``key`` is not used. On a CPU much noise is drawn by all cores from one seed."""
-        size = (*self.lead, *shape)
-        if like.device.type == "cpu" and math.prod(size) > _CHUNK and not torch.compiler.is_compiling():
-            out = torch.empty(size, dtype=like.dtype)
-            return fill(out, "normal_", [(out.view(-1), (int(torch.randint(1 << 62, ())),))])
-        return torch.randn(size, dtype=like.dtype, device=like.device)
+        """Standard normal from the global generator; ``key`` is not used."""
+        return torch.randn((*self.lead, *shape), dtype=like.dtype, device=like.device)
 
     def uniform(self, key: str, shape: Sequence[int], like: Tensor) -> Tensor:
         """Uniform from the global generator; ``key`` is not used."""
@@ -110,31 +100,6 @@ class Streams(Noise):
 
     def _fill(self, kind: str, key: str, shape: Sequence[int], like: Tensor) -> Tensor:
         out = torch.empty((*self.lead, *shape), dtype=like.dtype, device=like.device)
-        rows = out.reshape(len(self.samples), -1)
-        return fill(out, kind, [(row, (self.seed, sample, key)) for row, sample in zip(rows, self.samples, strict=True)])
-
-
-def fill(out: Tensor, kind: str, rows: Sequence[tuple[Tensor, tuple[object, ...]]]) -> Tensor:
-    """Fill the rows of ``out``, each from its own seed, in pieces that the cores share; the numbers do not depend on how many."""
-    jobs = [(piece, mix(*seed, part)) for row, seed in rows for part, piece in enumerate(row.split(_CHUNK))]
-
-    def draw(job: tuple[Tensor, int]) -> None:
-        piece, seed = job
-        getattr(piece, kind)(generator=torch.Generator(device=piece.device).manual_seed(seed))
-
-    if out.device.type == "cpu" and len(jobs) > 1 and torch.get_num_threads() > 1:
-        list(_pool().map(draw, jobs))
-    else:
-        for job in jobs:
-            draw(job)
-    return out
-
-
-def _pool() -> ThreadPoolExecutor:
-    with _POOL_LOCK:
-        if not _POOL:
-            _POOL.append(ThreadPoolExecutor(torch.get_num_threads(), thread_name_prefix="credo-noise"))
-    return _POOL[0]
-
-
-os.register_at_fork(after_in_child=_POOL.clear)  # a child process inherits the list, but not the threads
+        for row, sample in zip(out.reshape(len(self.samples), -1), self.samples, strict=True):
+            getattr(row, kind)(generator=generator(self.seed, sample, key, device=out.device))
+        return out

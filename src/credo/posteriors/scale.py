@@ -31,7 +31,7 @@ class Scale(ABC):
 
     @abstractmethod
     def pull(self, std: Tensor, grad_std: Tensor, grad_log: Tensor) -> Tensor:
-        """Gradient for raw, from one for std and one for log std (0-dim)."""
+        """Gradient for raw, from one for std (which may be overwritten) and one for log std (0-dim)."""
 
     @abstractmethod
     def pull_var(self, var: Tensor, twice: Tensor, grad_log: Tensor) -> Tensor:
@@ -55,7 +55,7 @@ class Log(Scale):
 
     def pull(self, std: Tensor, grad_std: Tensor, grad_log: Tensor) -> Tensor:
         """grad_std * std + grad_log."""
-        return (grad_std * std).add_(grad_log)
+        return grad_std.mul_(std).add_(grad_log)
 
     def pull_var(self, var: Tensor, twice: Tensor, grad_log: Tensor) -> Tensor:
         """twice * var + grad_log."""
