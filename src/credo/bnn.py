@@ -201,7 +201,8 @@ class BNN:
         whole("seed", seed)
         if source == "posterior":
             posterior = self.posterior
-            return posterior.numbers(samples), lambda numbers: posterior.realise(numbers, seed)
+            workspace: dict[object, Tensor] = {}
+            return posterior.numbers(samples), lambda numbers: posterior.realise(numbers, seed, workspace)
         if source != "prior":
             raise SettingError(f"source={source!r}; expected 'posterior' or 'prior'.")
         model = self.model

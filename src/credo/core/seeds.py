@@ -79,10 +79,14 @@ class Ambient(Noise):
 
 
 class Streams(Noise):
-    """One stream per (seed, sample, key); samples are numbered, so ``Streams(0, [7])`` repeats draw 7 of seed 0."""
+    """One stream per (seed, sample, key); samples are numbered, so ``Streams(0, [7])`` repeats draw 7 of seed 0.
 
-    def __init__(self, seed: int, samples: Sequence[int] | None = None) -> None:
-        self.seed = seed
+    A ``workspace`` handed from one object to the next lets a loop of draws reuse its memory: then a draw holds only until the
+    next one is made.
+    """
+
+    def __init__(self, seed: int, samples: Sequence[int] | None = None, workspace: dict[object, Tensor] | None = None) -> None:
+        self.seed, self.workspace, self._calls = seed, workspace, 0
         self.samples = (0,) if samples is None else tuple(samples)
         self.lead = () if samples is None else (len(self.samples),)
 
@@ -99,7 +103,16 @@ class Streams(Noise):
         return self._fill("uniform_", key, shape, like)
 
     def _fill(self, kind: str, key: str, shape: Sequence[int], like: Tensor) -> Tensor:
-        out = torch.empty((*self.lead, *shape), dtype=like.dtype, device=like.device)
+        out = self._empty((*self.lead, *shape), like)
         for row, sample in zip(out.reshape(len(self.samples), -1), self.samples, strict=True):
             getattr(row, kind)(generator=generator(self.seed, sample, key, device=out.device))
         return out
+
+    def _empty(self, size: tuple[int, ...], like: Tensor) -> Tensor:
+        if self.workspace is None:
+            return torch.empty(size, dtype=like.dtype, device=like.device)
+        self._calls += 1  # equal calls in equal order get equal memory, and no two calls of one object share any
+        key = (self._calls, size, like.dtype, like.device)
+        if key not in self.workspace:
+            self.workspace[key] = torch.empty(size, dtype=like.dtype, device=like.device)
+        return self.workspace[key]

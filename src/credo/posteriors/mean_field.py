@@ -184,7 +184,7 @@ class MeanFieldDraw(Draw):
         if set(names) == set(family.names):
             eps = self.noise.normal(self._key(), (family.layout.numel,), family.flat_mean)
             if self.fold is None:
-                return family.layout.split(torch.addcmul(family.flat_mean, family.scale.std(family.raw_std), eps))
+                return family.layout.split(eps.mul_(family.scale.std(family.raw_std)).add_(family.flat_mean))
             flat, self.kl = _Weights.apply(family.flat_mean, family.raw_std, eps, *self.fold, family.scale)  # type: ignore[misc]
             return family.layout.split(flat)
         mean, var = self.moments()

@@ -71,9 +71,9 @@ class Posterior(nn.Module):
         count = min(samples, self.atoms)
         return [i * self.atoms // count for i in range(count)]
 
-    def realise(self, numbers: Sequence[int], seed: int) -> Params:
-        """The draws with these numbers, stacked in front."""
-        noise = Streams(seed, numbers)
+    def realise(self, numbers: Sequence[int], seed: int, workspace: dict[object, Tensor] | None = None) -> Params:
+        """The draws with these numbers, stacked in front; with a ``workspace`` they last until the next call that gets it."""
+        noise = Streams(seed, numbers, workspace)
         out: Params = {}
         for family in self.members:
             out |= family.atom(numbers) if isinstance(family, Samples) and self.atoms is not None else family.draw(noise)
