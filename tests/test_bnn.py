@@ -6,32 +6,19 @@ import pandas as pd
 import pytest
 import torch
 from torch import nn
-from torch.distributions import Normal
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from zoo.classification import QUICK, classes, classifier
 from zoo.networks import make
 from zoo.regression import PRIOR_STD, bnn, exact, problem
 from zoo.stats import has_mean, same_mean, same_variance
 
 import credo
 from credo import BNN
-from credo.core.errors import CredoError, DataError, NetworkError, RunError, SettingError
+from credo.core.errors import CredoError, DataError, RunError, SettingError
 from credo.data import intake
 from credo.likelihoods import Gaussian
 from credo.posteriors import Mixture, Posterior, Samples
 from credo.priors import Flat, scale_mixture
-
-QUICK = {"epochs": 3, "batch_size": 16, "progress": False}
-
-
-def classes(n=60):
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(n, 4, generator=generator)
-    return x, (x[:, 0] > 0).long() + (x[:, 1] > 1).long()
-
-
-def classifier():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3))
 
 
 class Pairs(Dataset):
@@ -401,90 +388,6 @@ def test_a_bnn_can_be_copied():
     x, y = classes()
     fitted = BNN(classifier()).fit((x, y), **QUICK)
     assert torch.equal(copy.deepcopy(fitted).predict(x, samples=3).probs, fitted.predict(x, samples=3).probs)
-
-
-def image_net():
-    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(2 * 36, 3))
-
-
-@pytest.mark.parametrize(
-    ("net", "x", "y", "kind", "words"),
-    [
-        (
-            image_net,
-            torch.randn(6, 1, 9, 9),
-            torch.arange(6) % 3,
-            NetworkError,
-            r"cannot take inputs of shape \[\(2, 1, 9, 9\)\]",
-        ),
-        (
-            classifier,
-            torch.randn(6, 4),
-            torch.arange(6),
-            DataError,
-            "gives 3 outputs per example, but the categorical likelihood needs 6",
-        ),
-        (classifier, torch.full((6, 4), float("nan")), torch.arange(6) % 3, DataError, "NaN"),
-        (classifier, torch.full((6, 4), float("inf")), torch.arange(6) % 3, DataError, "nfinit"),
-        (classifier, torch.randn(6, 4), torch.zeros(6).long(), DataError, "at least two classes"),
-        (classifier, torch.randn(6, 4), torch.arange(5) % 3, DataError, "6.*5|5.*6"),
-        (classifier, torch.randn(6, 4), torch.arange(6) - 1, DataError, "-1"),
-        (classifier, torch.randn(6, 4), torch.rand(6), DataError, "whole|integer|class"),
-        (classifier, torch.randn(0, 4), torch.zeros(0).long(), DataError, "empty|no example|at least one"),
-    ],
-)
-def test_bad_data_is_refused_in_one_clear_sentence(net, x, y, kind, words):
-    with pytest.raises(kind, match=words) as caught:
-        BNN(net()).fit((x, y), **QUICK)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("how", "words"),
-    [
-        ({"epochs": 0}, "epochs=0 is not valid; expected a whole number above 0"),
-        ({"epochs": 1.5}, "epochs=1.5"),
-        ({"lr": -1.0}, "lr=-1.0 is not valid"),
-        ({"batch_size": 0}, "batch_size=0"),
-        ({"method": "vii"}, "Unknown method 'vii'. Did you mean 'vi'"),
-        ({"betas": 1}, "no setting 'betas'. Did you mean 'beta'"),
-    ],
-)
-def test_bad_settings_are_named(how, words):
-    with pytest.raises(SettingError, match=words):
-        BNN(classifier()).fit(classes(), **(QUICK | how))
-
-
-def test_construction_errors():
-    with pytest.raises(SettingError, match="Did you mean 'categorical'"):
-        BNN(classifier(), "categoricl")
-    with pytest.raises(NetworkError, match=r"Expected a torch\.nn\.Module"):
-        BNN(lambda x: x)
-    with pytest.raises(SettingError, match="matches no parameter"):
-        BNN(classifier(), random="9.*")
-    with pytest.raises(CredoError, match="no posterior yet; call fit"):
-        BNN(classifier()).predict(torch.zeros(1, 4))
-
-
-def test_a_prior_without_a_pattern_for_some_parameter_is_named():
-    with pytest.raises(SettingError, match=r"No prior pattern matches"):
-        BNN(classifier(), prior={"0.*": Normal(0.0, 1.0)}).fit(classes(), **QUICK)
-
-
-def test_predicting_bad_inputs():
-    x, y = classes()
-    fitted = BNN(classifier()).fit((x, y), **QUICK)
-    with pytest.raises(DataError, match="NaN"):
-        fitted.predict(torch.full((2, 4), float("nan")))
-    with pytest.raises(NetworkError, match=r"cannot take inputs of shape \[\(2, 5\)\]"):
-        fitted.predict(torch.zeros(2, 5))
-
-
-def test_a_run_is_not_resumed_with_other_data(tmp_path):
-    x, y, _ = problem()
-    bnn().fit((x, y), epochs=2, run=tmp_path / "run", progress=False)
-    with pytest.raises(credo.RunError, match="data"):
-        bnn().fit((x, y + 1.0), epochs=2, run=tmp_path / "run", progress=False)
 
 
 def test_a_run_of_exact_keeps_its_evidence(tmp_path):

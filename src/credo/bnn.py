@@ -23,13 +23,14 @@ from credo.data.checks import check_inputs
 from credo.data.intake import intake
 from credo.data.source import Source
 from credo.engine import files
+from credo.engine.elbo import family_prior
 from credo.engine.job import Callback, Fitted, Job
 from credo.engine.method import Method, make_method
 from credo.engine.model import Model
 from credo.engine.outputs import prior_draws, sampled_outputs, with_drawn
 from credo.engine.run import CONFIG, FORMAT, HISTORY, POSTERIOR, Run, replace_directory, write_json, write_tensors
 from credo.likelihoods.base import Likelihood, get
-from credo.posteriors import Mixture, Params, Posterior, PosteriorPrior, Samples, kl, prior_of
+from credo.posteriors import Mixture, Params, Posterior, PosteriorPrior, Samples, kl
 from credo.predictive import Predictive, evaluate
 from credo.priors import Fixed, Flat, Prior, Unstored, as_prior, default_prior, from_config
 
@@ -323,8 +324,9 @@ class BNN:
     def _kl(self, samples: int, seed: int) -> float:
         model, total = self.model, 0.0
         for family in self.posterior.members:
-            if any(n in model.random or model.prior_for_point(n) for n in family.names):
-                total += float(kl(family, prior_of(family, model.prior, model.sites), Streams(seed, range(samples))))
+            prior = family_prior(family, model)
+            if prior is not None:
+                total += float(kl(family, prior, Streams(seed, range(samples))))
         return total
 
     @property

@@ -67,7 +67,7 @@ def test_batch_norm_buffers_are_credos_own_and_averaged_over_draws(train_samples
         for _ in range(train_samples):
             version = {n: b.clone() for n, b in before.items()}
             shell.place(version)
-            elbo._pass(shell, elbo.plan(shell, x), x, Y, elbo.folds)
+            elbo._pass(shell, elbo.plan(shell, x), x, Y)
             expected.append(version)
     ours = elbo.buffers_.tensors()
     assert torch.allclose(ours["1.running_mean"], torch.stack([v["1.running_mean"] for v in expected]).mean(0))
@@ -215,3 +215,14 @@ def test_two_processes_give_the_gradient_of_the_whole_batch(tmp_path):
         halves = torch.load(tmp_path / kind)
         whole = _gradients(kind, slice(None), ddp=False)
         assert all(torch.allclose(a, b, rtol=1e-12, atol=1e-14) for a, b in zip(halves, whole, strict=True))
+
+
+def test_a_prior_named_for_one_point_parameter_leaves_the_others_free():
+    import credo
+
+    x = torch.randn(20, 2, generator=torch.Generator().manual_seed(0))
+    net = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))
+    prior = {"*.weight": Normal(0.0, 1.0), "0.bias": Normal(0.0, 1e-3)}
+    fitted = credo.BNN(net, "gaussian", prior=prior, random="weights").fit((x, x[:, 0] + 3.0), epochs=400, progress=False)
+    mean = fitted.posterior.mean()
+    assert mean["0.bias"].abs().max() < 0.05 and mean["2.bias"].abs().item() > 0.3

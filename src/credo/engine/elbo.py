@@ -18,8 +18,9 @@ from credo.core.shell import Shell
 from credo.engine.model import Model
 from credo.estimators import Estimator, Plan, make_plan, place, structure
 from credo.estimators.slot import Replan
-from credo.posteriors import Delta, Family, Posterior, fold, kl, prior_of
+from credo.posteriors import Delta, Factorised, Family, Posterior, fold, kl, prior_of
 from credo.posteriors.kl import FamilyPrior
+from credo.priors import Flat
 
 
 class Buffers(nn.Module):
@@ -51,6 +52,17 @@ class Buffers(nn.Module):
                 buffer.copy_(now)
 
 
+def family_prior(family: Family, model: Model) -> FamilyPrior | None:
+    """The prior of one family; point estimates have a flat one, except the parameters the user named a prior for."""
+    if not isinstance(family, Delta) or any(name in model.random for name in family.names):
+        return prior_of(family, model.prior, model.sites)
+    named = {name for name in family.names if model.prior_for_point(name)}
+    if not named:
+        return None
+    sites = model.sites
+    return Factorised({name: model.prior.at(sites[name]) if name in named else Flat() for name in family.names}, family.shapes)
+
+
 class Elbo(nn.Module):
     """``forward(x, y) -> (nll, kl)``: a module of posterior, likelihood and buffers, ready for DDP; the shell stays hidden from it."""
 
@@ -68,17 +80,10 @@ class Elbo(nn.Module):
         self.likelihood = model.likelihood
         self.buffers_ = Buffers(model.buffers() if buffers is None else buffers)
         self.estimator, self.train_samples, self.autocast = estimator, train_samples, autocast
-        self.priors = [self._prior(family, model) for family in posterior.members]
+        self.priors = [family_prior(family, model) for family in posterior.members]
         self.folds = [fold(family, prior) for family, prior in zip(posterior.members, self.priors, strict=True)]
         self._model = [model]  # in a list, so that the network is not registered as a submodule
         self._plans: dict[Any, Plan] = {}
-
-    @staticmethod
-    def _prior(family: Family, model: Model) -> FamilyPrior | None:
-        """Point estimates have a flat prior unless the user named one."""
-        if isinstance(family, Delta) and not any(n in model.random or model.prior_for_point(n) for n in family.names):
-            return None
-        return prior_of(family, model.prior, model.sites)
 
     @property
     def model(self) -> Model:
@@ -101,22 +106,22 @@ class Elbo(nn.Module):
         plan = self.plan(shell, x)
         if self.train_samples == 1:
             shell.place(self.buffers_.tensors())
-            result = self._pass(shell, plan, x, y, self.folds)
+            result = self._pass(shell, plan, x, y)
             self.buffers_.keep(shell)
             return result
         passes, versions = [], []
         for _ in range(self.train_samples):
             version = {name: buffer.clone() for name, buffer in self.buffers_.tensors().items()}
             shell.place(version)
-            passes.append(self._pass(shell, plan, x, y, self.folds))
+            passes.append(self._pass(shell, plan, x, y))
             versions.append({name: shell.placed(name) for name in version})
         if self.buffers_.names and shell.module.training:
             self.buffers_.average(versions)
         nll, kls = (torch.stack(part).mean(0) for part in zip(*passes, strict=True))
         return nll, kls
 
-    def _pass(self, shell: Shell, plan: Plan, x: Any, y: Tensor, folds: Sequence[Any]) -> tuple[Tensor, Tensor]:
-        draws = place(shell, self.posterior, self.estimator, plan, folds=folds)
+    def _pass(self, shell: Shell, plan: Plan, x: Any, y: Tensor) -> tuple[Tensor, Tensor]:
+        draws = place(shell, self.posterior, self.estimator, plan, folds=self.folds)
         context = torch.autocast(self.model.device.type, self.autocast) if self.autocast else nullcontext()
         with context:
             outputs = self.model.outputs(shell, x)
