@@ -4,12 +4,29 @@ import pytest
 import torch
 from scipy import stats
 from torch import nn
-from torch.distributions import Laplace, MultivariateNormal, Normal, StudentT
+from torch.distributions import Categorical, Gamma, Laplace, MixtureSameFamily, MultivariateNormal, Normal, StudentT
 
 from credo import priors
 from credo.core.errors import CredoError, SettingError
 from credo.core.sites import sites_of
-from credo.priors import ByPattern, FanIn, Fixed, Flat, Unstored, as_prior, default_prior, from_config, scale_mixture
+from credo.priors import (
+    ByPattern,
+    FanIn,
+    Fixed,
+    Flat,
+    Learned,
+    Optimal,
+    ScaleMixture,
+    Unstored,
+    as_prior,
+    default_prior,
+    from_config,
+    horseshoe,
+    learned_mixture,
+    log_uniform,
+    scale_mixture,
+    spike_and_slab,
+)
 from credo.priors.base import move
 
 SITES = sites_of(nn.Sequential(nn.Linear(5, 6), nn.Linear(6, 2)).double())
@@ -64,20 +81,62 @@ def test_what_is_no_prior():
         StudentT(4.0, 0.0, 1.0),
         Flat(),
         FanIn(0.7),
+        scale_mixture(0.25, 1.0, 0.1),
+        spike_and_slab(),
+        horseshoe(0.3),
+        log_uniform(),
+        ScaleMixture("inverse_gamma", 0.5, df=3.0),
+        Learned(Normal(0.0, 0.3), ["scale"], "layer", {"scale": Gamma(2.0, 1.0)}),
+        learned_mixture(3),
+        Optimal("layer", centred=True),
         {"0.*": Laplace(0.0, 1.0), "*": {"*.bias": Flat(), "*": FanIn()}},
     ],
+    ids=str,
 )
 def test_configs_rebuild_the_prior(spec):
     prior = as_prior(spec)
     other = from_config(json.loads(json.dumps(prior.config())))
+    assert other.config() == prior.config() and other.describe() == prior.describe()
     for site in SITES.values():
         assert torch.equal(prior.at(site).log_prob(GRID), other.at(site).log_prob(GRID))
 
 
-def test_a_prior_without_single_numbers_has_no_config():
-    assert as_prior(scale_mixture()).config() is None
-    assert as_prior(Normal(torch.zeros(2), torch.ones(2))).config() is None
-    assert as_prior({"*": scale_mixture()}).config() is None
+def test_what_has_no_stored_form_has_no_config():
+    mixture = MixtureSameFamily(Categorical(torch.ones(2)), Normal(torch.zeros(2), torch.ones(2)))
+    assert as_prior(mixture).config() is None and as_prior({"*": mixture}).config() is None
+    assert as_prior(Normal(torch.zeros(2, 2), torch.ones(2, 2))).config() is None
+    assert Learned(Normal(0.0, 1.0), hyperprior={"loc": mixture}).config() is None
+    with pytest.raises(CredoError, match="Unstored has no stored form"):
+        Unstored.from_config({})
+    with pytest.raises(SettingError, match="Unknown prior 'fix'. Did you mean 'fixed'"):
+        from_config({"name": "fix"})
+
+
+def test_a_fixed_prior_has_nothing_to_learn():
+    for prior in (as_prior(Normal(0.0, 1.0)), FanIn(), as_prior({"*": Flat()})):
+        assert prior.parts() == [] and prior.penalty() is None
+        prior.observe({}, {})
+    assert FanIn().fresh(SITES) == FanIn()
+
+
+def test_patterns_pass_each_prior_its_first_matches():
+    hyper = {"scale": Gamma(2.0, 1.0)}
+    prior = as_prior(
+        {"0.*": Optimal("tensor"), "*.bias": Normal(0.0, 3.0), "*": Learned(Normal(0.0, 0.5), ["scale"], "tensor", hyper)}
+    )
+    assert prior.penalty() is None  # no group exists before fresh
+    fresh = prior.fresh(SITES)
+    optimal, learned = fresh.parts()
+    assert list(optimal.values()) == ["0.weight", "0.bias"] and list(learned.values()) == ["1.weight"]
+    assert torch.allclose(fresh.penalty(), -Gamma(2.0, 1.0).log_prob(torch.tensor(0.5)).double())
+    fresh.observe(
+        {n: torch.full(s.shape, 2.0).double() for n, s in SITES.items()}, {n: torch.ones(s.shape) for n, s in SITES.items()}
+    )
+    assert fresh.at(SITES["0.bias"]).loc == 2.0 and fresh.at(SITES["1.bias"]).scale == 3.0
+    both = as_prior(
+        {"0.*": Learned(Normal(0.0, 0.5), ["scale"], hyperprior=hyper), "*": Learned(Normal(0.0, 0.5), hyperprior=hyper)}
+    )
+    assert torch.allclose(both.fresh(SITES).penalty(), 2 * fresh.penalty())
 
 
 def test_a_prior_that_could_not_be_stored_says_so_when_it_is_needed():
@@ -99,11 +158,11 @@ def test_the_default_is_proper():
 
 def test_a_priors_own_validation_is_off():
     """It reads back from the device at every step, and raises its own error where the loop has a better one."""
-    for spec in (Normal(0.0, 1.0), StudentT(3.0), scale_mixture()):
+    for spec in (Normal(0.0, 1.0), StudentT(3.0), scale_mixture(), horseshoe(), Learned(Normal(0.0, 1.0))):
         assert as_prior(spec).at(SITES["0.weight"]).log_prob(torch.tensor(float("nan")).double()).isnan()
 
 
 def test_moving_a_distribution_leaves_the_original():
     mixture = scale_mixture()
     moved = move(mixture, torch.float64, torch.device("cpu"))
-    assert moved.log_prob(GRID).dtype == torch.float64 and mixture.component_distribution.loc.dtype == torch.float32
+    assert moved.log_prob(GRID).dtype == torch.float64 and mixture.loc.dtype == torch.float32

@@ -1,8 +1,9 @@
 import pytest
 import torch
+from torch.distributions import Normal
 
 from credo.core.errors import CredoError
-from credo.priors import Flat
+from credo.priors import Flat, horseshoe, is_proper, log_uniform
 
 
 def test_its_log_density_is_zero_everywhere():
@@ -15,3 +16,7 @@ def test_it_cannot_be_sampled():
         Flat().sample()
     with pytest.raises(CredoError, match="improper"):
         Flat().sample(torch.Size([3]))
+
+
+def test_which_densities_integrate_to_one():
+    assert [is_proper(d) for d in (Flat(), log_uniform(), horseshoe(), Normal(0.0, 1.0))] == [False, False, True, True]

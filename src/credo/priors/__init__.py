@@ -1,29 +1,44 @@
 """Priors over the random parameters. Any elementwise ``torch.distributions`` object is one already."""
 
-from typing import Any
-
-import torch.distributions
 from torch.distributions import Laplace, Normal, StudentT
 
-from credo.priors.base import ByPattern, Fixed, Prior, Unstored, as_prior
+from credo.priors.base import ByPattern, Fixed, Prior, Unstored, as_prior, from_config
 from credo.priors.fan_in import FanIn
-from credo.priors.flat import Flat
-from credo.priors.scale_mixture import scale_mixture
+from credo.priors.flat import Flat, is_proper
+from credo.priors.gaussian_mixture import GaussianMixture, scale_mixture, spike_and_slab
+from credo.priors.groups import Grouping, groupings
+from credo.priors.learned import Learned, learned_mixture
+from credo.priors.mixing import Mixing, mixings
+from credo.priors.optimal import Optimal
+from credo.priors.scale_mixtures import ScaleMixture, horseshoe, log_uniform
 
 __all__ = [
     "ByPattern",
     "FanIn",
     "Fixed",
     "Flat",
+    "GaussianMixture",
+    "Grouping",
     "Laplace",
+    "Learned",
+    "Mixing",
     "Normal",
+    "Optimal",
     "Prior",
+    "ScaleMixture",
     "StudentT",
     "Unstored",
     "as_prior",
     "default_prior",
     "from_config",
+    "groupings",
+    "horseshoe",
+    "is_proper",
+    "learned_mixture",
+    "log_uniform",
+    "mixings",
     "scale_mixture",
+    "spike_and_slab",
 ]
 
 
@@ -33,13 +48,3 @@ def default_prior() -> Prior:
     See ``benchmarks/results/default_prior.md``. Laplace(0, 0.5) lost a little less there; a normal prior is kept because it is conjugate.
     """
     return Fixed(Normal(0.0, 1.0))
-
-
-def from_config(config: dict[str, Any]) -> Prior:
-    """The inverse of ``Prior.config``."""
-    if config["name"] == "fan_in":
-        return FanIn(config["std"])
-    if config["name"] == "by_pattern":
-        return ByPattern({pattern: from_config(part) for pattern, part in config["table"].items()})
-    kind = Flat if config["distribution"] == "Flat" else getattr(torch.distributions, config["distribution"])
-    return Fixed(kind(**config["arguments"]))

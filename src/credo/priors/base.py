@@ -9,16 +9,21 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from credo.core.errors import CredoError, SettingError, nearest
+from credo.core.registry import Registry
 from credo.core.sites import Site
-from credo.priors.flat import Flat
+from credo.priors.stored import of_config, to_config
 
 
 class Prior(ABC):
-    """Gives each site its distribution over single weights, whose log density sums over the site's elements."""
+    """Gives each site its distribution over single weights, whose log density sums over the site's elements.
+
+    A prior with hyperparameters of its own also says what a fit starts from (``fresh``), what it learns (``parts``), what that
+    costs (``penalty``) and what it takes from q in closed form (``observe``). The defaults are those of a fixed prior.
+    """
 
     @abstractmethod
     def at(self, site: Site) -> Distribution:
@@ -32,7 +37,38 @@ class Prior(ABC):
         """A JSON-able description for run files, or None where there is none; then loading needs the prior given again."""
         return None
 
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Prior:
+        """The inverse of ``config``: the structure. Learned numbers come through the state of ``fresh(sites).parts()``."""
+        raise CredoError(f"{cls.__name__} has no stored form ({dict(config)}); give the prior again.")
 
+    def fresh(self, sites: Mapping[str, Site]) -> Prior:
+        """The prior a fit over ``sites`` starts from: itself where nothing is learned."""
+        return self
+
+    def parts(self) -> list[nn.Module]:
+        """The modules that hold what is learned; their parameters are trained, their buffers kept by ``observe``."""
+        return []
+
+    def penalty(self) -> Tensor | None:
+        """-log of the hyperprior, summed, in nats; None where there is none."""
+        return None
+
+    def observe(self, means: Mapping[str, Tensor], variances: Mapping[str, Tensor]) -> None:
+        """Closed-form updates from q's marginal means and variances, called once per step with every site, before ``at``."""
+        return None
+
+
+#: Name in a run file -> class of prior, which rebuilds itself by ``from_config``.
+kinds: Registry[type[Prior]] = Registry("prior")
+
+
+def from_config(config: Mapping[str, Any]) -> Prior:
+    """The inverse of ``Prior.config``."""
+    return kinds[config["name"]].from_config(config)
+
+
+@kinds.register("fixed")
 @dataclass(frozen=True)
 class Fixed(Prior):
     """The same torch distribution for every site."""
@@ -48,14 +84,14 @@ class Fixed(Prior):
         return str(self.distribution)
 
     def config(self) -> dict[str, Any] | None:
-        """Class name and arguments, for distributions whose arguments are single numbers."""
-        kind = type(self.distribution)
-        if kind is not Flat and kind is not getattr(torch.distributions, kind.__name__, None):
-            return None
-        values = {name: getattr(self.distribution, name) for name in self.distribution.arg_constraints}
-        if any(not isinstance(v, Tensor) or v.dim() for v in values.values()) or not (values or kind is Flat):
-            return None
-        return {"name": "fixed", "distribution": kind.__name__, "arguments": {n: float(v) for n, v in values.items()}}
+        """Class name and arguments, where they are numbers or short vectors of a distribution in ``stored``."""
+        described = to_config(self.distribution)
+        return None if described is None else {"name": "fixed", **described}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Prior:
+        """The inverse of ``config``."""
+        return cls(of_config(config))
 
 
 @dataclass(frozen=True)
@@ -75,6 +111,7 @@ class Unstored(Prior):
         return self.text
 
 
+@kinds.register("by_pattern")
 class ByPattern(Prior):
     """Different priors by fnmatch pattern over parameter names; the first match counts, and a site without one is an error."""
 
@@ -83,19 +120,48 @@ class ByPattern(Prior):
 
     def at(self, site: Site) -> Distribution:
         """The distribution of the first pattern that matches."""
-        for pattern, prior in self.table.items():
-            if fnmatchcase(site.name, pattern):
-                return prior.at(site)
+        pattern = self._first(site.name)
+        if pattern is not None:
+            return self.table[pattern].at(site)
         raise SettingError(f"No prior pattern matches {site.name!r}.{nearest(site.name, self.table)} Add '*' to cover the rest.")
 
     def matches(self, name: str) -> bool:
         """Whether a pattern covers ``name``."""
-        return any(fnmatchcase(name, pattern) for pattern in self.table)
+        return self._first(name) is not None
+
+    def fresh(self, sites: Mapping[str, Site]) -> Prior:
+        """The same table, each prior fresh over the sites whose first match it is."""
+        return ByPattern({pattern: prior.fresh(self._share(pattern, sites)) for pattern, prior in self.table.items()})
+
+    def parts(self) -> list[nn.Module]:
+        """Those of all priors in the table, in its order."""
+        return [part for prior in self.table.values() for part in prior.parts()]
+
+    def penalty(self) -> Tensor | None:
+        """The sum over the table."""
+        terms = [term for prior in self.table.values() if (term := prior.penalty()) is not None]
+        return torch.stack([term.to(terms[0]) for term in terms]).sum() if terms else None
+
+    def observe(self, means: Mapping[str, Tensor], variances: Mapping[str, Tensor]) -> None:
+        """Each prior sees the sites whose first match it is."""
+        for pattern, prior in self.table.items():
+            prior.observe(self._share(pattern, means), self._share(pattern, variances))
+
+    def _first(self, name: str) -> str | None:
+        return next((pattern for pattern in self.table if fnmatchcase(name, pattern)), None)
+
+    def _share(self, pattern: str, items: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: item for name, item in items.items() if self._first(name) == pattern}
 
     def config(self) -> dict[str, Any] | None:
         """The parts' descriptions, if all have one."""
         parts = {pattern: prior.config() for pattern, prior in self.table.items()}
         return None if None in parts.values() else {"name": "by_pattern", "table": parts}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Prior:
+        """The inverse of ``config``."""
+        return cls({pattern: from_config(part) for pattern, part in config["table"].items()})
 
     def describe(self) -> str:
         """Pattern by pattern."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +11,10 @@ import torch
 from torch.distributions import Distribution, Normal
 
 from credo.core.sites import Site
-from credo.priors.base import Prior
+from credo.priors.base import Prior, kinds
 
 
+@kinds.register("fan_in")
 @dataclass(frozen=True)
 class FanIn(Prior):
     """N(0, std^2 / fan-in) for weights and N(0, std^2) for biases, embeddings and scales.
@@ -32,6 +34,11 @@ class FanIn(Prior):
     def config(self) -> dict[str, Any]:
         """The number."""
         return {"name": "fan_in", "std": self.std}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Prior:
+        """The inverse of ``config``."""
+        return cls(config["std"])
 
     def describe(self) -> str:
         """The formula with its number."""

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 
 from credo.core.errors import CredoError
+from credo.priors.stored import Stored, stored
 
 
 class Flat(Distribution):
@@ -14,9 +15,10 @@ class Flat(Distribution):
 
     arg_constraints: dict[str, constraints.Constraint] = {}
     support = constraints.real  # type: ignore[assignment]
+    proper = False
 
     def __init__(self) -> None:
-        super().__init__(validate_args=False)
+        super().__init__(validate_args=False)  # there is nothing to validate
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Zero everywhere."""
@@ -27,3 +29,11 @@ class Flat(Distribution):
         raise CredoError(
             "A flat prior is improper and cannot be sampled; give the parameter a proper prior, e.g. Normal(0.0, 1.0)."
         )
+
+
+stored.register("Flat")(Stored(Flat))
+
+
+def is_proper(distribution: Distribution) -> bool:
+    """Whether a density integrates to one. KLs and bits under one that does not hold up to a constant; evidences are undefined."""
+    return bool(getattr(distribution, "proper", True))
