@@ -2,8 +2,20 @@
 
 import torch
 
-from credo.core.seeds import generator
-from credo.posteriors import Delta, Full, Kron, LowRank, MeanField, Mixture, NormalInverseGamma, Posterior, Samples
+from credo.core.seeds import generator, isolated
+from credo.posteriors import (
+    Delta,
+    Discrete,
+    Flow,
+    Full,
+    Kron,
+    LowRank,
+    MeanField,
+    Mixture,
+    NormalInverseGamma,
+    Posterior,
+    Samples,
+)  # fmt: skip
 from zoo.models import shaken
 
 SHAPES = {"w": torch.Size((3, 4)), "b": torch.Size((3,))}
@@ -20,6 +32,11 @@ def _nig():
     return NormalInverseGamma(SHAPES).set(torch.cat([v.reshape(-1) for v in values().values()]), tril, 9.0, 4.0)
 
 
+def make_flow(kind="affine", size=0.1):
+    with isolated(0):
+        return shaken(Flow.start(values(), 0.4, kind, transforms=2, hidden=8), size=size)
+
+
 MAKERS = {
     "delta": lambda: Delta.start(values()),
     "mean_field": lambda: shaken(MeanField.start(values(), 0.4)),
@@ -30,6 +47,8 @@ MAKERS = {
     "mixture": lambda: Mixture.of([Posterior([shaken(MeanField.start(values(s), 0.4), s)]) for s in (1, 2)], [0.25, 0.75]),
     "samples": lambda: Samples.of({n: torch.stack([values(s)[n] for s in range(6)]) for n in SHAPES}),
     "normal_inverse_gamma": _nig,
+    "discrete": lambda: shaken(Discrete.start(values(), (-1.0, 0.5, 2.0)), size=0.8),
+    "flow": make_flow,
 }
 GAUSSIAN = ("mean_field", "mean_field_softplus", "low_rank", "full", "kron")
 

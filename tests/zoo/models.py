@@ -5,15 +5,15 @@ import torch
 from credo import likelihoods
 from credo.core.seeds import generator, isolated
 from credo.core.sites import select
-from credo.engine.build import point_posterior, start_posterior
+from credo.engine.build import point_posterior, start_posterior, with_points
 from credo.engine.model import Model
 from credo.engine.outputs import sampled_outputs
 from credo.estimators import estimators, make_plan, place
-from credo.posteriors import Mixture, Posterior, Samples
+from credo.posteriors import Flow, Mixture, Posterior, Samples
 from credo.priors import as_prior, default_prior
 from zoo.stats import same_mean, same_variance
 
-FAMILIES = ("mean_field", "mean_field_softplus", "low_rank", "full", "kron", "mixture", "samples")
+FAMILIES = ("mean_field", "mean_field_softplus", "low_rank", "full", "kron", "mixture", "samples", "flow")
 
 
 def make_model(net, random="all", likelihood="gaussian", prior=None, output=None):
@@ -41,6 +41,10 @@ def make_posterior(kind, model, std=0.3, seed=0):
     if kind == "samples":
         draws = make_posterior("mean_field", model, std).sample(5)
         return Posterior([Samples.of({n: draws[n] for n in model.random})])
+    if kind == "flow":
+        with isolated(seed):
+            flow = Flow.start({n: values[n] for n in model.random}, std, hidden=8)
+        return with_points(model, values, [shaken(flow, seed, 0.1)])
     if kind == "delta":
         return point_posterior(model, values)
     family, _, scale = kind.partition("_softplus")
