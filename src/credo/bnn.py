@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,6 @@ from torch import Tensor, nn
 
 from credo.core.errors import CredoError, DataError, RunError, SettingError
 from credo.core.files import write_atomic
-from credo.core.seeds import Streams
 from credo.core.settings import positive, whole
 from credo.core.shell import unwrap
 from credo.core.sites import select
@@ -23,16 +21,17 @@ from credo.data.checks import check_inputs
 from credo.data.intake import intake
 from credo.data.source import Source
 from credo.engine import files
-from credo.engine.elbo import family_prior
+from credo.engine.empirical import warn_if_collapsed
 from credo.engine.job import Callback, Fitted, Job
 from credo.engine.method import Method, make_method
 from credo.engine.model import Model
-from credo.engine.outputs import prior_draws, sampled_outputs, with_drawn
+from credo.engine.objective import log_weights, objective
+from credo.engine.outputs import moment_outputs, prior_draws, sampled_outputs, with_drawn
 from credo.engine.run import CONFIG, FORMAT, HISTORY, POSTERIOR, Run, replace_directory, write_json, write_tensors
 from credo.likelihoods.base import Likelihood, get
-from credo.posteriors import Mixture, Params, Posterior, PosteriorPrior, Samples, kl
+from credo.posteriors import Mixture, Params, Posterior, PosteriorPrior, Samples
 from credo.predictive import Predictive, evaluate
-from credo.priors import Fixed, Flat, Prior, Unstored, as_prior, default_prior, from_config
+from credo.priors import Prior, Unstored, as_prior, default_prior, from_config, is_proper
 
 
 class BNN:
@@ -80,9 +79,12 @@ class BNN:
         return self._fitted
 
     def _make_model(self, device: torch.device | str | None, prior: Prior, method: Method | None = None) -> Model:
-        prior = Fixed(Flat()) if method is not None and method.flat else prior
         where = torch.device(device) if device is not None else next(iter(self.random.values())).device
-        return Model(self.net, self.likelihood.to(where), prior, self.random, self.point, where, self.output)
+        model = Model(self.net, self.likelihood.to(where), prior, self.random, self.point, where, self.output)
+        if method is not None:
+            model = method.adapt(model)
+        model.prior = model.prior.fresh({n: s for n, s in model.sites.items() if n in model.random or model.prior_for_point(n)})
+        return model
 
     @property
     def model(self) -> Model:
@@ -124,7 +126,7 @@ class BNN:
         self, data: Any, method: Method, prior: Prior, epochs: int | None, batch_size: int | None, lr: float | None, num_data: int | None,
         validation: Any, seed: int, device: Any, run: Any, progress: bool, callbacks: Sequence[Callback],
     ) -> Self:  # fmt: skip
-        dtype = next((s.dtype for s in self.random.values() if s.dtype.is_floating_point), None)
+        dtype = self._dtype
         source = intake(data, num_data=num_data, dtype=dtype)
         model = self._make_model(device, prior, method)
         self._check(model, source)
@@ -150,8 +152,9 @@ class BNN:
         self._fitted, self._model, self.method, self.history = fitted, model, method, job.history
         self._used = prior
         fitted.posterior.requires_grad_(False)
+        warn_if_collapsed(model, fitted.posterior)
         if directory is not None:
-            directory.finish(files.pack(fitted, model.likelihood), config | files.describe(model, prior, fitted.posterior))
+            directory.finish(files.pack(fitted, model), config | files.describe(model, prior, fitted.posterior))
         return self
 
     def _config(self, model: Model, prior: Prior, method: Method, job: Job) -> dict[str, Any]:
@@ -167,8 +170,9 @@ class BNN:
 
     def _adopt(self, path: Path, model: Model, method: Method) -> Self:
         """Take over the result of a finished run."""
-        _, fitted, likelihood = files.unpack(path)
+        _, fitted, likelihood, prior = files.unpack(path)
         self.likelihood.load_state_dict(likelihood.state_dict())
+        files.load_prior(model, prior)
         fitted.posterior.to(model.device).requires_grad_(False)
         self._fitted = Fitted(fitted.posterior, {n: b.to(model.device) for n, b in fitted.buffers.items()})
         self._model, self.method, self.history = model, method, Run(path).history()
@@ -208,7 +212,8 @@ class BNN:
             raise SettingError(f"source={source!r}; expected 'posterior' or 'prior'.")
         model = self.model
         fixed = self.posterior.mean() if self._fitted else model.values()
-        return range(samples), lambda numbers: prior_draws(model, fixed, numbers, seed)
+        families = self.posterior.members if self._fitted else []
+        return range(samples), lambda numbers: prior_draws(model, fixed, numbers, seed, families)
 
     def predict(
         self,
@@ -222,11 +227,18 @@ class BNN:
     ) -> Predictive:
         """The predictive distribution at ``x`` from posterior draws (or prior draws: ``source="prior"``).
 
-        ``shortcut="mean"`` is one pass with E[w]. A seed fixes every draw; batching and vectorising do not change them.
+        ``shortcut="mean"`` is one pass with E[w]; ``"moments"`` one pass that carries means and variances of the activations
+        (``"moments_full"``: covariances too) and needs a Gaussian posterior. A seed fixes every draw; batching and vectorising do
+        not change them.
         """
+        if shortcut in ("moments", "moments_full"):
+            x, buffers = self._inputs(x), self._result().buffers
+            kind = "full" if shortcut == "moments_full" else "diagonal"
+            outputs = moment_outputs(self.model, self.posterior, x, buffers, positive("samples", samples, 1), kind, batch_size)
+            return Predictive(outputs, self.model.likelihood)
         if shortcut is not None:
             if shortcut != "mean":
-                raise SettingError(f"shortcut={shortcut!r}; expected None or 'mean'.")
+                raise SettingError(f"shortcut={shortcut!r}; expected None, 'mean', 'moments' or 'moments_full'.")
             mean = self._mean_weights()
             numbers, realise = [0], lambda _: {n: v.unsqueeze(0) for n, v in mean.items()}
         else:
@@ -239,11 +251,17 @@ class BNN:
         numbers, realise = self._draws(source, n, seed)
         return self._forward(numbers, realise, x, seed, None, None)[0]
 
+    @property
+    def _dtype(self) -> torch.dtype | None:
+        return next((s.dtype for s in self.random.values() if s.dtype.is_floating_point), None)
+
+    def _inputs(self, x: Any) -> Any:
+        return check_inputs(x, dtype=self._dtype)
+
     def _forward(
         self, numbers: Sequence[int], realise: Any, x: Any, seed: int, batch_size: int | None, vectorise: bool | None
     ) -> tuple[Tensor, Params]:
-        dtype = next((s.dtype for s in self.random.values() if s.dtype.is_floating_point), None)
-        x = check_inputs(x, dtype=dtype)
+        x = self._inputs(x)
         buffers = self._fitted.buffers if self._fitted else self.model.buffers()
         return sampled_outputs(self.model, realise, numbers, x, buffers, seed, batch_size, vectorise)
 
@@ -261,8 +279,7 @@ class BNN:
         return evaluate(predictive, y)
 
     def _predict_all(self, data: Any, samples: int, seed: int, batch_size: int | None = None) -> tuple[Predictive, Tensor]:
-        dtype = next((s.dtype for s in self.random.values() if s.dtype.is_floating_point), None)
-        parts = [(self.predict(x, samples, seed), y) for x, y in intake(data, dtype=dtype)(None, batch_size)]
+        parts = [(self.predict(x, samples, seed), y) for x, y in intake(data, dtype=self._dtype)(None, batch_size)]
         outputs = torch.cat([part.outputs for part, _ in parts], 1)
         return Predictive(outputs, parts[0][0].likelihood), torch.cat([y for _, y in parts]).to(outputs.device)
 
@@ -298,36 +315,24 @@ class BNN:
             config |= {"method": self.method.name, "settings": self.method.settings()}
         with replace_directory(path) as beside:
             write_json(beside / CONFIG, config)
-            write_tensors(beside / POSTERIOR, files.pack(fitted, model.likelihood))
+            write_tensors(beside / POSTERIOR, files.pack(fitted, model))
             lines = "".join(json.dumps(row) + "\n" for row in self.history)
             write_atomic(beside / HISTORY, lambda file: file.write_text(lines))
 
     def objective(self, data: Any, samples: int = 100, seed: int = 0, precision: float | None = None) -> dict[str, float]:
         """The ELBO on ``data`` in its parts, nats per data set, and as a description length in bits.
 
-        nll = -E_q[log p(D given w)] from ``samples`` draws with its standard error, kl = KL[q, p], elbo = -nll - kl. Continuous
-        targets have a length in bits only at a stated ``precision`` t: bits = -log2(t p(y)); without it bits are left out.
+        nll = -E_q[log p(D given w)] from ``samples`` draws, kl = KL[q, p], elbo = -nll - kl, and the ELBO's standard error. Bits:
+        data given weights, weights net (the KL), total; and what sending a draw of the weights takes before its bits come back.
+        Continuous targets have a length only at a stated ``precision`` t: bits = -log2(t p(y)); without it bits are left out.
         """
-        with torch.no_grad():
-            predictive, y = self._predict_all(data, samples, seed)
-            targets = predictive.likelihood.check_pair(predictive.outputs, y)
-            per_draw = -predictive.likelihood.log_prob(predictive.outputs, targets).double().sum(-1)
-            cost = self._kl(samples, seed)
-        nll, error = float(per_draw.mean()), float(per_draw.std(correction=0)) / max(len(per_draw) - 1, 1) ** 0.5
-        out = {"nll": nll, "kl": cost, "elbo": -nll - cost, "error": error}
-        if predictive.likelihood.discrete or precision is not None:
-            shift = 0.0 if precision is None else -math.log(precision) * targets.numel()
-            data_bits, weight_bits = (nll + shift) / math.log(2), cost / math.log(2)
-            out |= {"bits_data": data_bits, "bits_weights": weight_bits, "bits_total": data_bits + weight_bits}
-        return out
+        predictive, y = self._predict_all(data, samples, seed)
+        return objective(self.model, self.posterior, predictive, y, seed, precision)
 
-    def _kl(self, samples: int, seed: int) -> float:
-        model, total = self.model, 0.0
-        for family in self.posterior.members:
-            prior = family_prior(family, model)
-            if prior is not None:
-                total += float(kl(family, prior, Streams(seed, range(samples))))
-        return total
+    def log_weights(self, data: Any, samples: int = 100, seed: int = 0) -> Tensor:
+        """log p(D, w_s) - log q(w_s) of draws w_s ~ q: their mean is the ELBO, the mean of their exponentials the evidence."""
+        predictive, y = self._predict_all(data, samples, seed)
+        return log_weights(self.model, self.posterior, predictive, y, seed)
 
     @property
     def updated(self) -> bool:
@@ -337,13 +342,13 @@ class BNN:
     @property
     def proper(self) -> bool:
         """Whether every random parameter has a prior that integrates to one, so that evidences mean something."""
-        prior = self.model.prior
-        return isinstance(prior, PosteriorPrior) or not any(isinstance(prior.at(site), Flat) for site in self.random.values())
+        model = self.model
+        return isinstance(model.prior, PosteriorPrior) or all(is_proper(model.prior.at(site)) for site in model.random.values())
 
 
 def load(path: str | os.PathLike[str], net: nn.Module, prior: Any = None, device: torch.device | str | None = None) -> BNN:
     """A saved model or finished run, for a network of the same structure. ``prior`` only where the run could not store its own."""
-    config, fitted, likelihood = files.unpack(Path(path))
+    config, fitted, likelihood, learned = files.unpack(Path(path))
     own = {name: list(p.shape) for name, p in unwrap(net).named_parameters() if p.requires_grad}
     for name, shape in config["parameters"].items():
         if own.get(name) != shape:
@@ -354,9 +359,11 @@ def load(path: str | os.PathLike[str], net: nn.Module, prior: Any = None, device
         prior = from_config(config["prior"]) if config["prior"] else Unstored(config["prior_text"])
     bnn = BNN(net, likelihood, prior, config["random"], config["output"])
     if "method" in config:
-        restorable = {k: v for k, v in config["settings"].items() if not (isinstance(v, str) and v.startswith("<"))}
+        plain = {k: tuple(v) if isinstance(v, list) else v for k, v in config["settings"].items()}
+        restorable = {k: v for k, v in plain.items() if not (isinstance(v, str) and v.startswith("<"))}
         bnn.method = make_method(config["method"], restorable)
     bnn._model = bnn._make_model(device, bnn.prior, bnn.method)
+    files.load_prior(bnn._model, learned)
     fitted.posterior.to(bnn._model.device).requires_grad_(False)
     bnn._fitted = Fitted(fitted.posterior, {n: b.to(bnn._model.device) for n, b in fitted.buffers.items()})
     bnn.history = Run(path).history()

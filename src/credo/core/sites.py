@@ -102,13 +102,12 @@ def select(net: nn.Module, random: Any) -> tuple[dict[str, Site], dict[str, Site
     sites = sites_of(net)
     if not sites:
         raise NetworkError("The network has no trainable parameter; credo needs at least one with requires_grad=True.")
-    chosen = _chosen(net, random, sites)
-    if not chosen:
-        raise SettingError(f"random={random!r} selects no parameter.{nearest(str(random), sites)}")
+    chosen = choose(net, random, sites)
     return {n: s for n, s in sites.items() if n in chosen}, {n: s for n, s in sites.items() if n not in chosen}
 
 
-def _chosen(net: nn.Module, random: Any, sites: dict[str, Site]) -> set[str]:
+def choose(net: nn.Module, random: Any, sites: dict[str, Site]) -> set[str]:
+    """Names among ``sites`` that ``random`` selects, at least one."""
     items = list(random) if isinstance(random, Iterable) and not isinstance(random, (str, type)) else [random]
     chosen: set[str] = set()
     for item in items:
@@ -129,6 +128,8 @@ def _chosen(net: nn.Module, random: Any, sites: dict[str, Site]) -> set[str]:
             chosen |= hits
         else:
             raise SettingError(f"random={item!r}; expected 'all', 'weights', 'last', a name pattern or a module type.")
+    if not chosen:
+        raise SettingError(f"random={random!r} selects no parameter.{nearest(str(random), sites)}")
     return chosen
 
 

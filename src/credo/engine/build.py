@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from credo.core.errors import SettingError
 from credo.core.seeds import generator
 from credo.core.sites import Site, blocks
 from credo.engine.model import Model
-from credo.posteriors import Delta, Family, Full, Kron, LowRank, MeanField, Posterior
+from credo.posteriors import Delta, Discrete, Family, Full, Kron, LowRank, MeanField, Posterior
 
 Values = dict[str, Tensor]
 
@@ -44,9 +44,18 @@ def start_posterior(model: Model, kind: str, values: Values, init_std: float, ra
             members += _kron(group, values, init_std, scale)
         else:
             members.append(start[kind]({site.name: values[site.name] for site in group}))
-    if model.point:
-        members.append(Delta.start({n: values[n] for n in model.point}))
-    return Posterior(members)
+    return with_points(model, values, members)
+
+
+def discrete_posterior(model: Model, values: Values, levels: Sequence[float]) -> Posterior:
+    """Random parameters on ``levels``, the rest points."""
+    groups = [{site.name: values[site.name] for site in group} for group in _by_dtype(model.random)]
+    return with_points(model, values, [Discrete.start(group, levels) for group in groups])
+
+
+def with_points(model: Model, values: Values, members: list[Family]) -> Posterior:
+    """These families, and a point over the parameters that are not random."""
+    return Posterior([*members, *([Delta.start({n: values[n] for n in model.point})] if model.point else [])])
 
 
 def _by_dtype(sites: Mapping[str, Site]) -> list[list[Site]]:

@@ -21,6 +21,14 @@ from credo.engine.run import pack_optimizer, unpack_optimizer
 from credo.engine.schedules import Schedule, constant, hold
 from credo.engine.step import make_step
 
+MakeOptimizer = Callable[[Elbo, "float | Tensor", int], torch.optim.Optimizer]
+
+
+def adam(elbo: Elbo, lr: float | Tensor, num_data: int) -> torch.optim.Optimizer:
+    """Fused Adam over everything that is learned."""
+    parameters = [p for p in elbo.parameters() if p.requires_grad]
+    return torch.optim.Adam(parameters, lr=lr, fused=True, capturable=isinstance(lr, Tensor))
+
 
 def descend(
     elbo: Elbo,
@@ -31,8 +39,9 @@ def descend(
     warmup: int = 0,
     decay: Callable[[float], float] = hold,
     compile: bool = False,
+    optimizer: MakeOptimizer | None = None,
 ) -> Fitted:
-    """Minimise the negative ELBO with Adam.
+    """Minimise the negative ELBO with Adam, or with the optimizer that ``optimizer(elbo, lr, num_data)`` makes.
 
     Epoch e draws its data order and its noise from (seed, e) alone, so a checkpoint holds only tensors and resuming
     repeats what an uninterrupted run would have done.
@@ -41,18 +50,17 @@ def descend(
     shell = model.shell()
     shell.place(model.frozen())
     source, count = _on_device(job.source, elbo), job.source.num_batches(job.batch_size)
-    parameters = [p for p in elbo.parameters() if p.requires_grad]
     cuda = model.device.type == "cuda"
     lr = torch.tensor(job.lr, device=model.device) if cuda else job.lr  # a tensor, so that a captured graph sees it change
-    optimizer = torch.optim.Adam(parameters, lr=lr, fused=True, capturable=cuda)
-    step = make_step(elbo, optimizer, num_data, compile)
-    begin = _restore(elbo, optimizer, job)
+    mover = (optimizer or adam)(elbo, lr, num_data)
+    step = make_step(elbo, mover, num_data, compile)
+    begin = _restore(elbo, mover, job)
     last_saved = time.monotonic()
     with _progress(job) as advance:
         advance(begin)
         for epoch in range(begin, job.epochs):
             shell.train(True)
-            _set_lr(optimizer, job.lr * decay(epoch / job.epochs))
+            _set_lr(mover, job.lr * decay(epoch / job.epochs))
             started = time.perf_counter()
             order = generator(job.seed, "order", epoch)
             batches = 0
@@ -70,17 +78,20 @@ def descend(
                         ) from error
                     nll += part
                     batches, seen = batches + 1, seen + len(y)
+            if elbo.kl_kind == "apart":
+                kl = elbo.divergence()
             row = _row(epoch, float(nll) * num_data / seen, float(kl), time.perf_counter() - started)
             if job.validate is not None:
                 shell.train(False)
                 row["validation_nll"] = job.validate(elbo.posterior, elbo.buffers_.tensors())
             stop = job.note(row)
             if job.run is not None and (stop or time.monotonic() - last_saved >= job.checkpoint_seconds):
-                job.run.checkpoint(_state(elbo, optimizer), epoch)
+                job.run.checkpoint(_state(elbo, mover), epoch)
                 last_saved = time.monotonic()
             advance(1, row)
             if stop:
                 break
+    elbo.settle()
     return Fitted(elbo.posterior, elbo.buffers_.tensors())
 
 
@@ -107,10 +118,11 @@ class _Checked:
 
 def _set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
     for group in optimizer.param_groups:
+        own = lr * group.get("factor", 1.0)
         if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(lr)
+            group["lr"].fill_(own)
         else:
-            group["lr"] = lr
+            group["lr"] = own
 
 
 def _row(epoch: int, nll: float, kl: float, seconds: float) -> dict[str, Any]:

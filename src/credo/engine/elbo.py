@@ -8,19 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from credo.core.seeds import Ambient
+from credo.core.errors import SettingError
 from credo.core.shell import Shell
 from credo.engine.model import Model
-from credo.estimators import Estimator, Plan, make_plan, place, structure
+from credo.estimators import Estimator, Pass, Plan, make_plan, structure
+from credo.estimators.plan import batch_of
 from credo.estimators.slot import Replan
-from credo.posteriors import Delta, Factorised, Family, Posterior, fold, kl, prior_of
+from credo.posteriors import Factorised, Family, Gaussian, Posterior, fold, kl, prior_of
 from credo.posteriors.kl import FamilyPrior
-from credo.priors import Flat
+from credo.priors import Flat, Optimal
+
+
+class Terms(NamedTuple):
+    """Prior of every family of a posterior, and the statistics of it that are folded into the draw."""
+
+    priors: Sequence[FamilyPrior | None]
+    folds: Sequence[Any]
 
 
 class Buffers(nn.Module):
@@ -54,17 +62,22 @@ class Buffers(nn.Module):
 
 def family_prior(family: Family, model: Model) -> FamilyPrior | None:
     """The prior of one family; point estimates have a flat one, except the parameters the user named a prior for."""
-    if not isinstance(family, Delta) or any(name in model.random for name in family.names):
-        return prior_of(family, model.prior, model.sites)
-    named = {name for name in family.names if model.prior_for_point(name)}
+    named = {name for name in family.names if name in model.random or model.prior_for_point(name)}
     if not named:
         return None
+    if len(named) == len(family.names):
+        return prior_of(family, model.prior, model.sites)
     sites = model.sites
-    return Factorised({name: model.prior.at(sites[name]) if name in named else Flat() for name in family.names}, family.shapes)
+    parts = {n: family.restrict(model.prior.at(sites[n])) if n in named else Flat() for n in family.names}
+    return Factorised(parts, family.shapes)
 
 
 class Elbo(nn.Module):
-    """``forward(x, y) -> (nll, kl)``: a module of posterior, likelihood and buffers, ready for DDP; the shell stays hidden from it."""
+    """``forward(x, y) -> (nll, kl)``: a module of posterior, likelihood, buffers and what is learned of the prior, ready for DDP.
+
+    The shell stays hidden from it. A mixture is trained by the mean of its components' ELBOs, a bound like each of them. ``kl``:
+    "closed" where a closed form is known, "sampled" always, "apart" where the optimizer knows the prior of everything but points by itself.
+    """
 
     def __init__(
         self,
@@ -74,15 +87,23 @@ class Elbo(nn.Module):
         train_samples: int = 1,
         buffers: Mapping[str, Tensor] | None = None,
         autocast: torch.dtype | None = None,
+        kl: str = "closed",
     ) -> None:
         super().__init__()
         self.posterior = posterior
         self.likelihood = model.likelihood
         self.buffers_ = Buffers(model.buffers() if buffers is None else buffers)
-        self.estimator, self.train_samples, self.autocast = estimator, train_samples, autocast
-        self.priors = [family_prior(family, model) for family in posterior.members]
-        self.folds = [fold(family, prior) for family, prior in zip(posterior.members, self.priors, strict=True)]
-        self._model = [model]  # in a list, so that the network is not registered as a submodule
+        self.prior_parts = nn.ModuleList(model.prior.parts())
+        self.state = estimator.state()
+        self.estimator, self.train_samples, self.autocast, self.kl_kind = estimator, train_samples, autocast, kl
+        self._components = [posterior.components()]  # in a list, so that they are not registered twice
+        self._model = [model]  # likewise the network
+        if len(self.components) > 1 and self.prior_parts:
+            raise SettingError("A mixture of posteriors cannot share a learned prior; give it a fixed one.")
+        self._check_marginals()
+        self._priors: list[Terms] | None = None
+        if not self.prior_parts:
+            self._priors = [self._terms(component) for component in self.components]
         self._plans: dict[Any, Plan] = {}
 
     @property
@@ -90,48 +111,103 @@ class Elbo(nn.Module):
         """The model, unregistered."""
         return self._model[0]
 
+    @property
+    def components(self) -> list[Posterior]:
+        """The posteriors whose ELBOs are averaged: one, unless the posterior is a mixture."""
+        return self._components[0]
+
+    def _check_marginals(self) -> None:
+        """A prior set from q's marginals needs families that have them, and spread: under a point it would collapse onto it."""
+        seen = {name for part in self.prior_parts if isinstance(part, Optimal) for name in part.sites}
+        for family in self.posterior.members:
+            if not isinstance(family, Gaussian) and seen & set(family.names):
+                raise SettingError(
+                    f"The optimal prior is set from the means and variances of a Gaussian posterior; {', '.join(sorted(seen & set(family.names)))} "
+                    f"has the family {family.name!r}: use Learned(...) or a fixed prior."
+                )
+
+    def _terms(self, component: Posterior) -> Terms:
+        """Each family's prior, and what it can fold of it; made anew at every pass where the prior is learned."""
+        priors = [family_prior(family, self.model) for family in component.members]
+        if self.kl_kind != "closed" or self.prior_parts:
+            return Terms(priors, [None] * len(priors))
+        return Terms(priors, [fold(family, prior) for family, prior in zip(component.members, priors, strict=True)])
+
+    def terms(self, place: int) -> Terms:
+        """Priors and folds of one component, after a prior with closed-form updates has seen q."""
+        if self._priors is not None:
+            return self._priors[place]
+        component = self.components[place]
+        means, variances = {}, {}
+        for family in component.members:
+            if isinstance(family, Gaussian):
+                mean, var = family.marginals()
+                means |= {n: v.detach() for n, v in mean.items()}
+                variances |= {n: v.detach() for n, v in var.items()}
+        self.model.prior.observe(means, variances)
+        return self._terms(component)
+
+    def settle(self) -> None:
+        """Let a prior with closed-form updates see q as the last step has left it."""
+        if self.prior_parts:
+            self.terms(0)
+
     def plan(self, shell: Shell, x: Any) -> Plan:
         """The plan for inputs of this structure, made by a dry run the first time."""
         key = (shell.module.training, structure(x))
         if key not in self._plans:
             shell.place(self.model.frozen())
             self._plans[key] = make_plan(
-                shell, self.posterior, self.model.random, self.estimator, x, self.buffers_.tensors(), self.model.device
+                shell, self.components[0], self.model.random, self.estimator, x, self.buffers_.tensors(), self.model.device
             )
         return self._plans[key]
 
     def forward(self, x: Any, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Summed nll of the batch, averaged over ``train_samples`` draws, and the KL; ``plan`` must have been made."""
+        """Summed nll of the batch, averaged over components and ``train_samples`` draws, and the KL; ``plan`` must have been made."""
         shell = self.model.shell()
         plan = self.plan(shell, x)
-        if self.train_samples == 1:
-            shell.place(self.buffers_.tensors())
-            result = self._pass(shell, plan, x, y)
-            self.buffers_.keep(shell)
-            return result
+        count = self.train_samples * len(self.components)
         passes, versions = [], []
-        for _ in range(self.train_samples):
-            version = {name: buffer.clone() for name, buffer in self.buffers_.tensors().items()}
-            shell.place(version)
-            passes.append(self._pass(shell, plan, x, y))
-            versions.append({name: shell.placed(name) for name in version})
-        if self.buffers_.names and shell.module.training:
+        for place in range(len(self.components)):
+            terms = self.terms(place)
+            for _ in range(self.train_samples):
+                version = self.buffers_.tensors()
+                if count > 1:
+                    version = {name: buffer.clone() for name, buffer in version.items()}
+                shell.place(version)
+                passes.append(self._pass(shell, self.components[place], terms, plan, x, y))
+                versions.append({name: shell.placed(name) for name in version})
+        if count == 1:
+            self.buffers_.keep(shell)
+        elif self.buffers_.names and shell.module.training:
             self.buffers_.average(versions)
-        nll, kls = (torch.stack(part).mean(0) for part in zip(*passes, strict=True))
-        return nll, kls
+        nll, kl = self.estimator.combine(passes, self.state, batch_of(x))
+        penalty = self.model.prior.penalty()
+        return nll, kl if penalty is None else kl + penalty.to(kl.dtype)
 
-    def _pass(self, shell: Shell, plan: Plan, x: Any, y: Tensor) -> tuple[Tensor, Tensor]:
-        draws = place(shell, self.posterior, self.estimator, plan, folds=self.folds)
+    def _pass(self, shell: Shell, posterior: Posterior, terms: Terms, plan: Plan, x: Any, y: Tensor) -> Pass:
+        draws = self.estimator.place(shell, posterior, plan, terms.folds)
         context = torch.autocast(self.model.device.type, self.autocast) if self.autocast else nullcontext()
         with context:
             outputs = self.model.outputs(shell, x)
-        nll = -self.likelihood.log_prob(outputs.float() if self.autocast else outputs, y).sum()
+        nll = self.estimator.nll(self.likelihood, outputs.float() if self.autocast else outputs, y)
         total = None
-        for draw, family, prior in zip(draws, self.posterior.members, self.priors, strict=True):
-            part = draw.kl if draw.kl is not None or prior is None else kl(family, prior, Ambient())
+        for draw, family, prior in zip(draws, posterior.members, terms.priors, strict=True):
+            part = draw.kl
+            if part is None and prior is not None and (self.kl_kind != "apart" or family.atoms == 1):
+                part = self.estimator.kl(draw, family, prior, self.kl_kind == "sampled")
             if part is not None:
                 total = part if total is None else total + part
-        return nll, torch.zeros_like(nll) if total is None else total.to(nll.dtype)
+        return Pass(nll, torch.zeros_like(nll) if total is None else total.to(nll.dtype), draws)
+
+    @torch.no_grad()
+    def divergence(self) -> Tensor:
+        """The KL as it stands, averaged over components, for reports of methods whose steps do not compute it."""
+        totals = []
+        for place, component in enumerate(self.components):
+            pairs = zip(component.members, self.terms(place).priors, strict=True)
+            totals.append(sum((kl(family, prior) for family, prior in pairs if prior is not None), torch.zeros(())))
+        return torch.stack([torch.as_tensor(t) for t in totals]).mean()
 
     def learn(self, replan: Replan, x: Any) -> None:
         """Draw as weights, from now on, the sites an operation without a rule has met."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from credo.core.errors import RunError
 from credo.engine.job import Fitted
@@ -31,18 +31,27 @@ def describe(model: Model, prior: Prior, posterior: Posterior | None = None) -> 
     } | ({} if posterior is None else {"posterior": posterior.config()})
 
 
-def pack(fitted: Fitted, likelihood: Likelihood) -> dict[str, Tensor]:
+def pack(fitted: Fitted, model: Model) -> dict[str, Tensor]:
     """All numbers, by kind and name."""
     parts: dict[str, Mapping[str, Tensor]] = {
         "posterior": fitted.posterior.state_dict(),
-        "likelihood": likelihood.state_dict(),
+        "likelihood": model.likelihood.state_dict(),
         "buffers": fitted.buffers,
+        "prior": nn.ModuleList(model.prior.parts()).state_dict(),
     }
     return {f"{kind}/{name}": tensor for kind, tensors in parts.items() for name, tensor in tensors.items()}
 
 
-def unpack(path: Path) -> tuple[dict[str, Any], Fitted, Likelihood]:
-    """Config, posterior with buffers, and likelihood of a saved model or a finished run."""
+def load_prior(model: Model, numbers: Mapping[str, Tensor]) -> None:
+    """Put what was learned of the prior back into it."""
+    parts = nn.ModuleList(model.prior.parts())
+    if numbers or parts:
+        parts.load_state_dict(dict(numbers))
+        parts.requires_grad_(False)
+
+
+def unpack(path: Path) -> tuple[dict[str, Any], Fitted, Likelihood, dict[str, Tensor]]:
+    """Config, posterior with buffers, likelihood, and the learned numbers of the prior, of a saved model or a finished run."""
     config = Run(path).config() if path.is_dir() else None
     if config is None:
         raise RunError(f"{path} holds no saved model; expected a directory written by save() or fit(run=...).")
@@ -60,4 +69,4 @@ def unpack(path: Path) -> tuple[dict[str, Any], Fitted, Likelihood]:
         posterior.load_state_dict(part("posterior"))
     except (KeyError, TypeError, RuntimeError) as error:
         raise RunError(f"{path} does not fit together: {str(error).splitlines()[0]}; restore it from a copy.") from error
-    return config, Fitted(posterior, part("buffers")), likelihood
+    return config, Fitted(posterior, part("buffers")), likelihood, part("prior")

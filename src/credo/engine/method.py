@@ -27,8 +27,6 @@ class Method(ABC):
     lr: ClassVar[float] = 1e-3
     #: A configuration small enough for the conformance suite: arguments of ``fit``.
     small: ClassVar[dict[str, Any]] = {}
-    #: Whether the method ignores the model's prior: then its objective is counted under a flat one.
-    flat: ClassVar[bool] = False
     #: What it reaches on conjugate regression ("exact", "mean_field" or "least_squares"), within how many posterior deviations.
     target: ClassVar[str] = "exact"
     tolerance: ClassVar[float] = 0.0
@@ -38,16 +36,23 @@ class Method(ABC):
     def __post_init__(self) -> None:
         validate(self, self.name)
 
+    def adapt(self, model: Model) -> Model:
+        """The model as this method sees it: another prior, or fewer random parameters; itself unless a method says otherwise."""
+        return model
+
     @abstractmethod
     def fit(self, model: Model, job: Job) -> Fitted:
         """Run to the end and return the posterior."""
 
     def settings(self) -> dict[str, Any]:
         """The settings as JSON-able values."""
-        return {
-            k: v if isinstance(v, (str, int, float, bool, type(None))) else f"<{type(v).__name__}>"
-            for k, v in asdict(self).items()
-        }
+        return {k: _plain(v) for k, v in asdict(self).items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (tuple, list)) and all(isinstance(v, (str, int, float)) for v in value):
+        return list(value)
+    return value if isinstance(value, (str, int, float, bool, type(None))) else f"<{type(value).__name__}>"
 
 
 def make_method(spec: str | Method, settings: dict[str, Any]) -> Method:

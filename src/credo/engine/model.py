@@ -14,9 +14,9 @@ from torch.utils import _pytree as pytree
 from credo.core.errors import NetworkError
 from credo.core.seeds import isolated
 from credo.core.shell import Shell, pick
-from credo.core.sites import Site
+from credo.core.sites import Site, choose
 from credo.likelihoods.base import Likelihood
-from credo.priors import ByPattern, Prior
+from credo.priors import ByPattern, Fixed, Flat, Prior
 
 
 @dataclass
@@ -96,6 +96,22 @@ class Model:
     def prior_for_point(self, name: str) -> bool:
         """Whether the user named a prior for this point parameter, which makes it MAP instead of maximum likelihood."""
         return isinstance(self.prior, ByPattern) and self.prior.matches(name)
+
+    def flat(self) -> Model:
+        """The same model under a flat prior."""
+        return replace(self, prior=Fixed(Flat()), _local=threading.local())
+
+    def narrow(self, layers: Any) -> Model:
+        """The same model with only ``layers`` random, chosen as ``random=`` is; the rest become point estimates."""
+        both = self.random | self.point
+        sites = {n: both[n] for n, _ in self.net.named_parameters() if n in both}  # the network's order: "last" goes by it
+        chosen = choose(self.net, layers, sites)
+        return replace(
+            self,
+            random={n: s for n, s in sites.items() if n in chosen},
+            point={n: s for n, s in sites.items() if n not in chosen},
+            _local=threading.local(),
+        )
 
     def outputs(self, shell: Shell, x: Any) -> Tensor:
         """Run a filled shell and pick the tensor the likelihood sees."""

@@ -11,13 +11,14 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from credo.core.errors import NetworkError
-from credo.core.seeds import isolated, mix
+from credo.core.seeds import generator, isolated, mix
 from credo.core.shell import Shell
 from credo.engine.model import Model
 from credo.estimators import LIKELIHOOD
+from credo.estimators.moments import propagate
 from credo.estimators.plan import batch_of
 from credo.likelihoods.base import Likelihood
-from credo.posteriors import Factorised, Params
+from credo.posteriors import Factorised, Family, Params, Posterior
 
 Realise = Callable[[Sequence[int]], Params]
 _LOOP_BUDGET = 1 << 21  # numbers drawn together by the loop: several small networks at once, without leaving the cache
@@ -63,6 +64,55 @@ def sampled_outputs(
         except (RuntimeError, IndexError, ValueError, TypeError) as error:
             shapes = [tuple(t.shape) for t in pytree.tree_leaves(x) if isinstance(t, Tensor)]
             raise NetworkError(f"The network cannot take inputs of shape {shapes}: {str(error).splitlines()[0]}") from error
+
+
+def moment_outputs(
+    model: Model,
+    posterior: Posterior,
+    x: Any,
+    buffers: Mapping[str, Tensor],
+    samples: int,
+    covariance: str,
+    batch_size: int | None,
+) -> Tensor:
+    """Outputs ``(S, N, F)`` that stand for the Gaussian which moment propagation gives: one pass, and no draw of any weight.
+
+    The same fixed points for every input, moved and scaled so that their mean and covariance over S are exactly the Gaussian's.
+    """
+    shell = model.shell()
+    shell.train(False)
+    shell.place(model.frozen())
+    shell.place(buffers)
+    parts = []
+    with torch.no_grad():
+        for batch in _batches(model.move(x), batch_size):
+            mean, spread = propagate(shell, posterior, batch, covariance, model.output)
+            points = _white(samples, mean.shape[-1]).to(mean)
+            if covariance == "full":
+                vectors = _root(spread)
+                parts.append(mean + torch.einsum("sf,nof->sno", points, vectors))
+            else:
+                parts.append(mean + spread.clamp_min(0).sqrt() * points.unsqueeze(1))
+    return torch.cat(parts, 1)
+
+
+def _white(samples: int, width: int) -> Tensor:
+    """``(S, width)`` points like normal draws, with mean zero and identity covariance exactly, where S allows it."""
+    quantiles = (torch.arange(samples, dtype=torch.float64) + 0.5) / samples
+    ladder = torch.special.ndtri(quantiles)
+    order = [torch.randperm(samples, generator=generator("white", column)) for column in range(width)]
+    points = torch.stack([ladder[o] for o in order], 1)
+    points = points - points.mean(0)
+    cover = points.T @ points / samples
+    if samples > 2 * width:
+        return torch.linalg.solve_triangular(torch.linalg.cholesky(cover), points.T, upper=False).T
+    return points / cover.diagonal().sqrt().clamp_min(1e-12)
+
+
+def _root(cover: Tensor) -> Tensor:
+    """A square root of each covariance; rounding may have made eigenvalues slightly negative."""
+    values, vectors = torch.linalg.eigh(cover)
+    return vectors * values.clamp_min(0).sqrt().unsqueeze(-2)
 
 
 class _Runner:
@@ -135,11 +185,15 @@ def with_drawn(likelihood: Likelihood, drawn: Params) -> Likelihood:
     return other
 
 
-def prior_draws(model: Model, fixed: Params, numbers: Sequence[int], seed: int) -> Params:
-    """Stacked draws of the random parameters from the prior, one stream per draw; the rest as they are."""
-    prior = Factorised(
-        {n: model.prior.at(s) for n, s in model.sites.items() if n in model.random}, {n: s.shape for n, s in model.random.items()}
-    )
+def prior_draws(model: Model, fixed: Params, numbers: Sequence[int], seed: int, families: Sequence[Family] = ()) -> Params:
+    """Stacked draws of the random parameters from the prior, one stream per draw; the rest as they are.
+
+    Where a posterior is discrete, ``families`` says so, and the prior is drawn on its levels.
+    """
+    kinds = {name: family for family in families for name in family.names}
+    parts = {n: model.prior.at(s) for n, s in model.sites.items() if n in model.random}
+    parts = {n: kinds[n].restrict(d) if n in kinds else d for n, d in parts.items()}
+    prior = Factorised(parts, {n: s.shape for n, s in model.random.items()})
     rows = []
     for number in numbers:
         with isolated(mix(seed, number, "prior"), model.device):

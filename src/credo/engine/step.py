@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from credo.core.errors import SettingError
 from credo.engine.elbo import Elbo
 from credo.estimators.plan import batch_of
 from credo.estimators.slot import Replan
@@ -53,6 +54,13 @@ class EagerStep(Step):
                     torch.cuda.set_rng_state(state[1], device)
                 for buffer, before in buffers:
                     buffer.copy_(before)
+            except Exception as error:
+                if not self.compiled or type(error).__module__ != "torch._dynamo.exc":
+                    raise
+                raise SettingError(
+                    f"compile=True: the compiler cannot trace this network with estimator={self.elbo.estimator.name!r} and this "
+                    f"posterior ({str(error).splitlines()[0]}); use compile=False."
+                ) from error
         loss = nll / batch_of(x) + kl * (weight / self.num_data)
         loss.backward()
         self.optimizer.step()
@@ -111,7 +119,6 @@ class GraphStep(Step):
         inputs = [leaf for leaf in pytree.tree_leaves((x, y)) if isinstance(leaf, Tensor)]
         self.elbo.plan(self.elbo.model.shell(), x)
         saved = [(t, t.detach().clone()) for t in [*self.elbo.parameters(), *self.elbo.buffers()]]
-        fresh = not self.optimizer.state
         states = [(t, t.detach().clone()) for s in self.optimizer.state.values() for t in s.values() if isinstance(t, Tensor)]
         rng = torch.cuda.get_rng_state(self.elbo.model.device)
 
@@ -136,11 +143,11 @@ class GraphStep(Step):
         with torch.no_grad():
             for tensor, value in saved + states:
                 tensor.copy_(value)
-            if fresh:
-                for state in self.optimizer.state.values():
-                    for value in state.values():
-                        if isinstance(value, Tensor):
-                            value.zero_()
+            known = {id(tensor) for tensor, _ in states}
+            for state in self.optimizer.state.values():
+                for value in state.values():
+                    if isinstance(value, Tensor) and id(value) not in known:  # made by the runs above
+                        value.zero_()
         torch.cuda.set_rng_state(rng, self.elbo.model.device)
         return graph, inputs, result
 

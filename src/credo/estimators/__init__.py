@@ -1,10 +1,31 @@
 """Estimators: how randomness enters a forward pass."""
 
-from credo.estimators.base import Estimator, estimators
+from credo.estimators.base import Estimator, Pass, estimators
+from credo.estimators.deterministic import Deterministic
 from credo.estimators.flipout import Flipout
 from credo.estimators.local import Local
+from credo.estimators.per_example import PerExample
 from credo.estimators.placement import LIKELIHOOD, Plan, place
 from credo.estimators.plan import make_plan, structure
+from credo.estimators.score import Score
+from credo.estimators.straight_through import Gumbel, StraightThrough
 from credo.estimators.weights import Weights
 
-__all__ = ["LIKELIHOOD", "Estimator", "Flipout", "Local", "Plan", "Weights", "estimators", "make_plan", "place", "structure"]
+__all__ = [
+    "LIKELIHOOD",
+    "Deterministic",
+    "Estimator",
+    "Flipout",
+    "Gumbel",
+    "Local",
+    "Pass",
+    "PerExample",
+    "Plan",
+    "Score",
+    "StraightThrough",
+    "Weights",
+    "estimators",
+    "make_plan",
+    "place",
+    "structure",
+]

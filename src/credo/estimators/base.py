@@ -1,26 +1,85 @@
-"""How randomness enters a forward pass."""
+"""How randomness enters a forward pass, and what objective comes out of it."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from abc import ABC
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
+from credo.core.errors import SettingError
 from credo.core.linear_map import LinearMap
 from credo.core.registry import Registry
-from credo.core.seeds import Noise
-from credo.posteriors import Draw
+from credo.core.seeds import Ambient, Noise
+from credo.core.shell import Shell
+from credo.estimators.placement import Plan, Watch, place
+from credo.likelihoods.base import Likelihood
+from credo.posteriors import Draw, Family, Params, Posterior, kl, sampled_kl
+from credo.posteriors.kl import FamilyPrior
 
 estimators: Registry[Estimator] = Registry("estimator")
 
 
+class Pass(NamedTuple):
+    """One forward pass: nll summed over the batch, KL of the posterior, and the draws that were in place."""
+
+    nll: Tensor
+    kl: Tensor
+    draws: Sequence[Draw]
+
+
 class Estimator(ABC):
-    """Decides what a linear map gives when it meets a random weight."""
+    """Decides what a linear map gives when it meets a random weight, and how passes become the two parts of the ELBO."""
 
     name: ClassVar[str]
-    intercepts: ClassVar[bool]  # False: weights are drawn first and the network runs untouched
+    intercepts: ClassVar[bool] = False  # False: weights are drawn first and the network runs untouched
 
-    @abstractmethod
+    def check(self, posterior: Posterior) -> None:
+        """Refuse a posterior this estimator has no gradient for."""
+        for family in posterior.members:
+            if not family.reparameterised:
+                raise SettingError(
+                    f"estimator={self.name!r} has no gradient for the discrete family {family.name!r}; "
+                    "use 'score', 'straight_through' or 'gumbel'."
+                )
+
+    def state(self) -> nn.Module | None:
+        """What the estimator remembers from step to step, if anything; saved with the run."""
+        return None
+
     def meet(self, draw: Draw, op: LinearMap, x: Tensor, w: str, b: Any, noise: Noise) -> Tensor:
         """The output of ``op`` with the family's noise in it, or NotImplemented: then the site is drawn as weights."""
+        return NotImplemented
+
+    def fill(self, draw: Draw, family: Family, names: Sequence[str], noise: Noise) -> Params:
+        """Weights for the sites that hold no slot."""
+        return dict(draw.weights(names))
+
+    def place(
+        self,
+        shell: Shell,
+        posterior: Posterior,
+        plan: Plan,
+        folds: Sequence[Any] | None = None,
+        watch: Watch | None = None,
+    ) -> list[Draw]:
+        """Fill the shell for one pass."""
+        return place(shell, posterior, self, plan, Ambient(), folds, watch)
+
+    def nll(self, likelihood: Likelihood, outputs: Tensor, y: Tensor) -> Tensor:
+        """-log p(y given outputs), summed over the batch."""
+        return -likelihood.log_prob(outputs, y).sum()
+
+    def kl(self, draw: Draw, family: Family, prior: FamilyPrior, sampled: bool) -> Tensor:
+        """KL of one family: closed where known unless ``sampled``, else of the very weights this pass has drawn."""
+        if sampled and family.atoms is None:
+            return sampled_kl(family, prior, Ambient(), draw.drawn).mean()
+        return kl(family, prior, Ambient(), draw.drawn)
+
+    def combine(self, passes: Sequence[Pass], state: nn.Module | None, size: int) -> tuple[Tensor, Tensor]:
+        """(nll, KL) of several passes over one batch of ``size`` examples: their mean."""
+        if len(passes) == 1:
+            return passes[0].nll, passes[0].kl
+        return torch.stack([p.nll for p in passes]).mean(), torch.stack([p.kl for p in passes]).mean()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -13,10 +13,12 @@ from credo.core.errors import NetworkError
 from credo.core.linear_map import LinearMap
 from credo.core.seeds import Ambient, Noise
 from credo.core.shell import Shell
-from credo.estimators.base import Estimator
 from credo.estimators.slot import Replan, make_slot
 from credo.posteriors import Draw, Posterior
 from credo.posteriors.normal_inverse_gamma import NOISE
+
+if TYPE_CHECKING:
+    from credo.estimators.base import Estimator
 
 LIKELIHOOD = NOISE.partition("/")[0] + "/"
 
@@ -58,7 +60,9 @@ def place(
         drawn = [name for name in family.names if name not in slots]
         if len(drawn) < len(family.names):
             draw.prepare()
-        tensors: dict[str, Tensor] = dict(draw.weights(drawn)) if drawn else {}
+        tensors: dict[str, Tensor] = estimator.fill(draw, family, drawn, noise) if drawn else {}
+        if len(drawn) == len(family.names) and draw.drawn is None:
+            draw.drawn = dict(tensors)
         meet = _meeting(draw, estimator, plan, watch)
         like = next(family.parameters(), None)
         for name in family.names:

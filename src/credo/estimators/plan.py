@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -95,11 +95,12 @@ class _Probe:
     ) -> None:
         self.shell, self.posterior, self.estimator, self.buffers, self.device = shell, posterior, estimator, buffers, device
 
-    def run(self, plan: Plan, x: Any, watch: Any = None) -> Any:
-        """One pass that leaves buffers and random state as found."""
+    def run(self, plan: Plan, x: Any, watch: Any = None, leaves: Iterable[str] = ()) -> Any:
+        """One pass that leaves buffers and random state as found; the named ``leaves`` are cut off from the posterior."""
         self.shell.place({name: buffer.clone() for name, buffer in self.buffers.items()})
         with isolated(0, self.device):
             place(self.shell, self.posterior, self.estimator, plan, watch=watch)
+            self.shell.place({name: self.shell.placed(name).detach().requires_grad_() for name in leaves})
             return self.shell(x)
 
     def watch(self, plan: Plan, x: Any) -> dict[str, list[torch.Size]]:
@@ -130,11 +131,10 @@ class _Probe:
             self.shell.module, {n for family in self.posterior.members if family.atoms is None for n in family.names}
         )
         with torch.enable_grad():
-            output = self.run(Plan(), x)
+            output = self.run(Plan(), x, leaves=random)
             roots = [t for t in pytree.tree_leaves(_tensors(output)) if isinstance(t, Tensor) and t.requires_grad]
             _refuse_reentrant(roots)
             placed = {n: self.shell.placed(n) for n in random}
-            placed = {n: t for n, t in placed.items() if t.requires_grad}
             reached: set[str] = set()
             if roots and placed:
                 total = torch.stack([root.float().sum() for root in roots]).sum()

@@ -9,23 +9,20 @@ linear (``random="last"``); anything else is refused.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.distributions import Normal
 
-from credo.core.errors import NetworkError, SettingError
-from credo.core.seeds import generator
+from credo.core.errors import SettingError
 from credo.core.settings import setting
 from credo.engine.job import Fitted, Job
+from credo.engine.linear_gaussian import accumulate, noise_std, normal_prior, solve
 from credo.engine.method import Method, methods
 from credo.engine.model import Model
-from credo.engine.outputs import sampled_outputs
 from credo.likelihoods import Gaussian
-from credo.posteriors import Delta, Factorised, Full, NormalInverseGamma, Params, Posterior, PosteriorPrior
+from credo.posteriors import Delta, Full, NormalInverseGamma, Posterior, PosteriorPrior
 from credo.posteriors.family import Layout
 
 
@@ -36,15 +33,6 @@ class Prior(NamedTuple):
     precision: Tensor
     shape: float
     rate: float
-
-
-class Sums(NamedTuple):
-    """J^T J, J^T r, r^T r over the data, r = y - f0, each output scaled by its noise, and the number of scalar observations."""
-
-    gram: Tensor
-    cross: Tensor
-    square: float
-    count: int
 
 
 @methods.register("exact")
@@ -79,13 +67,9 @@ class Exact(Method):
         unknown = self.noise == "unknown" or (self.noise == "auto" and any(p.requires_grad for p in likelihood.parameters()))
         layout = Layout({n: s.shape for n, s in model.random.items()})
         prior = self._prior(model, layout, unknown)
-        std = torch.ones((), dtype=torch.float64) if unknown else likelihood.std(torch.zeros(1, dtype=torch.float64)).detach()
-        sums = _accumulate(model, job, layout, std)
-        precision = prior.precision + sums.gram
-        factor = torch.linalg.cholesky(precision)
-        pulled = prior.precision @ prior.mean + sums.cross
-        mean = torch.cholesky_solve(pulled.unsqueeze(-1), factor).squeeze(-1)
-        tril = torch.linalg.cholesky(torch.cholesky_inverse(factor))
+        std = torch.ones((), dtype=torch.float64) if unknown else noise_std(model)
+        sums = accumulate(model, job, layout, std, model.values(), model.buffers())
+        mean, tril, precision, factor = solve(prior.mean, prior.precision, sums)
         misfit = sums.square + float(prior.mean @ prior.precision @ prior.mean) - float(mean @ precision @ mean)
         log_ratio = 0.5 * float(torch.linalg.slogdet(prior.precision).logabsdet) - float(factor.diagonal().log().sum())
         shapes = layout.shapes
@@ -124,68 +108,10 @@ class Exact(Method):
                         0.0,
                         0.0,
                     )
-        factorised = Factorised(
-            {n: model.prior.at(replace(s, device=torch.device("cpu"))) for n, s in model.random.items()}, layout.shapes
-        )
-        means, variances = [], []
-        for name, shape in layout.shapes.items():
-            distribution = factorised.distributions[name]
-            if type(distribution) is not Normal:
-                raise SettingError(f"exact needs a normal prior, but {name!r} has {distribution}.")
-            means.append(distribution.loc.double().expand(shape).reshape(-1))
-            variances.append(distribution.scale.double().square().expand(shape).reshape(-1))
-        return Prior(torch.cat(means), torch.diag(1.0 / torch.cat(variances)), self.prior_shape, self.prior_rate)
+        mean, var = normal_prior(model, layout)
+        return Prior(mean, torch.diag(1.0 / var), self.prior_shape, self.prior_rate)
 
 
 def _width(job: Job) -> int:
     targets = job.source.targets()
     return 1 if targets.dim() == 1 else targets.shape[1]
-
-
-def _accumulate(model: Model, job: Job, layout: Layout, std: Tensor) -> Sums:
-    """One pass over the data in double precision; refuses a network that is not linear in the random parameters."""
-    numel = layout.numel
-    gram, cross = torch.zeros(numel, numel, dtype=torch.float64), torch.zeros(numel, dtype=torch.float64)
-    square, count, seen = 0.0, 0, 0
-    design = _design(model, layout)
-    for x, y in job.source(None, job.batch_size):
-        base, jacobian = design(x)
-        target = model.likelihood.check_pair(base, y).double().cpu()
-        residual = ((target - base) / std).reshape(-1)
-        columns = (jacobian / std).reshape(numel, -1)
-        gram += columns @ columns.T
-        cross += columns @ residual
-        square += float(residual @ residual)
-        count += residual.numel()
-        seen += len(y)
-    if seen != job.source.num_data:
-        raise SettingError(f"exact saw {seen} examples in one pass, but num_data is {job.source.num_data}; it needs all of them.")
-    return Sums(gram, cross, square, count)
-
-
-def _design(model: Model, layout: Layout) -> Callable[[Any], tuple[Tensor, Tensor]]:
-    """x -> (f0 (N, D), J (P, N, D)), by running the network at zero and at each unit vector."""
-    values, buffers = model.values(), model.buffers()
-    probe = torch.randn(layout.numel, generator=generator("linearity"), dtype=torch.float64)
-    points = torch.cat(
-        [torch.zeros(1, layout.numel, dtype=torch.float64), torch.eye(layout.numel, dtype=torch.float64), probe.unsqueeze(0)]
-    )
-
-    def realise(numbers: Any) -> Params:
-        rows = layout.split(points[list(numbers)].to(model.device))
-        return rows | {n: values[n].expand(len(numbers), *values[n].shape) for n in model.point}
-
-    def design(x: Any) -> tuple[Tensor, Tensor]:
-        outputs, _ = sampled_outputs(model, realise, range(len(points)), x, buffers, 0)
-        outputs = outputs.double().cpu()
-        base, jacobian, check = outputs[0], outputs[1:-1] - outputs[0], outputs[-1]
-        expected = base + torch.tensordot(probe, jacobian, dims=1)
-        tolerance = 1e-3 if next(iter(model.random.values())).dtype != torch.float64 else 1e-8
-        if not torch.allclose(check, expected, rtol=tolerance, atol=tolerance * float(expected.abs().max() + 1)):
-            raise NetworkError(
-                "The network is not linear in its random parameters, so its posterior is not Gaussian; "
-                "make only the last layer random (random='last') or use method='vi'."
-            )
-        return base, jacobian
-
-    return design

@@ -26,11 +26,14 @@ class MLE(GradientMethod):
     name: ClassVar[str] = "mle"
     summary: ClassVar[str] = "Maximum likelihood: a point estimate without a prior."
     reference: ClassVar[str] = "Fisher 1922, On the mathematical foundations of theoretical statistics."
-    flat: ClassVar[bool] = True
     target: ClassVar[str] = "least_squares"
     tolerance: ClassVar[float] = 0.01
     small: ClassVar[dict[str, Any]] = {"epochs": 500, "batch_size": None, "lr": 0.1}
     exceptions: ClassVar[dict[str, str]] = {"conjugate_covariance": "a point estimate has no spread"}
+
+    def adapt(self, model: Model) -> Model:
+        """Without a prior."""
+        return model.flat()
 
     def fit(self, model: Model, job: Job) -> Fitted:
         """Descend on the negative log-likelihood."""

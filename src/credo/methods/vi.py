@@ -10,22 +10,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
-
 from credo.core.settings import setting
-from credo.engine.build import start_posterior
-from credo.engine.elbo import Elbo
-from credo.engine.gradient import GradientMethod
-from credo.engine.job import Fitted, Job
+from credo.engine.build import discrete_posterior, start_posterior
+from credo.engine.job import Job
 from credo.engine.method import methods
 from credo.engine.model import Model
-from credo.engine.schedules import schedules
-from credo.estimators import estimators
+from credo.engine.variational import Variational
+from credo.estimators import Estimator, estimators
+from credo.posteriors import Posterior
+
+ESTIMATORS = ("local", "weights", "per_example", "flipout", "score", "straight_through", "gumbel", "moments")
 
 
 @methods.register("vi")
 @dataclass(frozen=True)
-class VI(GradientMethod):
+class VI(Variational):
     """Bayes by Backprop and its structured relatives."""
 
     name: ClassVar[str] = "vi"
@@ -36,21 +35,19 @@ class VI(GradientMethod):
     tolerance: ClassVar[float] = 0.1
     small: ClassVar[dict[str, Any]] = {"epochs": 600, "batch_size": None, "lr": 0.02, "posterior": "mean_field"}
 
-    posterior: str = setting("mean_field", "Family of q.", choices=("mean_field", "low_rank", "kron", "full"))
-    estimator: str = setting("local", "How noise enters training.", choices=("local", "weights", "flipout"))
-    train_samples: int = setting(1, "Draws per step, averaged.", ge=1)
-    init_std: float = setting(0.01, "Initial standard deviation of every weight.", gt=0.0)
+    posterior: str = setting("mean_field", "Family of q.", choices=("mean_field", "low_rank", "kron", "full", "discrete"))
+    estimator: str = setting("local", "How noise enters training.", choices=ESTIMATORS)
     scale: str = setting("log", "Parameterisation of the standard deviation.", choices=("log", "softplus"))
     rank: int = setting(4, "Factors of the low-rank family.", ge=1)
-    beta: float = setting(1.0, "Weight of the KL; other than 1 tempers the posterior.", gt=0.0)
-    kl_schedule: str = setting("constant", "Course of the KL's weight.", choices=("constant", "linear", "cosine", "blundell"))
-    kl_warmup: int = setting(0, "Epochs over which 'linear' and 'cosine' rise to beta.", ge=0)
-    autocast: bool = setting(False, "Run the network in bfloat16 where torch deems it safe.")
+    levels: Any = setting((-1.0, 1.0), "Values a weight of the discrete family can take.", kind=(tuple, list))
 
-    def fit(self, model: Model, job: Job) -> Fitted:
-        """Descend on the negative ELBO."""
+    def make_posterior(self, model: Model, job: Job) -> Posterior:
+        """The chosen family at the starting values."""
         values = self.start(model, job)
-        posterior = start_posterior(model, self.posterior, values, self.init_std, self.rank, self.scale, job.seed)
-        autocast = torch.bfloat16 if self.autocast else None
-        elbo = Elbo(model, posterior, estimators[self.estimator], self.train_samples, autocast=autocast)
-        return self.descend(elbo, job, beta=self.beta, schedule=schedules[self.kl_schedule], warmup=self.kl_warmup)
+        if self.posterior == "discrete":
+            return discrete_posterior(model, values, self.levels)
+        return start_posterior(model, self.posterior, values, self.init_std, self.rank, self.scale, job.seed)
+
+    def make_estimator(self) -> Estimator:
+        """The chosen estimator."""
+        return estimators[self.estimator]

@@ -1,7 +1,9 @@
 """Posterior families: distributions over named parameters."""
 
 from credo.posteriors.delta import Delta
+from credo.posteriors.discrete import Discrete
 from credo.posteriors.family import Draw, Family, Gaussian, Params, families
+from credo.posteriors.flow import Flow
 from credo.posteriors.full import Full
 from credo.posteriors.kl import Factorised, PosteriorPrior, closed_kl, fold, kl, prior_of, sampled_kl
 from credo.posteriors.kron import Kron
@@ -13,6 +15,6 @@ from credo.posteriors.posterior import Posterior
 from credo.posteriors.samples import Samples
 
 __all__ = [
-    "Delta", "Draw", "Factorised", "Family", "Full", "Gaussian", "Kron", "LowRank", "MeanField", "Mixture", "NormalInverseGamma",
+    "Delta", "Discrete", "Draw", "Factorised", "Family", "Flow", "Full", "Gaussian", "Kron", "LowRank", "MeanField", "Mixture", "NormalInverseGamma",
     "Params", "Posterior", "PosteriorPrior", "Samples", "closed_kl", "families", "fold", "kl", "prior_of", "sampled_kl",
 ]  # fmt: skip

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from credo.core.errors import CredoError
+from credo.core.linear_map import LinearMap
 from credo.core.seeds import Noise
 from credo.posteriors.family import Draw, Family, Params, families
+from credo.posteriors.joint import check_units, fixed_joint
 
 
 @families.register("delta")
@@ -18,6 +20,7 @@ class Delta(Family):
     """q(w) = delta(w - value). Its KL to a prior is -log p(value) up to an infinite constant that is left out."""
 
     name: ClassVar[str] = "delta"
+    independent: ClassVar[bool] = True
     atoms = 1
 
     def __init__(self, shapes: Mapping[str, Sequence[int]], dtype: str | Mapping[str, str] = "float32") -> None:
@@ -46,6 +49,21 @@ class Delta(Family):
     def log_prob(self, latents: Params) -> Tensor:
         """A point has no density: always an error."""
         raise CredoError("A point estimate has no density; log_prob needs a posterior with spread, e.g. method='vi'.")
+
+    def moments(self, op: LinearMap, mean: Tensor, var: Tensor, w: str, b: str | None) -> tuple[Tensor, Tensor]:
+        """V[y] = op(var_x, w^2): the weights are known."""
+        values = self.mean()
+        out = op(mean, values[w], None if b is None else values[b])
+        return out, torch.zeros_like(out) if op.is_embedding else op(var, values[w] ** 2)
+
+    def joint_moments(self, op: LinearMap, mean: Tensor, cov: Tensor | None, w: str, b: str | None) -> tuple[Tensor, Tensor]:
+        """W cov W^T: the weights are known."""
+        values = self.mean()
+        if cov is not None:
+            return fixed_joint(op, mean, cov, values[w], None if b is None else values[b])
+        out = op(mean, values[w], None if b is None else values[b])
+        check_units(out)
+        return out, out.new_zeros(len(out), out[0].numel(), out[0].numel())
 
     def config(self) -> dict[str, Any]:
         """Shapes and dtypes."""

@@ -9,11 +9,12 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Distribution
 
 from credo.core.errors import CredoError
 from credo.core.linear_map import LinearMap
 from credo.core.registry import Registry
-from credo.core.seeds import Noise
+from credo.core.seeds import Ambient, Noise
 
 Params = dict[str, Tensor]
 families: Registry[type[Family]] = Registry("posterior family")
@@ -27,10 +28,36 @@ class Draw(ABC):
     """
 
     kl: Tensor | None = None  # set where the family folds its KL into the draw
+    drawn: Params | None = None  # the latents of this pass, where all of them were drawn: a sampled KL uses the same draw
+    scored: Sequence[tuple[Tensor, Tensor]] | None = None  # (log q, sampled KL) of the pass, for the score function
+    owner: Family  # the family it was drawn from
+    _each: tuple[tuple[Any, ...], Params] | None = None  # how many for whom were drawn first, and the draws
 
     @abstractmethod
     def weights(self, names: Iterable[str]) -> Params:
         """One joint draw of the named parameters."""
+
+    def each(self, count: int, names: Sequence[str]) -> Params:
+        """``count`` independent draws ``(count, *shape)``; a family whose parameters depend on each other is drawn whole, once.
+
+        A checkpointed layer that drew during the forward pass draws again when it is recomputed, from the restored random state:
+        it must save as many tensors as it did the first time.
+        """
+        noise = Ambient((count,))
+        if self.owner.independent:
+            return self.owner.draw(noise, names)
+        again = self._each is not None and self._each[0] == (count, *names) and torch._C._current_graph_task_id() != -1
+        if self._each is None or again or self._each[0][0] != count:
+            self._each = (count, *names), self.owner.draw(noise)
+        return self._each[1]
+
+    def straight_through(self, names: Iterable[str]) -> Params:
+        """A draw of discrete weights whose gradient is that of their mean; NotImplemented for continuous families."""
+        return NotImplemented
+
+    def relaxed(self, names: Iterable[str], temperature: float) -> Params:
+        """A draw of discrete weights whose gradient is that of their Gumbel-softmax relaxation; NotImplemented likewise."""
+        return NotImplemented
 
     def prepare(self) -> None:
         """Make whatever linear maps will need, before the network runs; nothing unless a family says otherwise."""
@@ -52,6 +79,8 @@ class Family(nn.Module, ABC):
 
     name: ClassVar[str]
     atoms: int | None = None
+    independent: ClassVar[bool] = False  # whether its parameters may be drawn one by one
+    reparameterised: ClassVar[bool] = True  # whether a draw carries gradients to the family's parameters
 
     def __init__(self, shapes: Mapping[str, Sequence[int]]) -> None:
         super().__init__()
@@ -61,6 +90,11 @@ class Family(nn.Module, ABC):
     def names(self) -> tuple[str, ...]:
         """The parameters it covers."""
         return tuple(self.shapes)
+
+    @property
+    def parts(self) -> list[Any]:
+        """The posteriors it is a mixture of, if it is one."""
+        return []
 
     @abstractmethod
     def begin(self, noise: Noise, fold: Any = None) -> Draw:
@@ -86,9 +120,21 @@ class Family(nn.Module, ABC):
     def log_prob(self, latents: Params) -> Tensor:
         """Log density, summed over all elements, with any leading axes kept."""
 
+    def log_prob_each(self, latents: Params) -> Params:
+        """Log density of every single element by name, for families of independent elements; NotImplemented otherwise."""
+        return NotImplemented
+
     def moments(self, op: LinearMap, mean: Tensor, var: Tensor, w: str, b: str | None) -> tuple[Tensor, Tensor]:
         """Mean and variance of op(x, w) + b for x with independent elements of this mean and variance."""
         raise CredoError(f"The family {self.name!r} has no rule for moments through {op.function.__name__}.")
+
+    def joint_moments(self, op: LinearMap, mean: Tensor, cov: Tensor | None, w: str, b: str | None) -> tuple[Tensor, Tensor]:
+        """Mean and covariance ``(B, D, D)`` of op(x, w) + b for x with this mean and covariance; None: x is certain."""
+        raise CredoError(f"The family {self.name!r} has no rule for covariances through {op.function.__name__}.")
+
+    def restrict(self, distribution: Distribution) -> Distribution:
+        """What an elementwise prior means for this family's values; itself unless they are discrete."""
+        return distribution
 
     def config(self) -> dict[str, Any]:
         """JSON-able arguments that rebuild the family; its numbers are in ``state_dict``."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
 
@@ -95,6 +96,21 @@ class Full(Gaussian):
         return op(mean, means[w], means[b] if b else None), torch.einsum(
             "...i,oij,...j->...o", inputs, cov, inputs
         ) + var @ spread.mT
+
+    def joint_moments(self, op: LinearMap, mean: Tensor, cov: Tensor | None, w: str, b: str | None) -> tuple[Tensor, Tensor]:
+        """For a fully connected layer: M cov M^T + sum_kl Cov(W_ok, W_rl) E[x~_k x~_l] between units o and r."""
+        if op.num_spatial or op.is_embedding or mean.dim() != 2:
+            return super().joint_moments(op, mean, cov, w, b)
+        means, rows = self.mean(), self._rows(w, b)
+        weights = self.covariance()[rows.reshape(-1, 1), rows.reshape(1, -1)].reshape(*rows.shape, *rows.shape)
+        inputs = mean if b is None else torch.cat([mean, torch.ones_like(mean[..., :1])], -1)
+        second = inputs.unsqueeze(-1) * inputs.unsqueeze(-2)
+        if cov is not None:
+            pad = 0 if b is None else 1
+            second = second + F.pad(cov, (0, pad, 0, pad))
+        out_cov = torch.einsum("okrl,nkl->nor", weights, second)
+        out_mean = op(mean, means[w], means[b] if b else None)
+        return out_mean, out_cov if cov is None else out_cov + means[w] @ cov @ means[w].mT
 
     def _rows(self, w: str, b: str | None) -> Tensor:
         index = self.layout.split(torch.arange(self.layout.numel, device=self.flat_mean.device))

@@ -17,6 +17,7 @@ from credo.core.errors import CredoError
 from credo.core.seeds import Ambient, Noise
 from credo.core.sites import Site
 from credo.posteriors.delta import Delta
+from credo.posteriors.discrete import Discrete
 from credo.posteriors.family import Family, Gaussian, Params
 from credo.posteriors.full import Full
 from credo.posteriors.mean_field import MeanField, NormalStats
@@ -45,6 +46,10 @@ class Factorised:
             out = out + (log_prob.flatten(log_prob.dim() - len(shape)).sum(-1) if len(shape) else log_prob)
         assert isinstance(out, Tensor)
         return out
+
+    def log_prob_each(self, params: Params) -> Params:
+        """Log density element by element."""
+        return {name: self.distributions[name].log_prob(params[name]) for name in self.shapes}
 
     def sample(self, n: int, like: Params) -> Params:
         """``n`` draws of every parameter from the global generator, in the dtype and on the device of ``like``."""
@@ -95,7 +100,7 @@ def prior_of(family: Family, prior: Prior, sites: Mapping[str, Site]) -> FamilyP
         joint = prior.over(family)
         if joint is not None:
             return joint
-    return Factorised({n: prior.at(sites[n]) for n in family.names}, family.shapes)
+    return Factorised({n: family.restrict(prior.at(sites[n])) for n in family.names}, family.shapes)
 
 
 def fold(family: Family, prior: FamilyPrior | None) -> NormalStats | None:
@@ -125,6 +130,10 @@ def closed_kl(family: Family, prior: FamilyPrior) -> Tensor | None:
         return kl_divergence(
             *(MultivariateNormal(f.flat_mean, scale_tril=f.scale_tril(), validate_args=False) for f in (family, prior))
         )
+    if isinstance(family, Discrete) and isinstance(prior, Factorised):
+        return family.kl(prior.distributions)
+    if isinstance(family, Discrete) and isinstance(prior, Discrete) and family.levels.tolist() == prior.levels.tolist():
+        return family.kl(prior)
     if isinstance(family, Gaussian) and isinstance(prior, Factorised):
         return _marginal_kl(family, prior)
     return None
@@ -142,19 +151,19 @@ def _marginal_kl(family: Gaussian, prior: Factorised) -> Tensor | None:
     return total
 
 
-def sampled_kl(family: Family, prior: FamilyPrior, noise: Noise) -> Tensor:
-    """log q(w) - log p(w) for every draw of ``noise``: an unbiased estimate of the KL whatever the pair."""
-    latents = family.latents(noise)
+def sampled_kl(family: Family, prior: FamilyPrior, noise: Noise, latents: Params | None = None) -> Tensor:
+    """log q(w) - log p(w) for every draw of ``noise``, or for given ``latents``: an unbiased estimate of the KL whatever the pair."""
+    latents = family.latents(noise) if latents is None else latents
     return family.log_prob(latents) - prior.log_prob(family.assemble(latents) if isinstance(prior, Factorised) else latents)
 
 
-def kl(family: Family, prior: FamilyPrior, noise: Noise | None = None) -> Tensor:
-    """KL[q, p], summed over weights; sampled with ``noise`` (one draw unless it has more) where no closed form is known."""
+def kl(family: Family, prior: FamilyPrior, noise: Noise | None = None, latents: Params | None = None) -> Tensor:
+    """KL[q, p], summed over weights; where no closed form is known sampled with ``noise``, or of ``latents`` drawn already."""
     closed = closed_kl(family, prior)
     if closed is not None:
         return closed
     try:
-        return sampled_kl(family, prior, noise or Ambient()).mean()
+        return sampled_kl(family, prior, noise or Ambient(), latents).mean()
     except CredoError as error:
         given = prior.name if isinstance(prior, Family) else prior.distributions
         raise CredoError(f"No KL between the family {family.name!r} and the prior {given}: {error}") from error

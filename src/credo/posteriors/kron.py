@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from credo.core.linear_map import LinearMap, along, contract
 from credo.core.seeds import Noise
 from credo.posteriors.family import Draw, Gaussian, Params, families, gaussian_entropy
+from credo.posteriors.joint import check_units, fixed_joint, per_channel, sandwich, with_rows
 
 
 @families.register("kron")
@@ -111,6 +112,24 @@ class Kron(Gaussian):
         col_var = (col_var if b is None else col_var[:-1]).reshape(1, *self.shapes[w][1:])
         spread = image.square().sum(op.channel_axis, keepdim=True) + op(var, col_var)
         return op(mean, means[w], means[b] if b else None), row_var * spread + op(var, means[w] ** 2)
+
+    def joint_moments(self, op: LinearMap, mean: Tensor, cov: Tensor | None, w: str, b: str | None) -> tuple[Tensor, Tensor]:
+        """M cov M^T + (A A^T)_or sum_k E[z_k(p) z_k(p')] between units o, r and positions p, p', with z = B^T x~."""
+        image = self.input_map(op, mean)
+        if image is None or (b is None) != (self.bias is None):
+            return super().joint_moments(op, mean, cov, w, b)
+        means, rows, image_cov = self.mean(), self.row_factor(), None
+        b_mean = None if b is None else means[b]
+        if cov is not None:
+            check_units(image)
+            body = self.col_factor() if b is None else self.col_factor()[:-1]
+            body = body.mT.reshape(-1, *self.shapes[w][1:])
+            image_cov = sandwich(lambda x: op(x, body), cov, mean.shape[1:])
+        spread = with_rows(op, per_channel(op, image, image_cov).sum(1), rows @ rows.mT)
+        if cov is None:
+            return op(mean, means[w], b_mean), spread
+        out, out_cov = fixed_joint(op, mean, cov, means[w], b_mean)
+        return out, out_cov + spread
 
     def config(self) -> dict[str, Any]:
         """Shapes and dtype."""

@@ -13,6 +13,7 @@ from torch.distributions import LowRankMultivariateNormal
 from credo.core.linear_map import LinearMap
 from credo.core.seeds import Noise
 from credo.posteriors.family import Draw, Gaussian, Layout, Params, families
+from credo.posteriors.joint import outer, sandwich
 from credo.posteriors.mean_field import MeanField, MeanFieldDraw
 
 
@@ -79,6 +80,15 @@ class LowRank(Gaussian):
             if not op.is_embedding:
                 out_var = out_var + op(var, factor[w] ** 2)
         return out_mean, out_var
+
+    def joint_moments(self, op: LinearMap, mean: Tensor, cov: Tensor | None, w: str, b: str | None) -> tuple[Tensor, Tensor]:
+        """The diagonal's covariance plus, per factor F, y y^T + F cov F^T with y = op(mean_x, F_w) + F_b."""
+        out_mean, out_cov = self.diagonal.joint_moments(op, mean, cov, w, b)
+        for factor in (self.layout.split(row) for row in self.factor):
+            out_cov = out_cov + outer(op(mean, factor[w], factor[b] if b is not None else None))
+            if cov is not None:
+                out_cov = out_cov + sandwich(lambda rows, f=factor[w]: op(rows, f), cov, mean.shape[1:])
+        return out_mean, out_cov
 
     def config(self) -> dict[str, Any]:
         """Shapes, rank, scale and dtype."""

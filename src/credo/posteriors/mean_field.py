@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from credo.core.linear_map import LinearMap
 from credo.core.seeds import Noise
 from credo.posteriors.family import Draw, Gaussian, Layout, Params, families, gaussian_entropy
+from credo.posteriors.joint import embedded, fixed_joint, independent_weights
 from credo.posteriors.scale import Scale, scales
 
 
@@ -111,6 +112,7 @@ class MeanField(Gaussian):
     """
 
     name: ClassVar[str] = "mean_field"
+    independent: ClassVar[bool] = True
 
     def __init__(self, shapes: Mapping[str, Sequence[int]], scale: str = "log", dtype: str = "float32") -> None:
         super().__init__(shapes)
@@ -154,6 +156,11 @@ class MeanField(Gaussian):
         normal = torch.distributions.Normal(self.flat_mean, self.scale.std(self.raw_std), validate_args=False)
         return normal.log_prob(self.layout.join(latents)).sum(-1)
 
+    def log_prob_each(self, latents: Params) -> Params:
+        """Normal log densities, element by element."""
+        normal = torch.distributions.Normal(self.flat_mean, self.scale.std(self.raw_std), validate_args=False)
+        return self.layout.split(normal.log_prob(self.layout.join(latents)))
+
     def moments(self, op: LinearMap, mean: Tensor, var: Tensor, w: str, b: str | None) -> tuple[Tensor, Tensor]:
         """V[y] = op(var_x, mean_w^2) + op(mean_x^2 + var_x, var_w) + var_b."""
         means, std = self.mean(), self.std()
@@ -162,6 +169,18 @@ class MeanField(Gaussian):
         if op.is_embedding:
             return out, op(mean, std[w] ** 2)
         return out, op(var, means[w] ** 2, b_var) + op(mean * mean + var, std[w] ** 2)
+
+    def joint_moments(self, op: LinearMap, mean: Tensor, cov: Tensor | None, w: str, b: str | None) -> tuple[Tensor, Tensor]:
+        """M cov M^T plus, for each unit, sum_k V_ok E[x_k(p) x_k(p')] + V_b between its positions p and p'."""
+        means, std = self.mean(), self.std()
+        if op.is_embedding:
+            return op(mean, means[w]), embedded(mean, std[w] ** 2)
+        b_mean, b_var = (means[b], std[b] ** 2) if b is not None else (None, None)
+        spread = independent_weights(op, mean, cov, std[w] ** 2, b_var)
+        if cov is None:
+            return op(mean, means[w], b_mean), spread
+        out, out_cov = fixed_joint(op, mean, cov, means[w], b_mean)
+        return out, out_cov + spread
 
     def config(self) -> dict[str, Any]:
         """Shapes, scale and dtype."""

@@ -37,10 +37,20 @@ class Posterior(nn.Module):
         counts = [family.atoms for family in self.members]
         return None if any(count is None for count in counts) else max((c for c in counts if c), default=1)
 
+    def components(self) -> list[Posterior]:
+        """The posteriors this one is a mixture of; itself alone where it is none."""
+        members = self.members
+        return (members[0].parts if len(members) == 1 else None) or [self]
+
     def begin(self, noise: Noise, folds: Sequence[Any] | None = None) -> list[Draw]:
         """Draw the latents of one pass, family by family."""
         folds = folds or [None] * len(self.members)
-        return [family.begin(noise, fold) for family, fold in zip(self.members, folds, strict=True)]
+        draws = []
+        for family, fold in zip(self.members, folds, strict=True):
+            draw = family.begin(noise, fold)
+            draw.owner = family
+            draws.append(draw)
+        return draws
 
     def draw(self, noise: Noise) -> Params:
         """One joint draw of every parameter, with the noise's leading axes in front."""

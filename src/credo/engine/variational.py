@@ -1,0 +1,61 @@
+"""What all variational methods share: one objective, one loop, and the settings of its KL."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import torch
+
+from credo.core.settings import setting
+from credo.engine.descend import MakeOptimizer
+from credo.engine.elbo import Elbo
+from credo.engine.gradient import GradientMethod
+from credo.engine.job import Fitted, Job
+from credo.engine.model import Model
+from credo.engine.schedules import schedules
+from credo.estimators import Estimator
+from credo.posteriors import Posterior
+
+
+@dataclass(frozen=True)
+class Variational(GradientMethod):
+    """A family, an estimator, and the descent on the negative ELBO; a method says which."""
+
+    train_samples: int = setting(1, "Draws per step, averaged.", ge=1)
+    init_std: float = setting(0.01, "Initial standard deviation of every weight.", gt=0.0)
+    beta: float = setting(1.0, "Weight of the KL; other than 1 tempers the posterior.", gt=0.0)
+    kl: str = setting("closed", "KL in closed form where known, or always sampled.", choices=("closed", "sampled"))
+    kl_schedule: str = setting("constant", "Course of the KL's weight.", choices=("constant", "linear", "cosine", "blundell"))
+    kl_warmup: int = setting(0, "Epochs over which 'linear' and 'cosine' rise to beta.", ge=0)
+    autocast: bool = setting(False, "Run the network in bfloat16 where torch deems it safe.")
+
+    @abstractmethod
+    def make_posterior(self, model: Model, job: Job) -> Posterior:
+        """Where q starts."""
+
+    @abstractmethod
+    def make_estimator(self) -> Estimator:
+        """How noise enters."""
+
+    def make_optimizer(self, model: Model) -> MakeOptimizer | None:
+        """Another optimizer than Adam, if any."""
+        return None
+
+    def kl_kind(self) -> str:
+        """How the objective gets its KL."""
+        return self.kl
+
+    def finish(self, model: Model, job: Job, fitted: Fitted) -> Fitted:
+        """What follows the descent; nothing unless a method says otherwise."""
+        return fitted
+
+    def fit(self, model: Model, job: Job) -> Fitted:
+        """Descend on the negative ELBO."""
+        posterior, estimator = self.make_posterior(model, job), self.make_estimator()
+        for component in posterior.components():
+            estimator.check(component)
+        autocast = torch.bfloat16 if self.autocast else None
+        elbo = Elbo(model, posterior, estimator, self.train_samples, autocast=autocast, kl=self.kl_kind())
+        weight = {"beta": self.beta, "schedule": schedules[self.kl_schedule], "warmup": self.kl_warmup}
+        return self.finish(model, job, self.descend(elbo, job, optimizer=self.make_optimizer(model), **weight))
