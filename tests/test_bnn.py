@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 import torch
 from torch import nn
+from torch.distributions import Categorical, MixtureSameFamily, Normal
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from zoo.classification import QUICK, classes, classifier
 from zoo.networks import make
@@ -18,7 +19,7 @@ from credo.core.errors import CredoError, DataError, RunError, SettingError
 from credo.data import intake
 from credo.likelihoods import Gaussian
 from credo.posteriors import Mixture, Posterior, Samples
-from credo.priors import Flat, scale_mixture
+from credo.priors import Flat
 
 
 class Pairs(Dataset):
@@ -159,7 +160,7 @@ def test_loading_into_another_network_is_refused(tmp_path):
 
 def test_a_prior_that_cannot_be_stored_is_asked_for_again(tmp_path):
     x, y = classes()
-    prior = scale_mixture()
+    prior = MixtureSameFamily(Categorical(torch.ones(2)), Normal(torch.zeros(2), torch.tensor([1.0, 0.1])))
     fitted = BNN(classifier(), prior=prior).fit((x, y), **QUICK)
     fitted.save(tmp_path / "model")
     loaded = credo.load(tmp_path / "model", classifier())
@@ -188,7 +189,7 @@ def test_the_mean_shortcut_is_one_pass_with_the_mean_weights():
     assert short.num_samples == 1 and torch.allclose(short.mean, x @ mean["weight"].T + mean["bias"])
     same_model = bnn(likelihood=Gaussian()).fit((x, y), "exact").predict(x, shortcut="mean")
     assert torch.isfinite(same_model.std).all()
-    with pytest.raises(SettingError, match="shortcut='median'; expected None or 'mean'"):
+    with pytest.raises(SettingError, match="shortcut='median'; expected None, 'mean', 'moments' or 'moments_full'"):
         fitted.predict(x, shortcut="median")
 
 

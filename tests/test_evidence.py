@@ -65,7 +65,7 @@ def test_what_has_no_evidence_is_refused(pair):
     with pytest.raises(CredoError, match="Model 1 is a point estimate"):
         credo.compare([large, point], (x, y))
     flat = bnn(prior=Flat()).fit((x, y), "vi", epochs=1, progress=False)
-    with pytest.raises(CredoError, match=r"Model 0 has an improper \(flat\) prior"):
+    with pytest.raises(CredoError, match=r"Model 0 has an improper prior"):
         credo.compare([flat, large], (x, y))
     with pytest.raises(CredoError, match="at least two models, got 1"):
         credo.compare([large], (x, y))

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from credo.conformance import check, checks
+from credo.core.settings import setting
 from credo.engine.job import Fitted, Job
 from credo.engine.model import Model
 from credo.methods import VI, methods
@@ -86,6 +87,30 @@ def test_wrong_kl_scale_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     (result,) = check("vi", only="conjugate_mean")
     variance = check("vi", only="conjugate_covariance")[0]
     assert "failed" in (result.status, variance.status)
+
+
+@dataclass(frozen=True)
+class Named(VI):
+    """A method with free text among its settings, and text among choices."""
+
+    layers: Any = setting("last", "Any pattern.", kind=(str, tuple))
+    mode: Any = setting("a", "A choice or a mapping.", kind=(str, dict), choices=("a", "b"))
+
+
+def test_free_text_has_no_bad_value_but_choices_do() -> None:
+    assert check(Named, only="settings")[0].status == "passed"
+
+
+@dataclass(frozen=True)
+class Loose(VI):
+    """A setting whose choices are not checked."""
+
+    def __post_init__(self) -> None:
+        """Nothing is validated."""
+
+
+def test_a_setting_that_takes_anything_is_caught() -> None:
+    assert check(Loose, only="settings")[0].status == "failed"
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from zoo.models import make_model
 from zoo.networks import make
 
 from credo.core.errors import SettingError
-from credo.engine.build import initial_values, point_posterior, start_posterior
-from credo.posteriors import Delta, Full, Kron, LowRank, MeanField
+from credo.engine.build import discrete_posterior, initial_values, point_posterior, start_posterior, with_points
+from credo.posteriors import Delta, Discrete, Full, Kron, LowRank, MeanField
 
 
 def start(kind, name="mlp", random="all", **kwargs):
@@ -58,3 +58,18 @@ def test_a_point_posterior_keeps_random_and_point_apart():
     net, _ = make("mlp")
     model = make_model(net, "weights")
     assert [m.names for m in point_posterior(model, model.values()).members] == [("0.weight", "2.weight"), ("0.bias", "2.bias")]
+
+
+def test_discrete_weights_and_points():
+    net, _ = make("mlp")
+    model = make_model(net, "weights")
+    posterior = discrete_posterior(model, model.values(), (-1.0, 0.0, 1.0))
+    assert [type(m) for m in posterior.members] == [Discrete, Delta] and posterior.members[0].names == ("0.weight", "2.weight")
+    assert posterior.members[0].levels.tolist() == [-1.0, 0.0, 1.0] and posterior.members[0].logits.dtype == torch.float64
+
+
+def test_points_are_added_only_where_there_are_any():
+    net, _ = make("mlp")
+    model = make_model(net)
+    member = MeanField.start(model.values(), 0.1)
+    assert with_points(model, model.values(), [member]).members == [member]

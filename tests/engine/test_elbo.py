@@ -4,16 +4,18 @@ import socket
 import pytest
 import torch
 from torch import nn
-from torch.distributions import Normal, StudentT
+from torch.distributions import LogNormal, Normal, StudentT
 from zoo.models import make_model, make_posterior
 from zoo.networks import Checkpointed, make
 from zoo.stats import same_mean
 
+from credo.core.errors import SettingError
 from credo.core.seeds import isolated
 from credo.engine.elbo import Elbo
 from credo.estimators import estimators
 from credo.likelihoods import Gaussian
 from credo.posteriors import Delta, closed_kl
+from credo.priors import Learned, Optimal
 
 Y = torch.randn(3, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
@@ -39,7 +41,7 @@ def test_nll_is_summed_over_examples_and_kl_over_weights(kind):
         outputs = torch.vmap(lambda w: torch.func.functional_call(elbo.model.net, w, x))(weights)
         direct = -Normal(outputs, 0.5).log_prob(Y).sum((-2, -1))
         nll, kl = values(elbo, x, 2000)
-        expected = sum(closed_kl(f, p) for f, p in zip(posterior.members, elbo.priors, strict=True))
+        expected = sum(closed_kl(f, p) for f, p in zip(posterior.members, elbo.terms(0).priors, strict=True))
     same_mean(nll, direct)
     assert torch.allclose(kl, expected.expand(2000), rtol=1e-12)
 
@@ -67,7 +69,7 @@ def test_batch_norm_buffers_are_credos_own_and_averaged_over_draws(train_samples
         for _ in range(train_samples):
             version = {n: b.clone() for n, b in before.items()}
             shell.place(version)
-            elbo._pass(shell, elbo.plan(shell, x), x, Y)
+            elbo._pass(shell, elbo.posterior, elbo.terms(0), elbo.plan(shell, x), x, Y)
             expected.append(version)
     ours = elbo.buffers_.tensors()
     assert torch.allclose(ours["1.running_mean"], torch.stack([v["1.running_mean"] for v in expected]).mean(0))
@@ -104,7 +106,7 @@ def test_buffers_replaced_by_assignment_are_kept(train_samples):
 
 def test_point_parameters_have_no_penalty_unless_a_prior_is_named():
     elbo, x = make_elbo(random="weights", prior=Normal(0.0, 1.0))
-    assert isinstance(elbo.posterior.members[1], Delta) and elbo.priors[1] is None
+    assert isinstance(elbo.posterior.members[1], Delta) and elbo.terms(0).priors[1] is None
     named, _ = make_elbo(random="weights", prior={"*.bias": Normal(0.0, 2.0), "*": Normal(0.0, 1.0)})
     (_, kl), (_, more) = values(elbo, x, 1), values(named, x, 1)
     biases = [v for n, v in named.posterior.mean().items() if n.endswith("bias")]
@@ -114,7 +116,7 @@ def test_point_parameters_have_no_penalty_unless_a_prior_is_named():
 def test_a_prior_without_closed_form_is_sampled():
     elbo, x = make_elbo(prior=StudentT(3.0))
     _, kl = values(elbo, x, 3)
-    assert elbo.folds == [None] and len(set(kl.tolist())) == 3
+    assert elbo.terms(0).folds == [None] and len(set(kl.tolist())) == 3
 
 
 def test_plans_are_kept_by_mode_and_structure():
@@ -226,3 +228,52 @@ def test_a_prior_named_for_one_point_parameter_leaves_the_others_free():
     fitted = credo.BNN(net, "gaussian", prior=prior, random="weights").fit((x, x[:, 0] + 3.0), epochs=400, progress=False)
     mean = fitted.posterior.mean()
     assert mean["0.bias"].abs().max() < 0.05 and mean["2.bias"].abs().item() > 0.3
+
+
+def test_apart_leaves_out_what_the_optimizer_knows_but_not_the_priors_of_points():
+    prior = {"*.bias": Normal(0.0, 2.0), "*": Normal(0.0, 1.0)}
+    elbo, x = make_elbo(random="weights", prior=prior, kl="apart")
+    closed, _ = make_elbo(random="weights", prior=prior)
+    biases = [v for n, v in elbo.posterior.mean().items() if n.endswith("bias")]
+    (_, kl), (_, whole) = values(elbo, x, 1), values(closed, x, 1)
+    assert torch.allclose(kl[0], -sum(Normal(0.0, 2.0).log_prob(b).sum() for b in biases))
+    assert torch.allclose(elbo.divergence(), whole[0])
+
+
+def test_a_prior_with_closed_form_updates_settles_on_the_posterior():
+    net, x = make("mlp")
+    model = make_model(net, likelihood=Gaussian(std=0.5))
+    model.prior = Optimal().fresh(model.sites)
+    elbo = Elbo(model, make_posterior("mean_field", model), estimators["local"])
+    elbo(x, Y)
+    with torch.no_grad():
+        elbo.posterior.members[0].flat_mean += 1.0
+    before = float(model.prior.values()["all"]["loc"])
+    elbo.settle()
+    assert abs(float(model.prior.values()["all"]["loc"]) - before - 1.0) < 1e-12
+
+
+def test_what_is_learned_of_the_prior_is_a_parameter_and_its_hyperprior_part_of_the_kl():
+    net, x = make("mlp")
+    model = make_model(net, likelihood=Gaussian(std=0.5))
+    plain, held = (
+        Learned(Normal(0.0, 1.0), learn=("scale",), hyperprior=hyper).fresh(model.sites)
+        for hyper in (None, {"scale": LogNormal(0.0, 0.5)})
+    )
+    kls = []
+    for prior in (plain, held):
+        model.prior = prior
+        elbo = Elbo(model, make_posterior("mean_field", model), estimators["local"])
+        assert [n for n, _ in elbo.named_parameters() if n.startswith("prior_parts")] == ["prior_parts.0.scale@all"]
+        kls.append(values(elbo, x, 1)[1][0])
+    assert torch.allclose(kls[1] - kls[0], -LogNormal(0.0, 0.5).log_prob(torch.ones(())).double())
+
+
+def test_the_optimal_prior_needs_a_gaussian_posterior():
+    """Anything else would leave it where it starts, unsaid; a point alone would pull it into a collapse."""
+    net, _ = make("mlp")
+    model = make_model(net, likelihood=Gaussian(std=0.5))
+    model.prior = Optimal().fresh(model.sites)
+    for kind in ("delta", "flow"):
+        with pytest.raises(SettingError, match=f"has the family '{kind}': use Learned"):
+            Elbo(model, make_posterior(kind, model), estimators["weights"])

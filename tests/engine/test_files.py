@@ -20,19 +20,19 @@ def saved(tmp_path):
     run = Run(tmp_path / "run")
     config = describe(model, model.prior, fitted.posterior)
     run.begin(config)
-    run.finish(pack(fitted, model.likelihood), config)
+    run.finish(pack(fitted, model), config)
     return tmp_path / "run", model, fitted
 
 
 def test_everything_comes_back(saved):
     path, model, fitted = saved
-    config, back, likelihood = unpack(path)
+    config, back, likelihood, prior = unpack(path)
     assert config["random"] == list(model.random) and config["parameters"]["0.weight"] == [6, 5]
     assert all(
         torch.equal(a, b) for a, b in zip(fitted.posterior.sample(2).values(), back.posterior.sample(2).values(), strict=True)
     )
     assert all(torch.equal(back.buffers[n], b) for n, b in fitted.buffers.items())
-    assert type(likelihood) is Gaussian and likelihood.config() == model.likelihood.config()
+    assert prior == {} and type(likelihood) is Gaussian and likelihood.config() == model.likelihood.config()
 
 
 def test_no_numbers_in_the_description(saved):

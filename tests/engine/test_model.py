@@ -75,3 +75,25 @@ def test_moving_keeps_the_tree():
     tree = {"a": torch.ones(2), "b": (1, "x")}
     moved = make_model(nn.Linear(2, 2)).move(tree)
     assert moved["b"] == (1, "x") and torch.equal(moved["a"], tree["a"])
+
+
+def test_narrowing_makes_points_of_the_rest():
+    net, _ = make("mlp")
+    model = make_model(net)
+    last = model.narrow("last")
+    assert set(last.random) == {"2.weight", "2.bias"} and set(last.point) == {"0.weight", "0.bias"}
+    assert set(model.random) == set(last.sites), "the model itself stays"
+    assert set(last.narrow("last").random) == set(last.random), "however the parameters were split before"
+    assert set(last.narrow(["0.*"]).random) == {"0.weight", "0.bias"}
+
+
+def test_the_flat_model_has_a_flat_prior():
+    from credo.priors import Flat
+
+    net, _ = make("mlp")
+    model = make_model(net)
+    flat = model.flat()
+    assert isinstance(flat.prior.at(flat.sites["0.weight"]), Flat) and not isinstance(
+        model.prior.at(model.sites["0.weight"]), Flat
+    )
+    assert flat.shell() is not model.shell()

@@ -116,3 +116,31 @@ def test_prediction_runs_in_evaluation_mode_without_gradients():
     model.shell().train(True)
     out = predict(model, make_posterior("delta", model), x, [0])
     assert torch.allclose(out[0], net.eval()(x)) and not out.requires_grad
+
+
+@pytest.mark.parametrize("covariance", ["diagonal", "full"])
+@pytest.mark.parametrize("samples", [40, 3])
+def test_moments_stand_as_points_with_their_mean_and_variance(covariance, samples):
+    net, x = make("mlp")
+    model = make_model(net)
+    posterior = make_posterior("mean_field", model)
+    out = module.moment_outputs(model, posterior, x, model.buffers(), samples, covariance, None)
+    with torch.no_grad():
+        mean, spread = module.propagate(model.shell(), posterior, x, covariance)
+    var = spread if covariance == "diagonal" else spread.diagonal(dim1=1, dim2=2)
+    assert out.shape == (samples, 3, 2) and torch.allclose(out.mean(0), mean)
+    if covariance == "diagonal" or samples > 4:
+        assert torch.allclose(out.var(0, correction=0), var)
+    assert torch.equal(out, module.moment_outputs(model, posterior, x, model.buffers(), samples, covariance, None))
+
+
+def test_the_prior_of_a_discrete_posterior_is_drawn_on_its_levels():
+    from credo.engine.build import discrete_posterior
+
+    net, _ = make("mlp")
+    model = make_model(net, "weights")
+    posterior = discrete_posterior(model, model.values(), (-1.0, 2.0))
+    drawn = module.prior_draws(model, posterior.mean(), range(4), 0, posterior.members)
+    assert set(drawn["0.weight"].unique().tolist()) == {-1.0, 2.0} and drawn["0.bias"].shape == (4, 6)
+    free = module.prior_draws(model, posterior.mean(), range(4), 0)
+    assert len(free["0.weight"].unique()) == free["0.weight"].numel()

@@ -5,6 +5,7 @@ from torch.distributions import Normal
 from zoo.models import make_model, make_posterior
 from zoo.networks import make
 
+from credo.core.errors import SettingError
 from credo.core.seeds import isolated
 from credo.engine.elbo import Elbo
 from credo.engine.step import EagerStep, GraphStep, make_step
@@ -146,3 +147,10 @@ def test_the_captured_graph_trains_like_the_eager_step():
         step = kind(elbo, torch.optim.Adam(elbo.posterior.parameters(), lr=0.01, capturable=True), 30)
         results.append([float(step(x, y, 1.0)[0]) for _ in range(5)])  # at once: a graph overwrites what it returned
     assert results[0] == pytest.approx(results[1], rel=1e-4)
+
+
+def test_what_the_compiler_cannot_trace_is_said_in_one_sentence():
+    net, x = make("mlp")
+    elbo = make_elbo(net, estimator="moments")
+    with pytest.raises(SettingError, match="compile=True: the compiler cannot trace this network with estimator='moments'"):
+        EagerStep(elbo, adam(elbo), 3, compile=True)(x, Y, 1.0)

@@ -113,7 +113,7 @@ def test_what_is_refused():
         BNN(net, Gaussian(std=0.5)).fit((x, y), "exact")
     with pytest.raises(SettingError, match="exact needs a Gaussian likelihood, got 'categorical'"):
         BNN(nn.Linear(3, 2).double(), "categorical").fit((x, (y[:, 0] > 0).long()), "exact")
-    with pytest.raises(SettingError, match="exact needs a normal prior, but 'weight' has Laplace"):
+    with pytest.raises(SettingError, match="The closed form needs a normal prior, but 'weight' has Laplace"):
         bnn(prior=Laplace(0.0, 1.0)).fit((x, y), "exact")
-    with pytest.raises(SettingError, match="exact saw 30 examples in one pass, but num_data is 100"):
+    with pytest.raises(SettingError, match="The closed form saw 30 examples in one pass, but num_data is 100"):
         bnn().fit((x, y), "exact", num_data=100)

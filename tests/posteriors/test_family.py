@@ -8,7 +8,7 @@ from scipy.stats import chi2
 from torch import nn
 from torch.distributions import MultivariateNormal
 from zoo.families import GAUSSIAN, MAKERS, SHAPES, flat
-from zoo.stats import follows, has_covariance, has_mean, has_variance
+from zoo.stats import follows, has_covariance, has_mean, has_variance, same_mean
 
 from credo.core.errors import CredoError, SettingError
 from credo.core.linear_map import bind
@@ -51,6 +51,9 @@ def test_the_mean_is_the_mean_of_draws(family):
     for name in SHAPES:
         if family.name == "delta":
             assert torch.equal(draws[name], mean[name].expand_as(draws[name]))
+        elif family.name == "flow":  # by definition an average of draws, with their error
+            same_mean(draws[name], family.draw(Streams(0, range(1000)))[name])
+            assert torch.allclose(mean[name], family.draw(Streams(0, range(1000)))[name].mean(0))
         else:
             has_mean(draws[name], mean[name])
 

@@ -54,3 +54,19 @@ def test_config_and_state_rebuild_it():
     other = Posterior.from_config(json.loads(json.dumps(posterior.config())))
     other.load_state_dict(posterior.state_dict())
     assert all(torch.equal(a, b) for a, b in zip(posterior.sample(2).values(), other.sample(2).values(), strict=True))
+
+
+def test_components_are_the_mixtures_or_itself():
+    from credo.posteriors import Mixture
+
+    single = both()
+    assert single.components() == [single]
+    parts = [both(), both()]
+    assert Posterior([Mixture.of(parts)]).components() == parts
+
+
+def test_draws_know_their_family():
+    from credo.core.seeds import Ambient
+
+    posterior = both()
+    assert [draw.owner for draw in posterior.begin(Ambient())] == posterior.members

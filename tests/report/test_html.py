@@ -73,3 +73,26 @@ def test_missing_packages_are_named_before_any_work(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(SettingError, match=r"'jinja2'; install credo\[report\]"):
         require()
+
+
+def test_a_task_may_be_figures_alone_with_captions_of_their_own():
+    line = {"name": "l", "x": [0], "y": [1]}
+    curve = {"title": "c", "x_label": "x", "y_label": "y", "lines": [line], "caption": "How to <read> it."}
+    page = render({"title": "t", "tasks": [{"title": "Figures", "columns": [], "rows": [], "curves": [curve]}]})
+    assert "<table>" not in page and "set in colour" not in page
+    assert "<figcaption>How to &lt;read&gt; it.</figcaption>" in page
+    assert 'class="grid wide"' in page
+
+
+def test_columns_of_prose_are_set_to_the_left_and_the_first_column_has_its_label():
+    columns = [{"key": "a", "label": "what"}, {"key": "b", "label": "number"}]
+    task = {
+        "title": "t",
+        "label": "check",
+        "columns": columns,
+        "rows": [{"method": "m", "a": "a sentence of some length", "b": 1}],
+    }
+    page = render({"title": "t", "tasks": [task]})
+    assert '<th scope="col">check</th>' in page
+    assert '<th scope="col" class="text">what</th>' in page and '<td class="text">a sentence' in page
+    assert '<th scope="col">number</th>' in page

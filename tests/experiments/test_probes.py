@@ -1,0 +1,38 @@
+import hashlib
+
+import numpy as np
+import torch
+
+import credo
+from credo.experiments.probes import digits, images, minibatches, probe
+
+
+def test_a_probe_measures_the_nll_of_the_fitted_posterior_and_no_kl():
+    x, y = torch.randn(8, 2), torch.randint(3, (8,))
+    bnn = credo.BNN(credo.nets.mlp(2, (4,), 3)).fit((x, y), "mle", epochs=1, progress=False)
+    nll, kl = probe(bnn, "weights")(x, y)
+    assert torch.allclose(nll, -bnn.predict(x).log_prob(y).sum()) and kl == 0
+
+
+def test_minibatches_are_drawn_with_replacement_and_keep_pairs_together():
+    x, y = torch.arange(5.0).unsqueeze(1), torch.arange(5)
+    batches = minibatches(x, y, 100, torch.Generator().manual_seed(0))
+    first, second = next(batches), next(batches)
+    assert torch.equal(first[0][:, 0].long(), first[1])
+    assert set(first[1].tolist()) == set(range(5)) and not torch.equal(first[1], second[1])
+
+
+def test_images_become_rows_in_the_unit_interval(tmp_path, monkeypatch):
+    arrays = {"x_train": np.full((4, 2, 2), 255, np.uint8), "y_train": np.arange(4, dtype=np.uint8)}
+    arrays |= {"x_test": np.zeros((3, 2, 2), np.uint8), "y_test": np.zeros(3, np.uint8)}
+    np.savez(tmp_path / "toy.npz", **arrays)
+    digest = hashlib.sha256((tmp_path / "toy.npz").read_bytes()).hexdigest()
+    (tmp_path / "SHA256SUMS").write_text(f"{digest}  toy.npz\n")
+    monkeypatch.setenv("CREDO_DATA", str(tmp_path))
+    (x, y), (test, _) = images("toy", torch.device("cpu"), 2)
+    assert x.shape == (2, 4) and x.max() == 1 and y.tolist() == [0, 1] and len(test) == 3
+
+
+def test_digits_are_split_without_overlap():
+    (x, y), (held, _) = digits(0, 360)
+    assert (len(x), len(held)) == (1437, 360) and float(x.max()) == 1.0 and len(y) == len(x)
