@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from workloads import ESTIMATORS, plain_graph, plain_step, predictor, vi_step
+from workloads import ESTIMATORS, STUDIED, ivon_step, plain_graph, plain_step, predictor, vi_step
 
 from credo import nets
 from credo.core.seeds import isolated
@@ -52,6 +52,7 @@ def training(name: str, device: torch.device, compile: bool) -> dict[str, Callab
     build = lambda: make_net(name).to(device)  # noqa: E731
     out = {"plain, default Adam": plain_step(build(), x, y), "plain, fused Adam": plain_step(build(), x, y, fused=True)}
     out |= {f"vi {e}": vi_step(build(), x, y, e) for e in ESTIMATORS}
+    out["ivon"] = ivon_step(build(), x, y)
     if device.type == "cuda":
         out = {
             "plain, CUDA graph": plain_graph(build(), x, y),
@@ -59,7 +60,21 @@ def training(name: str, device: torch.device, compile: bool) -> dict[str, Callab
         } | out
     if compile:
         out |= {f"vi {e}, compile=True": vi_step(build(), x, y, e, compile=True) for e in ESTIMATORS}
+        out["ivon, compile=True"] = ivon_step(build(), x, y, compile=True)
     return out
+
+
+def studying(device: torch.device) -> dict[str, Callable[[], Any]]:
+    """The estimators for study and for discrete weights, on a small network and batch: some hold a weight per example."""
+    generator = torch.Generator().manual_seed(0)
+    x, y = (t.to(device) for t in (torch.randn(64, 64, generator=generator), torch.randint(0, 10, (64,), generator=generator)))
+
+    def build() -> nn.Module:
+        with isolated(0):
+            return nets.mlp(64, (100, 100), 10).to(device)
+
+    out = {"plain, default Adam": plain_step(build(), x, y)}
+    return out | {f"vi {e}": vi_step(build(), x, y, e) for e in (*ESTIMATORS, *STUDIED)} | {"ivon": ivon_step(build(), x, y)}
 
 
 def predicting(name: str, device: torch.device) -> dict[str, Callable[[], Any]]:
@@ -74,6 +89,13 @@ def predicting(name: str, device: torch.device) -> dict[str, Callable[[], Any]]:
 
     loop, vmap = predictor(net, x, False), predictor(net, x, True)
     return {f"{draws} plain forwards": forwards, "credo, loop": lambda: loop(draws), "credo, vmap": lambda: vmap(draws)}
+
+
+def contest(job: str, name: str, device: torch.device, compile: bool) -> dict[str, Callable[[], Any]]:
+    """The contestants of one job; the first is the baseline."""
+    if job == "study":
+        return studying(device)
+    return training(name, device, compile) if job == "train" else predicting(name, device)
 
 
 def measure(contestants: dict[str, Callable[[], Any]], rounds: int, device: torch.device) -> list[list[str]]:
@@ -125,7 +147,7 @@ def only_memory(job: str, case: str, name: str) -> None:
     if name == "nothing":
         make_net(case)
     else:
-        contestants = training(case, device, False) if job == "train" else predicting(case, device)
+        contestants = contest(job, case, device, False)
         for _ in range(3):
             contestants[name]()
     status = Path("/proc/self/status").read_text()  # not getrusage, whose peak survives exec and so shows the parent's
@@ -139,7 +161,7 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true", help="also the compiled steps (always on a GPU)")
     parser.add_argument("--tf32", action="store_true", help="allow TF32 matrix products, for the plain network too")
     parser.add_argument("--no-memory", action="store_true")
-    parser.add_argument("--only", choices=("train", "predict"), help="one of the two jobs")
+    parser.add_argument("--only", choices=("train", "study", "predict"), help="one of the jobs")
     parser.add_argument("--out", type=Path, help="also write the tables to this file")
     parser.add_argument("--only-memory", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -152,16 +174,16 @@ def main() -> None:
     threads, tf32 = torch.get_num_threads(), "on" if args.tf32 else "off"
     lines = [f"# credo bench\n\n{where}; torch {torch.__version__}, {threads} threads, {args.rounds} rounds, TF32 {tf32}.\n"]
     print(lines[0])
-    jobs = [("train", name) for name in TRAIN] + [("predict", name) for name in PREDICT]
+    jobs = [("train", name) for name in TRAIN] + [("study", "mlp100")] + [("predict", name) for name in PREDICT]
     for job, name in jobs:
         if args.only not in (None, job):
             continue
         compile = args.compile or device.type == "cuda"
-        contestants = training(name, device, compile) if job == "train" else predicting(name, device)
-        size = f"batch {TRAIN[name]}" if job == "train" else f"{INPUTS} inputs"
+        contestants = contest(job, name, device, compile)
+        size = {"train": f"batch {TRAIN.get(name)}", "study": "64 inputs, batch 64", "predict": f"{INPUTS} inputs"}[job]
         rows = measure(contestants, args.rounds, device)
         head = ["", "median ms", "ratio", "middle half"]
-        if device.type == "cpu" and not args.no_memory:
+        if device.type == "cpu" and not args.no_memory and job != "study":
             empty = peak_memory(job, name, "nothing")
             head.append("peak MiB")
             for row in rows:

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 
 import credo
-from credo.engine.build import start_posterior
+from credo.engine.build import discrete_posterior, start_posterior
+from credo.engine.descend import MakeOptimizer, adam
 from credo.engine.elbo import Elbo
 from credo.engine.job import Fitted
 from credo.engine.step import make_step
@@ -19,6 +20,14 @@ from credo.estimators import estimators
 
 NUM_DATA = 60_000
 ESTIMATORS = ("weights", "local", "flipout")
+#: The other estimators: family of the posterior and draws per step they are timed with.
+STUDIED = {
+    "per_example": ("mean_field", 1),
+    "score": ("mean_field", 2),
+    "moments": ("mean_field", 1),
+    "straight_through": ("discrete", 1),
+    "gumbel": ("discrete", 1),
+}
 
 
 def plain_step(net: nn.Module, x: Tensor, y: Tensor, fused: bool | None = None) -> Callable[[], Any]:
@@ -66,13 +75,29 @@ def plain_graph(net: nn.Module, x: Tensor, y: Tensor, compile: bool = False) -> 
 
 
 def vi_step(net: nn.Module, x: Tensor, y: Tensor, estimator: str, compile: bool = False) -> Callable[[], Any]:
-    """One step of mean-field VI: the step that ``fit`` takes."""
+    """One step of VI, the step that ``fit`` takes; mean-field unless the estimator is for discrete weights."""
+    family, draws = STUDIED.get(estimator, ("mean_field", 1))
+    model = credo.BNN(net, "categorical", prior=Normal(0.0, 1.0)).model
+    if family == "discrete":
+        posterior = discrete_posterior(model, model.values(), (-1.0, 1.0))
+    else:
+        posterior = start_posterior(model, family, model.values(), 0.05, 1, "log", 0)
+    return _stepper(Elbo(model, posterior, estimators[estimator], draws), adam, x, y, compile)
+
+
+def ivon_step(net: nn.Module, x: Tensor, y: Tensor, compile: bool = False) -> Callable[[], Any]:
+    """One step of natural-gradient VI."""
+    method = credo.methods.IVON(compile=compile)
     model = credo.BNN(net, "categorical", prior=Normal(0.0, 1.0)).model
     posterior = start_posterior(model, "mean_field", model.values(), 0.05, 1, "log", 0)
-    elbo = Elbo(model, posterior, estimators[estimator])
-    optimizer = torch.optim.Adam(elbo.parameters(), lr=1e-3, fused=True, capturable=x.is_cuda)
-    step = make_step(elbo, optimizer, NUM_DATA, compile)
-    model.shell().train(True)
+    elbo = Elbo(model, posterior, method.make_estimator(), kl=method.kl_kind())
+    return _stepper(elbo, method.make_optimizer(model), x, y, compile)
+
+
+def _stepper(elbo: Elbo, make: MakeOptimizer, x: Tensor, y: Tensor, compile: bool) -> Callable[[], Any]:
+    lr = torch.tensor(1e-3, device=x.device) if x.is_cuda else 1e-3
+    step = make_step(elbo, make(elbo, lr, NUM_DATA), NUM_DATA, compile)
+    elbo.model.shell().train(True)
     return lambda: step(x, y, 1.0)
 
 

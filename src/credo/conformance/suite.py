@@ -6,7 +6,7 @@ import math
 import os
 import signal
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -153,6 +153,12 @@ def _run_and_die(candidate: Candidate, run: Path) -> None:
         os._exit(1)
 
 
+def _takes_any_text(metadata: Mapping[str, Any]) -> bool:
+    """Whether a field is free text, such as a pattern of names: no text is a bad value of its own."""
+    kind = metadata.get("kind")
+    return str in (kind if isinstance(kind, tuple) else (kind,)) and not metadata.get("choices")
+
+
 @checks.register("settings")
 def settings(candidate: Candidate) -> None:
     """Each bad setting is named in its error, and an unknown one brings the nearest name."""
@@ -160,7 +166,7 @@ def settings(candidate: Candidate) -> None:
         if not field.metadata:
             continue
         for bad in (object(), math.nan, "no such value"):
-            if isinstance(bad, str) and field.metadata.get("kind") is str and not field.metadata.get("choices"):
+            if isinstance(bad, str) and _takes_any_text(field.metadata):
                 continue
             try:
                 candidate.method(**{field.name: bad})

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-Figure = dict[str, Any]
-
-# Distinguishable with every common kind of colour vision, on white and on black.
-BLUE, ORANGE, GREEN, GREY = "#3b82c4", "#e07b39", "#2f9e77", "#8a8f98"
-_GROUPS = (BLUE, ORANGE, GREEN, "#b565a7")
+from credo.report.curves import bars, curves
+from credo.report.style import BLUE, GREY, GROUPS, ORANGE, Figure, faded, layout, with_legend
 
 
 def reliability(entry: dict[str, Any]) -> Figure:
@@ -41,10 +38,10 @@ def reliability(entry: dict[str, Any]) -> Figure:
         "hoverinfo": "skip",
         "line": {"color": GREY, "dash": "dash", "width": 1},
     }
-    layout = _layout(entry["method"], "confidence", "accuracy")
-    layout["xaxis"] |= {"range": [-0.03, 1.05]}
-    layout["yaxis"] |= {"range": [-0.03, 1.05]}
-    return {"data": [diagonal, marks], "layout": layout}
+    form = layout(entry["method"], "confidence", "accuracy")
+    form["xaxis"] |= {"range": [-0.03, 1.05]}
+    form["yaxis"] |= {"range": [-0.03, 1.05]}
+    return {"data": [diagonal, marks], "layout": form}
 
 
 def uncertainty(entry: dict[str, Any], num_bins: int = 24) -> Figure:
@@ -65,21 +62,14 @@ def uncertainty(entry: dict[str, Any], num_bins: int = 24) -> Figure:
             "x": centres.tolist(),
             "y": (np.histogram(v, edges)[0] / max(v.size, 1)).tolist(),
             "width": width,
-            "marker": {"color": _GROUPS[place % len(_GROUPS)], "opacity": 0.55},
+            "marker": {"color": GROUPS[place % len(GROUPS)], "opacity": 0.55},
             "hovertemplate": "%{x:.3f}: %{y:.1%} of " + str(group["name"]) + "<extra></extra>",
         }
         for place, (group, v) in enumerate(zip(entry["groups"], values, strict=True))
     ]
-    layout = _layout(entry["method"], entry["measure"], "share of inputs") | {
-        "barmode": "overlay",
-        "bargap": 0,
-        "showlegend": True,
-    }
-    layout["legend"] = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "font": {"size": 11}}
-    layout["margin"] |= {"t": 64}
-    layout["title"] |= {"y": 0.97, "yanchor": "top"}
-    layout["yaxis"] |= {"tickformat": ".0%", "rangemode": "tozero"}
-    return {"data": data, "layout": layout}
+    form = with_legend(layout(entry["method"], entry["measure"], "share of inputs")) | {"barmode": "overlay", "bargap": 0}
+    form["yaxis"] |= {"tickformat": ".0%", "rangemode": "tozero"}
+    return {"data": data, "layout": form}
 
 
 def band(entry: dict[str, Any]) -> Figure:
@@ -94,7 +84,7 @@ def band(entry: dict[str, Any]) -> Figure:
         "x": x + x[::-1],
         "y": list(entry["upper"]) + list(entry["lower"])[::-1],
         "fill": "toself",
-        "fillcolor": "rgba(59,130,196,0.22)",
+        "fillcolor": faded(BLUE, 0.22),
         "line": {"width": 0},
         "hoverinfo": "skip",
     }
@@ -108,7 +98,7 @@ def band(entry: dict[str, Any]) -> Figure:
     }
     return {
         "data": [area, points, mean],
-        "layout": _layout(f"{entry['method']} ({entry['level']:.0%} interval)", entry["x_label"], entry["y_label"]),
+        "layout": layout(f"{entry['method']} ({entry['level']:.0%} interval)", entry["x_label"], entry["y_label"]),
     }
 
 
@@ -124,19 +114,29 @@ def objective(entry: dict[str, Any]) -> Figure:
             "name": part["name"],
             "x": list(range(1, len(part["values"]) + 1)),
             "y": list(part["values"]),
-            "line": {"color": _GROUPS[place % len(_GROUPS)], "width": 2},
+            "line": {"color": GROUPS[place % len(GROUPS)], "width": 2},
         }
         for place, part in enumerate(entry["parts"])
     ]
-    layout = _with_legend(_layout(entry["method"], "epoch", "nats per data set"))
+    form = with_legend(layout(entry["method"], "epoch", "nats per data set"))
     # The parts may differ a hundredfold; a density can make either negative, and then only a linear axis shows it.
     positive = all(value > 0 for part in entry["parts"] for value in part["values"])
-    layout["yaxis"] |= {"type": "log", "dtick": 1, "tickformat": ",~g"} if positive else {"tickformat": ",~g"}
-    return {"data": data, "layout": layout}
+    form["yaxis"] |= {"type": "log", "dtick": 1, "tickformat": ",~g"} if positive else {"tickformat": ",~g"}
+    return {"data": data, "layout": form}
 
 
-SECTIONS: Sequence[tuple[str, str, str, Any]] = (
-    (
+class Section(NamedTuple):
+    """Key in a task's results, heading, how to read it, the function that draws one entry, and whether figures are wide."""
+
+    key: str
+    heading: str
+    caption: str
+    draw: Callable[[dict[str, Any]], Figure]
+    wide: bool = False
+
+
+SECTIONS: Sequence[Section] = (
+    Section(
         "reliability",
         "Can the stated confidence be trusted?",
         (
@@ -146,7 +146,7 @@ SECTIONS: Sequence[tuple[str, str, str, Any]] = (
         ),
         reliability,
     ),
-    (
+    Section(
         "uncertainty",
         "Does it know what it does not know?",
         (
@@ -156,7 +156,7 @@ SECTIONS: Sequence[tuple[str, str, str, Any]] = (
         ),
         uncertainty,
     ),
-    (
+    Section(
         "band",
         "What does it predict, and how sure is it?",
         (
@@ -166,7 +166,7 @@ SECTIONS: Sequence[tuple[str, str, str, Any]] = (
         ),
         band,
     ),
-    (
+    Section(
         "objective",
         "What moved during training?",
         (
@@ -176,24 +176,7 @@ SECTIONS: Sequence[tuple[str, str, str, Any]] = (
         ),
         objective,
     ),
+    Section("curves", "", "", curves, wide=True),
+    Section("bars", "", "", bars, wide=True),
 )
-"""Key in a task's results, heading, how to read it, and the function that draws one entry."""
-
-
-def _layout(title: str, x_label: str, y_label: str) -> dict[str, Any]:
-    return {
-        "title": {"text": title, "font": {"size": 14}, "x": 0.02, "xanchor": "left"},
-        "xaxis": {"title": {"text": x_label, "font": {"size": 12}, "standoff": 8}, "zeroline": False, "automargin": True},
-        "yaxis": {"title": {"text": y_label, "font": {"size": 12}, "standoff": 8}, "zeroline": False, "automargin": True},
-        "margin": {"l": 48, "r": 12, "t": 36, "b": 52},
-        "height": 280,
-        "showlegend": False,
-    }
-
-
-def _with_legend(layout: dict[str, Any]) -> dict[str, Any]:
-    layout["showlegend"] = True
-    layout["legend"] = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "font": {"size": 11}}
-    layout["margin"] |= {"t": 64}
-    layout["title"] |= {"y": 0.97, "yanchor": "top"}
-    return layout
+"""In the order of the page; figures of the last two bring their own captions."""

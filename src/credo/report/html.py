@@ -12,14 +12,17 @@ from credo.core.errors import DataError, RunError, SettingError
 from credo.core.files import write_atomic
 from credo.report.figures import SECTIONS
 
+_LONG = 24  # characters beyond which a cell is prose, and its column set to the left and wrapped
+
 
 def write(results: dict[str, Any], path: str | Path) -> Path:
     """Write ``results`` as a page at ``path`` (.html) and as ``results.json`` in the same folder; returns the page's path.
 
-    ``results``: title, subtitle and tasks. A task has title, description, columns (``{"key", "label", "digits", "better",
-    "help"}`` with better "high", "low" or None), rows (``{"method": ..., key: value}``, None for a missing value), and lists
-    under the keys of ``figures.SECTIONS``. Fails where a value is not JSON (a NaN, a tensor), where the extra ``report`` is
-    not installed, or where the folder cannot be written; then nothing is left behind.
+    ``results``: title, subtitle and tasks; other keys are only stored. A task has title, description, label (of the first
+    column), columns (``{"key", "label", "digits", "better", "help"}`` with better "high", "low" or None), rows
+    (``{"method": ..., key: value}``, None for a missing value), and lists under the keys of ``figures.SECTIONS``. Fails
+    where a value is not JSON (a NaN, a tensor), where the extra ``report`` is not installed, or where the folder cannot be
+    written; then nothing is left behind.
     """
     path = Path(path)
     try:
@@ -84,21 +87,26 @@ def best_value(values: list[float | None], better: str | None, digits: int) -> f
 def _task(task: dict[str, Any], place: int, figures: dict[str, Any]) -> dict[str, Any]:
     columns = [{"help": "", "better": None, "digits": 3} | column for column in task["columns"]]
     best = {c["key"]: best_value([row.get(c["key"]) for row in task["rows"]], c["better"], c["digits"]) for c in columns}
+    for column in columns:
+        values = [row.get(column["key"]) for row in task["rows"]]
+        column["prose"] = any(isinstance(value, str) and len(value) > _LONG for value in values)
     rows = []
     for row in task["rows"]:
         cells = [_cell(row.get(c["key"]), c["digits"], best[c["key"]]) for c in columns]
         rows.append({"method": row["method"], "cells": cells})
     sections = []
-    for key, heading, caption, draw in SECTIONS:
-        ids = []
-        for entry in task.get(key) or []:
-            ids.append(f"figure-{place}-{key}-{len(ids)}")
-            figures[ids[-1]] = draw(entry)
-        if ids:
-            sections.append({"heading": heading, "caption": caption, "figures": ids})
+    for section in SECTIONS:
+        shown = []
+        for entry in task.get(section.key) or []:
+            shown.append({"id": f"figure-{place}-{section.key}-{len(shown)}", "caption": entry.get("caption", "")})
+            figures[shown[-1]["id"]] = section.draw(entry)
+        if shown:
+            sections.append({"heading": section.heading, "caption": section.caption, "wide": section.wide, "figures": shown})
     return {
         "title": task["title"],
+        "label": task.get("label", "method"),
         "description": task.get("description", ""),
+        "ranked": any(column["better"] for column in columns),
         "columns": columns,
         "rows": rows,
         "sections": sections,

@@ -1,0 +1,52 @@
+"""What experiments share: a fitted posterior under another estimator, minibatches, and image data as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from credo.bnn import BNN
+from credo.data import load
+from credo.engine.elbo import Elbo
+from credo.estimators import estimators
+
+
+def probe(bnn: BNN, estimator: str) -> Elbo:
+    """The posterior of ``bnn`` in an ``Elbo`` with this estimator, ready for forward passes; the KL is left out."""
+    elbo = Elbo(bnn.model, bnn.posterior, estimators[estimator], kl="apart")
+    shell = bnn.model.shell()
+    shell.place(bnn.model.frozen())
+    shell.train(True)
+    return elbo
+
+
+def minibatches(x: Tensor, y: Tensor, size: int, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+    """Endless batches of ``size`` examples drawn with replacement."""
+    while True:
+        rows = torch.randint(len(y), (size,), generator=generator).to(y.device)
+        yield x[rows], y[rows]
+
+
+def images(name: str, device: torch.device, count: int | None = None) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Training and test images of a set such as MNIST as rows in [0, 1], the first ``count`` training images if given."""
+    data = load(name)
+    return tuple(  # type: ignore[return-value]
+        (_rows(data[f"x_{part}"][:limit]).to(device), torch.as_tensor(data[f"y_{part}"][:limit].astype(np.int64)).to(device))
+        for part, limit in (("train", count), ("test", None))
+    )
+
+
+def digits(seed: int, num_test: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """The embedded 8 x 8 digits in [0, 1], split at random into training and test parts."""
+    data = load("digits")
+    x, y = torch.tensor(data["x"] / 16.0, dtype=torch.float32), torch.tensor(data["y"]).long()
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
+    test, train = order[:num_test], order[num_test:]
+    return (x[train], y[train]), (x[test], y[test])
+
+
+def _rows(array: np.ndarray) -> Tensor:
+    return torch.as_tensor(array.reshape(len(array), -1)).float() / 255.0

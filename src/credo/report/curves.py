@@ -1,0 +1,115 @@
+"""General figures: curves with bands and points on linear or logarithmic axes, and labelled bars."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from credo.report.style import GREY, GROUPS, Figure, faded, layout, with_legend
+
+_HEIGHT = 400
+_LEGEND = 420  # pixels there are for the legend
+
+
+def curves(entry: dict[str, Any]) -> Figure:
+    """Several lines, with optional bands and scattered points.
+
+    ``entry``: title, x_label, y_label, and lists ``lines`` (name, x, y; ``dash``: true for theory; ``faint``: true for one of many
+    draws, which gets no place in the legend; ``marks``: true to show the points), ``bands`` (name, x, lower, upper) and
+    ``points`` (name, x, y). ``colour`` is a place in the palette (or -1: grey), by default that of the item in its list.
+    ``log_x``, ``log_y`` and ``y_range`` shape the axes; ``caption`` stands below.
+    """
+    bands, lines, points = (entry.get(kind) or [] for kind in ("bands", "lines", "points"))
+    data = [_band(item, place) for place, item in enumerate(bands)]
+    data += [_line(item, place) for place, item in enumerate(lines)]
+    data += [_points(item, place) for place, item in enumerate(points)]
+    form: Figure = with_legend(layout(entry["title"], entry["x_label"], entry["y_label"])) | {"height": _HEIGHT}
+    names = [trace["name"] for trace in data if trace["showlegend"]]
+    beside = max(1, int(_LEGEND // (45 + 6.5 * max(map(len, names), default=1))))  # a column is as wide as the longest name
+    form["margin"] |= {"t": 48 + 19 * max(1, -(-len(names) // beside))}
+    for axis in ("x", "y"):
+        if entry.get(f"log_{axis}"):
+            form[f"{axis}axis"] |= _log_axis(
+                [value for trace in data for value in trace[axis] if value is not None and value > 0]
+            )
+    if entry.get("y_range"):
+        form["yaxis"] |= {"range": list(entry["y_range"])}
+    return {"data": data, "layout": form}
+
+
+def bars(entry: dict[str, Any]) -> Figure:
+    """Horizontal bars, the first on top. ``entry``: title, names, values, x_label; ``errors`` (half widths) and ``caption``."""
+    names = list(entry["names"])
+    trace: dict[str, Any] = {
+        "type": "bar",
+        "orientation": "h",
+        "x": list(entry["values"]),
+        "y": names,
+        "marker": {"color": GROUPS[0]},
+        "hovertemplate": "%{y}: %{x:.4g}<extra></extra>",
+    }
+    if entry.get("errors"):
+        trace["error_x"] = {"type": "data", "array": list(entry["errors"]), "color": GREY, "thickness": 1.5}
+    form: Figure = layout(entry["title"], entry["x_label"], "") | {"height": max(_HEIGHT - 100, 90 + 22 * len(names))}
+    form["yaxis"] |= {"autorange": "reversed", "type": "category"}
+    return {"data": [trace], "layout": form}
+
+
+def _log_axis(values: list[float]) -> dict[str, Any]:
+    """Powers of ten, and between them 2 and 5 where there are few."""
+    decades = math.log10(max(values) / min(values)) if values else 0.0
+    ticks = {"dtick": 1, "exponentformat": "power"} if decades > 2.5 else {"dtick": "D2", "tickformat": "~g"}
+    return {"type": "log"} | ticks
+
+
+def _colour(item: dict[str, Any], place: int) -> str:
+    chosen = item.get("colour", place)
+    return GREY if chosen < 0 else GROUPS[chosen % len(GROUPS)]
+
+
+def _line(item: dict[str, Any], place: int) -> dict[str, Any]:
+    faint = bool(item.get("faint"))
+    colour = _colour(item, place)
+    return {
+        "type": "scatter",
+        "mode": "lines+markers" if item.get("marks") else "lines",
+        "name": item["name"],
+        "x": list(item["x"]),
+        "y": list(item["y"]),
+        "line": {
+            "color": faded(colour, 0.35) if faint else colour,
+            "width": 1 if faint else 2,
+            "dash": "dash" if item.get("dash") else "solid",
+        },
+        "marker": {"size": 7},
+        "showlegend": not faint,
+        **({"hoverinfo": "skip"} if faint else {}),
+    }
+
+
+def _band(item: dict[str, Any], place: int) -> dict[str, Any]:
+    x = list(item["x"])
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": item["name"],
+        "x": x + x[::-1],
+        "y": list(item["upper"]) + list(item["lower"])[::-1],
+        "fill": "toself",
+        "fillcolor": faded(_colour(item, place), 0.22),
+        "line": {"width": 0},
+        "hoverinfo": "skip",
+        "showlegend": True,
+    }
+
+
+def _points(item: dict[str, Any], place: int) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": item["name"],
+        "x": list(item["x"]),
+        "y": list(item["y"]),
+        "marker": {"color": _colour(item, place), "size": 5, "opacity": 0.75},
+        "showlegend": True,
+    }
