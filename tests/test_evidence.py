@@ -90,3 +90,46 @@ def test_a_variational_model_fitted_in_parts_is_refused():
     parts.update((x[10:], y[10:]), epochs=2, progress=False)
     with pytest.raises(credo.CredoError, match="fitted in parts"):
         credo.compare([parts, parts], (x, y))
+
+
+def test_factors_probabilities_and_lengths_carry_their_errors(pair):
+    x, y, _, large, small = pair
+    fitted = bnn().fit((x, y), "vi", epochs=300, lr=0.05, batch_size=100, init_std=0.1, progress=False)
+    result = credo.compare([large, fitted, small], (x, y))
+    factor = result.factor(1, 0)
+    assert factor.log == result.log_evidence[1] - result.log_evidence[0] and factor.error == result.error[1] > 0
+    assert result.factor(1, 1).error == 0.0 and np.isclose(factor.value, result.bayes_factor(1, 0))
+    assert np.allclose(result.bits, [-v / math.log(2) for v in result.log_evidence])
+    assert result.best == int(np.argmax(result.log_evidence))
+
+
+def test_the_error_of_a_probability_is_the_delta_methods():
+    """Against a finite difference of the softmax in the one uncertain log evidence."""
+    x, y, _ = problem(n=20)
+    exact_model = bnn().fit((x, y), "exact")
+    fitted = bnn().fit((x, y), "vi", epochs=300, lr=0.05, batch_size=100, init_std=0.1, progress=False)
+    result = credo.compare([exact_model, fitted], (x, y))
+    step = 1e-4
+    shifted = 1 / (1 + math.exp(result.log_evidence[1] + step - result.log_evidence[0]))
+    slope = abs(shifted - result.probability[0]) / step
+    assert np.allclose(result.probability_error, slope * result.error[1], rtol=1e-3)
+
+
+def test_importance_sampling_tightens_the_bound(pair):
+    """Between ELBO and evidence; with the exact posterior every weight is the evidence itself."""
+    x, y, _, large, _ = pair
+    fitted = bnn().fit((x, y), "vi", epochs=300, lr=0.05, batch_size=100, init_std=0.1, progress=False)
+    bound = credo.compare([large, fitted], (x, y))
+    tighter = credo.compare([large, fitted], (x, y), evidence="importance")
+    assert bound.log_evidence[1] < tighter.log_evidence[1] + Z * tighter.error[1]
+    assert abs(tighter.log_evidence[1] - large.history[-1]["log_evidence"]) < Z * max(tighter.error[1], 1e-6)
+    assert torch.allclose(large.log_weights((x, y), 50).float(), torch.tensor(large.history[-1]["log_evidence"]).float())
+    with pytest.raises(CredoError, match="expected 'elbo' or 'importance'"):
+        credo.compare([large, fitted], (x, y), evidence="laplace")
+
+
+def test_few_draws_with_all_the_weight_are_warned_about(pair):
+    x, y, _, large, _ = pair
+    far = bnn().fit((x, y), "vi", epochs=1, lr=1e-4, batch_size=100, init_std=0.01, progress=False)
+    with pytest.warns(UserWarning, match="of 1000 draws carry the importance weight"):
+        credo.compare([large, far], (x, y), evidence="importance")

@@ -38,7 +38,7 @@ class BNN:
     """A network, what its outputs mean, and what is known about its weights.
 
     ``net``: any ``nn.Module``; it is read, never changed. ``likelihood``: a registry name or a ``credo.likelihoods`` object.
-    ``prior``: a torch distribution, a credo prior, a posterior, or a dict pattern -> prior. ``random``: "all", "weights",
+    ``prior``: a torch distribution, a credo prior, its name, a posterior, or a dict pattern -> prior. ``random``: "all", "weights",
     "last", name patterns, or module types; the rest are point estimates. ``output``: which entry of a dict-like network
     output the likelihood sees.
     """
@@ -293,7 +293,8 @@ class BNN:
         given = {name: fit_settings.pop(name, None) for name in known}
         prior = PosteriorPrior(copy.deepcopy(self.posterior))
         settings = dict(fit_settings)
-        if "init" in type(self.method).__dataclass_fields__ and "init" not in settings:
+        several = len(self.posterior.components()) > 1  # their mean is no place to start any of them from
+        if "init" in type(self.method).__dataclass_fields__ and "init" not in settings and not several:
             settings["init"] = {n: v.detach().clone() for n, v in self.posterior.mean().items()}
         method = make_method(self.method, settings)
         device = given["device"] or self.model.device
@@ -333,6 +334,18 @@ class BNN:
         """log p(D, w_s) - log q(w_s) of draws w_s ~ q: their mean is the ELBO, the mean of their exponentials the evidence."""
         predictive, y = self._predict_all(data, samples, seed)
         return log_weights(self.model, self.posterior, predictive, y, seed)
+
+    def relevance(self, name: str | None = None) -> Tensor:
+        """Learned prior standard deviation of each input feature ``(in_features,)``: near zero, the feature was switched off (ARD).
+
+        Of the weight called ``name``, by default the first layer's. Needs a prior learned per input or per weight, such as "ard".
+        """
+        model = self.model
+        chosen = name or next((n for n, s in model.random.items() if len(s.shape) >= 2), "")
+        found = model.prior.relevance(chosen)
+        if found is None:
+            raise CredoError(f"The prior of {chosen!r} is not learned per input; fit with prior='ard' to see relevance.")
+        return found
 
     @property
     def updated(self) -> bool:

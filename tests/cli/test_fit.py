@@ -188,3 +188,19 @@ def test_small_tables_get_enough_steps_and_large_ones_the_default():
     assert _enough_epochs(kind, 60, 10) == 334
     assert _enough_epochs(kind, 10_000, None) == 100
     assert _enough_epochs(SimpleNamespace(epochs=5, batch_size=None), 10_000, None) == 2000
+
+
+def test_a_prior_by_name_is_stored_and_ard_prints_the_relevance_of_every_input(tmp_path):
+    from typer.testing import CliRunner
+
+    from credo.cli.app import app
+
+    table = tmp_path / "t.csv"
+    table.write_text("a,b,y\n" + "\n".join(f"{i % 7},{(3 * i) % 5},{2.0 * (i % 7)}" for i in range(40)) + "\n")
+    options = ["--target", "y", "--task", "regression", "--epochs", "3", "--hidden", "4"]
+    out = tmp_path / "run"
+    result = CliRunner().invoke(app, ["fit", str(table), *options, "--prior", "ard", "--out", str(out)])
+    assert result.exit_code == 0 and "Input relevance" in result.output
+    assert json.loads((out / "config.json").read_text())["prior"]["per"] == "input"
+    wrong = CliRunner().invoke(app, ["fit", str(table), *options, "--prior", "horsesho", "--out", str(tmp_path / "no")])
+    assert wrong.exit_code == 2 and not (tmp_path / "no").exists()

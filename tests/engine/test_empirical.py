@@ -45,6 +45,7 @@ def test_a_learned_scale_maximises_the_evidence():
     assert fitted.history[-1]["elbo"] == pytest.approx(log_evidence(best()), abs=0.01)
 
 
+@pytest.mark.slow
 def test_the_sampled_gradient_finds_it_too():
     x, y, _ = DATA
     prior = Learned(Normal(0.0, 1.0), learn=("scale",))

@@ -133,7 +133,7 @@ def test_control_variates_cut_the_variance_tenfold(monkeypatch, capsys):
 
 def test_leave_one_out_needs_two_draws():
     with pytest.raises(SettingError, match="control='leave_one_out' needs train_samples of at least 2"):
-        regression(Score(), train_samples=1)(X, Y)
+        regression(Score("leave_one_out"), train_samples=1)(X, Y)
 
 
 def test_the_values_are_those_of_plain_passes():
@@ -196,6 +196,6 @@ def test_the_baseline_is_saved_with_the_run(tmp_path):
 
 
 def test_families_without_a_density_are_refused():
-    elbo = regression(Score(), kind="samples")
+    elbo = regression(Score("leave_one_out"), kind="samples")
     with pytest.raises(SettingError, match="estimator='score' needs a density; the family 'samples' has none"):
         Score().check(elbo.posterior)

@@ -16,6 +16,7 @@ class Toy(Experiment):
     title: ClassVar[str] = "A toy"
     reference: ClassVar[str] = "Someone 2000."
     cost: ClassVar[str] = "nothing"
+    small: ClassVar[dict[str, int]] = {"size": 1}
     size: int = setting(3, "How large.", ge=1)
 
     def run(self, device, seed, say):
@@ -34,6 +35,17 @@ def test_a_run_is_recorded(toy):
     assert heard == ["cpu 7 1"]
     assert (result.experiment, result.seed, result.quick, result.settings["size"]) == ("toy", 7, True, 5)
     assert result.seconds >= 0 and result.outcome.notes == ["5"]
+
+
+def test_a_quick_run_is_small_unless_told_otherwise(toy):
+    assert make_experiment("toy", {"quick": True}).size == 1
+    assert make_experiment("toy", {"quick": True, "size": 4}).size == 4
+    assert make_experiment("toy", {"quick": False}).size == 3
+
+
+@pytest.mark.parametrize("name", experiments.names())
+def test_small_settings_are_settings(name):
+    make_experiment(name, {"quick": True})
 
 
 def test_threads_are_put_back(monkeypatch):

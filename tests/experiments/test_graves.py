@@ -13,9 +13,9 @@ def test_quick_run_has_five_regularisers_and_two_figures():
 
 def test_checks_follow_the_rise_of_the_validation_loss():
     flat, rising = Course([1.0], [1.0, 0.9], 5.0), Course([1.0], [0.5, 1.5], 5.0)
-    good = _checks({"none": rising, "adaptive weight noise": flat})
-    bad = _checks({"none": flat, "adaptive weight noise": rising})
-    assert [check.holds for check in good] == [True, True] and [check.holds for check in bad] == [False, False]
+    good = _checks({"none": [rising, rising], "adaptive weight noise": [flat, flat]})
+    bad = _checks({"none": [flat], "adaptive weight noise": [rising]})
+    assert [check.holds for check in good] == [True] * 3 and [check.holds for check in bad] == [False] * 3
 
 
 def test_labels_are_spoiled_at_about_the_stated_rate():

@@ -60,7 +60,7 @@ def test_priors_that_are_not_fixed_normals_are_refused(prior):
         bnn(prior=prior).fit((x, y), "ivon", epochs=1, progress=False)
 
 
-@pytest.mark.parametrize("bad", [{"kl_schedule": "linear"}, {"kl": "sampled"}])
+@pytest.mark.parametrize("bad", [{"kl": "sampled"}])
 def test_settings_its_optimizer_cannot_follow_are_refused(bad):
     x, y, _ = DATA
     with pytest.raises(SettingError, match=f"ivon: {next(iter(bad))}="):
@@ -113,3 +113,12 @@ def test_a_run_with_points_and_noise_resumes_bit_identically(tmp_path, monkeypat
     state = whole.posterior.state_dict() | whole.likelihood.state_dict()
     other = resumed.posterior.state_dict() | resumed.likelihood.state_dict()
     assert state.keys() == other.keys() and all(torch.equal(state[k], other[k]) for k in state)
+
+
+def test_a_warm_up_ends_at_the_same_posterior():
+    """The KL's weight divides lambda while it rises; once it is 1 the optimum is the one without a schedule."""
+    x, y, _ = problem()
+    plain = bnn().fit((x, y), "ivon", **FIT)
+    warm = bnn().fit((x, y), "ivon", kl_schedule="linear", kl_warmup=FIT["epochs"] // 3, **FIT)
+    for a, b in zip(plain.posterior.members[0].marginals(), warm.posterior.members[0].marginals(), strict=True):
+        assert all(torch.allclose(a[n], b[n], rtol=0.15, atol=0.02) for n in a)

@@ -97,3 +97,16 @@ def test_without_the_package_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(SettingError, match=r"needs the package 'zuko'; install credo\[flows\]"):
         Flow({"w": (4,)})
+
+
+def test_torch_goes_on_validating_distributions():
+    """In a fresh process: importing the package switches validation off for everyone."""
+    import subprocess
+    import sys
+
+    code = (
+        "import torch; from torch.distributions import Distribution as D, Normal; from credo.posteriors import Flow;"
+        "before = D.arg_constraints; Flow({'w': (3,)}); assert D.arg_constraints is before; Normal(0.0, -1.0)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert "Expected parameter scale" in result.stderr

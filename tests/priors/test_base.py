@@ -67,8 +67,8 @@ def test_patterns_take_the_first_match():
 def test_what_is_no_prior():
     with pytest.raises(SettingError, match=r"must be elementwise.*event shape \(2,\)"):
         as_prior(MultivariateNormal(torch.zeros(2), torch.eye(2)))
-    with pytest.raises(SettingError, match="prior='normal': expected a torch distribution"):
-        as_prior("normal")
+    with pytest.raises(SettingError, match=r"Unknown prior 'norma'\. Did you mean 'normal'\?"):
+        as_prior("norma")
     with pytest.raises(SettingError, match="prior=3"):
         as_prior({"*": 3})
 

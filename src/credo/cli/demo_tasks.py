@@ -23,8 +23,10 @@ class Entry:
     label: str
     method: str
     settings: dict[str, Any]
+    prior: str | None = None
 
 
+ARD = Entry("VI, ARD prior", "vi", {"estimator": "local"}, "ard")
 ENTRIES = (
     Entry("MLE", "mle", {}),
     Entry("MAP", "map", {}),
@@ -88,7 +90,7 @@ def diabetes(fast: bool, report: Callable[[str], None]) -> dict[str, Any]:
     slice_ = torch.zeros(len(grid), schema.num_features).index_copy(1, torch.tensor([along]), grid[:, None])
     bmi = schema.columns[along]
     task = _task("Diabetes: regression", _DIABETES_ABOUT, _DIABETES_COLUMNS)
-    for entry in ENTRIES:
+    for entry in (*ENTRIES, ARD):
         report(f"diabetes: {entry.label}")
         bnn, seconds = _fit(nets.mlp, (schema.num_features, (50,), 1), "gaussian", pair, entry, 20 if fast else 200, lr=5e-3)
         found = schema.target.metrics(bnn.evaluate(held, samples=_samples(fast)))
@@ -113,6 +115,8 @@ def diabetes(fast: bool, report: Callable[[str], None]) -> dict[str, Any]:
         labels = {"x_label": "body mass index", "y_label": "disease progression", "level": LEVEL}
         task["band"].append({"method": entry.label, "x": x} | band | points | labels)
         _add_objective(task, entry, bnn)
+        if entry.prior == "ard":
+            task["bars"].append(_relevance(bnn, schema.feature_names))
     return task
 
 
@@ -123,7 +127,7 @@ def _fit(
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        bnn = credo.BNN(net(*shape), likelihood)
+        bnn = credo.BNN(net(*shape), likelihood, entry.prior)
     started = time.perf_counter()
     bnn.fit(pair, method=entry.method, epochs=epochs, batch_size=64, lr=lr, seed=0, progress=False, **entry.settings)
     return bnn, time.perf_counter() - started
@@ -148,6 +152,7 @@ def _task(title: str, about: str, columns: list[dict[str, Any]]) -> dict[str, An
         "uncertainty": [],
         "band": [],
         "objective": [],
+        "bars": [],
     }
 
 
@@ -157,6 +162,19 @@ def _add_objective(task: dict[str, Any], entry: Entry, bnn: Any) -> None:
     # A point estimate under a flat prior has a constant second part, which says nothing.
     moving = [part for part in parts if len(set(part["values"])) > 1]
     task["objective"].append({"method": entry.label, "parts": moving})
+
+
+def _relevance(bnn: Any, names: list[str]) -> dict[str, Any]:
+    """Which inputs the data kept, most relevant first."""
+    pairs = sorted(zip(names, _numbers(bnn.relevance()), strict=True), key=lambda pair: -pair[1])
+    return {
+        "title": "Which inputs matter? Learned by the ARD prior",
+        "names": [name for name, _ in pairs],
+        "values": [value for _, value in pairs],
+        "x_label": "prior sd of the input's weights",
+        "caption": "Every input has a prior width of its own, learned with the weights. A width near zero switches the input off; the "
+        "bars say what the network may use, not the direction of an effect.",
+    }
 
 
 def _bins(bins: Any) -> dict[str, list[float]]:

@@ -32,6 +32,9 @@ def fit(
     lr: Annotated[float | None, typer.Option(help="Learning rate; the method's default if not given.")] = None,
     validation: Annotated[float | None, typer.Option(help="Share of the rows held out to watch training, such as 0.1.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of every random choice.")] = 0,
+    prior: Annotated[
+        str | None, typer.Option(help="Prior of the weights by name, such as laplace, horseshoe or ard; N(0, 1) if not given.")
+    ] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of the method; repeat for more.")
     ] = None,
@@ -40,9 +43,12 @@ def fit(
     from credo.core.settings import describe
     from credo.data.table import read_table
     from credo.methods import make_method, methods
+    from credo.priors import presets
 
     settings = parse_assignments(set_ or [], describe(methods[method]), f"Method {method!r}")
     make_method(method, settings)
+    if prior is not None:
+        presets[prior]  # an unknown name is refused before anything is read
     if validation is not None and not 0.0 < validation < 1.0:
         raise SettingError(f"--validation {validation} is not valid; expected a share above 0 and below 1, such as 0.1.")
     sizes = parse_sizes(hidden, "--hidden")
@@ -54,7 +60,8 @@ def fit(
     pair, held_out = _hold_out(files.schema.encode(frame), files.schema.encode_target(frame), validation, seed)
     epochs = epochs or _enough_epochs(methods[method], len(pair[1]), batch_size)
     options: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "lr": lr, "validation": held_out}
-    _train(files, pair, out, existed, resume, method=method, seed=seed, **options, **settings)
+    bnn = _train(files, pair, out, existed, resume, prior, method=method, seed=seed, **options, **settings)
+    _print_relevance(bnn, files)
     say(f"{out}: {method} on {len(frame)} rows, {files.schema.target.task} of {target!r}. Next: credo predict {out} NEW.csv")
 
 
@@ -86,10 +93,24 @@ def _hold_out(x: Any, y: Any, share: float | None, seed: int) -> tuple[tuple[Any
     return (x[kept], y[kept]), (x[held], y[held])
 
 
-def _train(files: RunFiles, pair: tuple[Any, Any], out: Path, existed: bool, resume: bool, **options: Any) -> None:
+def _print_relevance(bnn: Any, files: RunFiles) -> None:
+    """What the data made of each input, where the prior was learned per input."""
+    from credo.cli.printing import print_table
+
+    try:
+        values = bnn.relevance()
+    except CredoError:
+        return  # the prior has nothing to say about inputs
+    rows = sorted(zip(files.schema.feature_names, values.tolist(), strict=True), key=lambda row: -row[1])
+    print_table("Input relevance: learned prior sd of each input's weights", ["input", "sd"], [[n, f"{v:.3g}"] for n, v in rows])
+
+
+def _train(
+    files: RunFiles, pair: tuple[Any, Any], out: Path, existed: bool, resume: bool, prior: str | None, **options: Any
+) -> Any:
     import credo
 
-    bnn = credo.BNN(files.build(options["seed"]), files.schema.target.likelihood)
+    bnn = credo.BNN(files.build(options["seed"]), files.schema.target.likelihood, prior)
 
     def describe_run(_row: dict[str, Any]) -> None:
         # The run takes only a directory of its own, so our files join it once it has one.
@@ -99,6 +120,7 @@ def _train(files: RunFiles, pair: tuple[Any, Any], out: Path, existed: bool, res
     try:
         bnn.fit(pair, run=out, progress=is_terminal(), callbacks=(describe_run,), **options)
         files.write(out)
+        return bnn
     except (CredoError, OSError):
         if not resume:
             discard(out, existed=existed)

@@ -33,6 +33,11 @@ class NumericColumn:
         return NumericColumn(str(values.name), mean, std or 1.0)
 
     @property
+    def features(self) -> tuple[str, ...]:
+        """Names of its encoded features."""
+        return (self.name,)
+
+    @property
     def width(self) -> int:
         """Always 1."""
         return 1
@@ -63,6 +68,11 @@ class CategoryColumn:
                 "drop it if it is an identifier, or group its values."
             )
         return CategoryColumn(str(values.name), tuple(distinct))
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Names of its encoded features."""
+        return tuple(f"{self.name} = {category}" for category in self.categories)
 
     @property
     def width(self) -> int:

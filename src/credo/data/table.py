@@ -54,6 +54,11 @@ class TableSchema:
         """Columns of the encoded table."""
         return sum(column.width for column in self.columns)
 
+    @property
+    def feature_names(self) -> list[str]:
+        """Names of the encoded table's columns."""
+        return [name for column in self.columns for name in column.features]
+
     def encode(self, frame: Frame) -> Tensor:
         """``(N, num_features)`` float32. Columns are found by name in any order; the target and unknown columns are ignored.
 

@@ -70,8 +70,10 @@ def descend(
                 for x, y in source(order, job.batch_size):
                     x, y = model.move(x), model.move(y)
                     progress = (epoch + batches / count) / warmup if warmup else 1.0
+                    weight = schedule(progress, batches, count)
+                    _tell(mover, weight)
                     try:
-                        part, kl = step(x, y, beta * schedule(progress, batches, count))
+                        part, kl = step(x, y, beta * weight)
                     except ValueError as error:  # such as BatchNorm's about a batch of one example
                         raise DataError(
                             f"The network cannot train on a batch of {len(y)}: {error}; choose another batch_size."
@@ -123,6 +125,13 @@ def _set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
             group["lr"].fill_(own)
         else:
             group["lr"] = own
+
+
+def _tell(optimizer: torch.optim.Optimizer, weight: float) -> None:
+    """The KL's weight, for an optimizer that takes the prior into account by itself; it holds a tensor, as a captured graph needs."""
+    for group in optimizer.param_groups:
+        if "kl_weight" in group:
+            group["kl_weight"].fill_(weight)
 
 
 def _row(epoch: int, nll: float, kl: float, seconds: float) -> dict[str, Any]:

@@ -8,7 +8,8 @@ reparameterised curvature estimate h' (Price: 2 d nll / d variance) give
     mean     <- mean - lr (momentum / (1 - b1^t) + delta (mean - prior mean)) / (h + delta)
     std       = 1 / sqrt(lambda (h + delta))
 
-Any estimator that leaves a gradient on the standard deviation serves. Everything that is not a mean-field Gaussian (points,
+A schedule of the KL's weight c divides lambda by it (no further down than a hundredth, where std would vanish). Any estimator that
+leaves a gradient on the standard deviation serves. Everything that is not a mean-field Gaussian (points,
 noise of the likelihood) moves by Adam.
 """
 
@@ -22,6 +23,13 @@ from torch import Tensor
 
 from credo.posteriors import MeanField
 from credo.posteriors.mean_field import NormalStats
+
+
+LEAST = 0.01  # of the KL's weight
+
+
+def _one(family: MeanField) -> Tensor:
+    return torch.ones((), dtype=torch.float64, device=family.flat_mean.device)
 
 
 class Newton(NamedTuple):
@@ -43,7 +51,9 @@ class Ivon(torch.optim.Adam):
         own = {id(p) for family, _ in pairs for p in (family.flat_mean, family.raw_std)}
         rest = [p for p in parameters if id(p) not in own]
         fresh = (lambda: lr.clone()) if isinstance(lr, Tensor) else (lambda: lr)  # no two groups share a tensor
-        groups: list[dict[str, Any]] = [{"params": [f.flat_mean, f.raw_std], "lr": fresh(), "factor": 1.0} for f, _ in pairs]
+        groups: list[dict[str, Any]] = [
+            {"params": [f.flat_mean, f.raw_std], "lr": fresh(), "factor": 1.0, "kl_weight": _one(f)} for f, _ in pairs
+        ]
         if rest:
             groups.append({"params": rest, "lr": fresh(), "factor": point_lr / float(lr)})
         super().__init__(groups, lr=lr, fused=True, capturable=isinstance(lr, Tensor))
@@ -57,6 +67,7 @@ class Ivon(torch.optim.Adam):
                 "step": torch.zeros((), device=start.device),
                 "momentum": torch.zeros_like(start),
                 "hessian": start,
+                "weight": _one(family),
             }
             with torch.no_grad():
                 family.raw_std.copy_(-0.5 * (newton.effective * (start + 1.0 / (newton.effective * prior.var))).log())
@@ -72,22 +83,25 @@ class Ivon(torch.optim.Adam):
             assert grad is not None and raw_grad is not None
             state = self.state[family.flat_mean]
             state["step"] += 1
+            weight = group["kl_weight"].clamp(min=LEAST)
             self._move(
                 family.flat_mean, family.raw_std, grad, raw_grad, state["momentum"], state["hessian"], state["step"],
-                prior.mean, prior.var, group["lr"], self.newton,
+                prior.mean, prior.var, group["lr"], state["weight"], weight, self.newton,
             )  # fmt: skip
+            state["weight"].copy_(weight)
         return out
 
 
 def newton_step(
     mean: Tensor, raw: Tensor, grad: Tensor, raw_grad: Tensor, momentum: Tensor, hessian: Tensor, step: Tensor,
-    prior_mean: Tensor | None, prior_var: Tensor, lr: float | Tensor, newton: Newton,
+    prior_mean: Tensor | None, prior_var: Tensor, lr: float | Tensor, before: Tensor, weight: Tensor, newton: Newton,
 ) -> None:  # fmt: skip
-    """The module's equations on flat vectors, in place; ``raw`` is log std."""
-    beta1, beta2, _, effective = newton
+    """The module's equations on flat vectors, in place; ``raw`` is log std, ``before`` the KL's weight at the last step."""
+    beta1, beta2, _, whole = newton
+    precision = hessian + before / (whole * prior_var)
+    estimate = raw_grad.mul_(precision).mul_(whole / before)  # d nll / d log std = std^2 h', and std^2 = 1 / (lambda precision)
+    effective = whole / weight
     delta = 1.0 / (effective * prior_var)
-    precision = hessian + delta
-    estimate = raw_grad.mul_(precision).mul_(effective)  # d nll / d log std = std^2 h', and std^2 = 1 / (lambda precision)
     gap = hessian - estimate
     hessian.sub_(gap, alpha=1 - beta2).addcdiv_(gap.square_(), precision, value=0.5 * (1 - beta2) ** 2)
     momentum.lerp_(grad, 1 - beta1)

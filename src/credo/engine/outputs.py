@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from credo.core.errors import NetworkError
+from credo.core.errors import NetworkError, SettingError
 from credo.core.seeds import generator, isolated, mix
 from credo.core.shell import Shell
 from credo.engine.model import Model
@@ -79,6 +79,8 @@ def moment_outputs(
 
     The same fixed points for every input, moved and scaled so that their mean and covariance over S are exactly the Gaussian's.
     """
+    if samples < 2:
+        raise SettingError(f"samples={samples}: moments are shown by points with their variance, of which it takes at least 2.")
     shell = model.shell()
     shell.train(False)
     shell.place(model.frozen())

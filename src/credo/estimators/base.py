@@ -45,6 +45,10 @@ class Estimator(ABC):
                     "use 'score', 'straight_through' or 'gumbel'."
                 )
 
+    def at(self, temperature: float) -> Estimator:
+        """The same estimator at this temperature; itself unless it has one."""
+        return self
+
     def state(self) -> nn.Module | None:
         """What the estimator remembers from step to step, if anything; saved with the run."""
         return None

@@ -18,7 +18,7 @@ from credo.estimators.base import Estimator, Pass, estimators
 from credo.posteriors import Draw, Factorised, Family, Params, Posterior, closed_kl
 from credo.posteriors.kl import FamilyPrior
 
-CONTROLS = ("none", "baseline", "leave_one_out")
+CONTROLS = ("none", "baseline", "leave_one_out", "auto")
 
 
 class Baseline(nn.Module):
@@ -51,14 +51,15 @@ class Baseline(nn.Module):
 class Score(Estimator):
     """REINFORCE for weights (Ranganath et al. 2014). Works for every family with a density; its variance grows with the weights.
 
-    ``control``: "none"; "baseline", a running average; "leave_one_out", the other draws' mean (two draws or more).
+    ``control``: "none"; "baseline", a running average; "leave_one_out", the other draws' mean (two draws or more); "auto", the last of
+    these with two draws or more and the baseline with one.
     ``rao_blackwell`` leaves terms out of a weight's gradient whose expectation is zero: the KL enters in closed form where known,
     and otherwise each weight's score meets only its own log q - log p instead of the sum over all weights.
     """
 
     name: ClassVar[str] = "score"
 
-    def __init__(self, control: str = "leave_one_out", rao_blackwell: bool = True) -> None:
+    def __init__(self, control: str = "auto", rao_blackwell: bool = True) -> None:
         self.control, self.rao_blackwell = control, rao_blackwell
 
     def check(self, posterior: Posterior) -> None:
@@ -69,7 +70,7 @@ class Score(Estimator):
 
     def state(self) -> nn.Module | None:
         """The running averages, where they are the control."""
-        return Baseline() if self.control == "baseline" else None
+        return Baseline() if self.control in ("baseline", "auto") else None
 
     def fill(self, draw: Draw, family: Family, names: Sequence[str], noise: Noise) -> Params:
         """Latents without gradient; the draw remembers them for log q."""
@@ -106,6 +107,8 @@ class Score(Estimator):
         """Values: the means over passes. Gradients: the scores weighted by what is left after the control."""
         if self.control == "leave_one_out" and len(passes) < 2:
             raise SettingError("control='leave_one_out' needs train_samples of at least 2.")
+        if self.control == "auto" and len(passes) > 1:
+            state = None  # the other draws say more than the past
         before = state.read() if isinstance(state, Baseline) else None
         nll, kl = super().combine(passes, state, size)
         scores = [self._log_q(p) for p in passes]

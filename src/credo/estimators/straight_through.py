@@ -57,6 +57,10 @@ class Gumbel(_Discrete):
     def __init__(self, temperature: float = 0.5) -> None:
         self.temperature = temperature
 
+    def at(self, temperature: float) -> Estimator:
+        """With another temperature."""
+        return Gumbel(temperature)
+
     def fill(self, draw: Draw, family: Family, names: Sequence[str], noise: Noise) -> Params:
         """Hard values whose gradient is the relaxation's."""
         return draw.weights(names) if family.reparameterised else draw.relaxed(names, self.temperature)

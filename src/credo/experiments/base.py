@@ -33,6 +33,8 @@ class Experiment(ABC):
     needs: ClassVar[tuple[str, ...]] = ()
     #: Threads on a CPU; None leaves torch's own choice. Small networks gain nothing from more than one.
     threads: ClassVar[int | None] = 1
+    #: Settings that ``make_experiment`` puts in place of the defaults in a quick run.
+    small: ClassVar[dict[str, Any]] = {}
 
     quick: bool = setting(False, "Sizes cut down to seconds, to see that everything runs; the numbers mean nothing.")
 
@@ -45,10 +47,13 @@ class Experiment(ABC):
 
 
 def make_experiment(name: str, settings: dict[str, Any]) -> Experiment:
-    """An experiment of the registry with some settings replaced; unknown names and values are refused."""
+    """An experiment of the registry with some settings replaced; unknown names and values are refused.
+
+    With ``quick`` its small settings take the place of the defaults; what is given keeps its value.
+    """
     kind = experiments[name]
     check_names(settings, kind, f"Experiment {name!r}")
-    return kind(**settings)
+    return kind(**(kind.small | settings if settings.get("quick") else settings))
 
 
 def perform(experiment: Experiment, device: torch.device | str = "cpu", seed: int = 0, say: Say = lambda _: None) -> Result:

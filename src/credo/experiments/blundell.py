@@ -49,6 +49,7 @@ class Blundell(Experiment):
     cost: ClassVar[str] = "6 minutes on one H200; a day on a CPU"
     needs: ClassVar[tuple[str, ...]] = ("mnist",)
     threads: ClassVar[int | None] = None
+    small: ClassVar[dict[str, Any]] = {"widths": "20,30", "epochs": 2, "num_data": 500, "num_test": 500, "samples": 3}
 
     widths: str = setting("400,800,1200", "Units of the two hidden layers, one column each.")
     epochs: int = setting(100, "Passes over the training images.", ge=1)
@@ -58,34 +59,31 @@ class Blundell(Experiment):
     std1: float = setting(1.0, "Standard deviation of the wide component, and of the Gaussian prior.", gt=0.0)
     std2: float = setting(0.0025, "Standard deviation of the narrow one.", gt=0.0)
     num_data: int = setting(60_000, "Training images; what is left of the 60,000 is a validation set.", ge=100)
+    num_test: int = setting(10_000, "Test images, and at most as many for validation.", ge=1)
     samples: int = setting(50, "Posterior draws per prediction.", ge=1)
 
     def run(self, device: torch.device, seed: int, say: Say) -> Outcome:
         """Fit every cell, then prune the largest mixture."""
-        me = self._quick() if self.quick else self
-        train, test = images("mnist", device)
-        train, test = [(x * (255.0 / 126.0), y) for x, y in (train, test)]
-        held = (train[0][me.num_data :], train[1][me.num_data :])
-        if self.quick:
-            held, test = (held[0][:0], held[1][:0]), (test[0][:500], test[1][:500])
-        train = (train[0][: me.num_data], train[1][: me.num_data])
-        widths = me._widths()
+        train, test = [(x * (255.0 / 126.0), y) for x, y in images("mnist", device)]
+        held, test = [(x[: self.num_test], y[: self.num_test]) for x, y in (_after(train, self.num_data), test)]
+        train = (train[0][: self.num_data], train[1][: self.num_data])
+        widths = self._widths()
         errors: dict[str, dict[int, float]] = {label: {} for label in PAPER}
         valid: dict[str, dict[int, float]] = {label: {} for label in PAPER}
         parts: list[Row] = []
         last: BNN | None = None
         for width in widths:
-            for label, fit in me._cells(width, seed, device).items():
+            for label, fit in self._cells(width, seed, device).items():
                 bnn = fit(train)
-                errors[label][width] = _error(bnn, test, me.samples)
+                errors[label][width] = _error(bnn, test, self.samples)
                 if len(held[1]):
-                    valid[label][width] = _error(bnn, held, me.samples)
+                    valid[label][width] = _error(bnn, held, self.samples)
                 row = bnn.history[-1]
                 parts.append(Row(f"{label}, {width}", {"nll": row["nll"], "KL": row["kl"] + 0.0}))
                 say(f"{label}, {width} units: {errors[label][width]:.2f} % test error, nll {row['nll']:.0f}, KL {row['kl']:.0f}")
                 last = bnn if label == "scale mixture" else last
         assert last is not None
-        curve = me._prune(last, test)
+        curve = self._prune(last, test)
         return Outcome(
             [_table("Test error, per cent", errors, widths, True)]
             + ([_table("Validation error, per cent", valid, widths, False)] if len(held[1]) else [])
@@ -147,8 +145,9 @@ class Blundell(Experiment):
         family.raw_std.data.copy_(raw)
         return curve
 
-    def _quick(self) -> Blundell:
-        return Blundell(True, "20,30", 2, num_data=500, samples=3)
+
+def _after(data: tuple[Tensor, Tensor], count: int) -> tuple[Tensor, Tensor]:
+    return data[0][count:], data[1][count:]
 
 
 def _error(bnn: BNN, data: tuple[Tensor, Tensor], samples: int) -> float:

@@ -47,6 +47,8 @@ class ElboVariance(Experiment):
         "Kingma, Salimans and Welling 2015, Variational dropout and the local reparameterization trick, section 2."
     )
     cost: ClassVar[str] = "1 minute on one CPU core"
+    needs: ClassVar[tuple[str, ...]] = ("digits",)
+    small: ClassVar[dict[str, Any]] = {"hidden": 10, "epochs": 2, "repeats": 30, "draws": 50}
 
     hidden: int = setting(50, "Units of the hidden layer.", ge=1)
     epochs: int = setting(5, "Epochs of the fit whose posterior is examined.", ge=1)
@@ -56,21 +58,20 @@ class ElboVariance(Experiment):
 
     def run(self, device: torch.device, seed: int, say: Say) -> Outcome:
         """Fit briefly, estimate Var and Cov, then the variance at every batch size."""
-        me = ElboVariance(True, 10, 2, repeats=30, draws=50) if self.quick else self
         (x, y), _ = digits(seed, 360)
         say("fitting")
         with isolated(mix(seed, "net")):
-            net = mlp(64, (me.hidden,), 10)
+            net = mlp(64, (self.hidden,), 10)
         bnn = BNN(net, "categorical").fit(
-            (x, y), "vi", epochs=me.epochs, lr=1e-2, init_std=me.init_std, seed=seed, device=device, progress=False
+            (x, y), "vi", epochs=self.epochs, lr=1e-2, init_std=self.init_std, seed=seed, device=device, progress=False
         )
         x, y = x.to(device), y.to(device)
-        var, cov = me.moments(bnn, x, y, seed)
+        var, cov = self.moments(bnn, x, y, seed)
         count = len(y)
         found = {}
         for label, estimator in KINDS.items():
             say(f"estimates under {label}")
-            found[label] = [me.variance(bnn, estimator, x, y, size, seed) for size in SIZES]
+            found[label] = [self.variance(bnn, estimator, x, y, size, seed) for size in SIZES]
         theory = {
             "single sample": [count**2 * (var / m + (m - 1) / m * cov) for m in SIZES],
             "local": [count**2 * var / m for m in SIZES],

@@ -14,7 +14,7 @@ import math
 import time
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -74,6 +74,10 @@ class LocalVariance(Experiment):
     cost: ClassVar[str] = "3 minutes on one H200; hours on a CPU unless hidden and pairs are made smaller"
     needs: ClassVar[tuple[str, ...]] = ("mnist",)
     threads: ClassVar[int | None] = None
+    small: ClassVar[dict[str, Any]] = {
+        "hidden": 16, "depth": 2, "short": 1, "long": 2, "batch": 50, "num_data": 500, "pairs": 4, "separate_pairs": 4,
+        "chunk": 25, "steps": 2,
+    }  # fmt: skip
 
     hidden: int = setting(1000, "Units of each hidden layer.", ge=1)
     depth: int = setting(3, "Hidden layers.", ge=1)
@@ -92,24 +96,23 @@ class LocalVariance(Experiment):
 
     def run(self, device: torch.device, seed: int, say: Say) -> Outcome:
         """Train, measure four kinds of noise at two points of the way, then time a step."""
-        me = self._quick() if self.quick else self
-        train, test = images("mnist", device, me.num_data)
-        spans = (me.short, me.long)
+        train, test = images("mnist", device, self.num_data)
+        spans = (self.short, self.long)
         found: dict[tuple[str, str, int], Estimate] = {}
         with isolated(mix(seed, "net"), device):
-            net = TiedNoise((train[0].shape[1], *[me.hidden] * me.depth, 10), me.alpha, device)
+            net = TiedNoise((train[0].shape[1], *[self.hidden] * self.depth, 10), self.alpha, device)
         done, trained = 0, []
         for place, epochs in enumerate(spans):
             say(f"training to epoch {epochs}")
             with isolated(mix(seed, "train", place), device):
-                nll = net.train(*train, epochs - done, me.batch, me.lr, generator(seed, "order", place))
+                nll = net.train(*train, epochs - done, self.batch, self.lr, generator(seed, "order", place))
             done = epochs
             trained.append(f"{100 * net.error(*test):.2f} % ({nll:.3f} nats per training example) after {epochs} epochs")
             for kind in KINDS:
                 say(f"gradients under {kind.label}")
-                for layer, estimate in me.variances(net, kind, train, seed).items():
+                for layer, estimate in self.variances(net, kind, train, seed).items():
                     found[kind.label, layer, place] = estimate
-        timing, checks = me.speed(net, train, seed, say)
+        timing, checks = self.speed(net, train, seed, say)
         tables = [_ratios(found, spans), _absolute(found, spans), timing]
         return Outcome(tables, [], [_ordering(found), *checks], [f"Test error at the mean weights: {', '.join(trained)}."])
 
@@ -181,9 +184,6 @@ class LocalVariance(Experiment):
 
     def _chunk(self, device: torch.device) -> int:
         return min(self.chunk or (self.batch if device.type == "cuda" else 20), self.batch)
-
-    def _quick(self) -> LocalVariance:
-        return LocalVariance(True, 16, 2, 1, 2, 50, num_data=500, pairs=4, separate_pairs=4, chunk=25, steps=2)
 
 
 def _mean(values: list[float]) -> Estimate:

@@ -63,16 +63,17 @@ class MeanFieldFailings(Experiment):
         "Li, Introduction to Bayesian neural networks (tutorial); Foong et al. 2020, On the expressiveness of approximate inference."
     )
     cost: ClassVar[str] = "3 minutes on one CPU core"
+    needs: ClassVar[tuple[str, ...]] = ("digits",)
+    small: ClassVar[dict[str, Any]] = {"steps": 5, "epochs": 1}
 
     steps: int = setting(2000, "Training steps of each regression fit in (a) and (b).", ge=1)
     epochs: int = setting(100, "Epochs of each classification fit in (a) and (b).", ge=1)
 
     def run(self, device: torch.device, seed: int, say: Say) -> Outcome:
         """All three parts."""
-        me = MeanFieldFailings(True, 5, 1) if self.quick else self
         tables, figures, checks = [], [], []
-        for problem in (me.regression(seed), me.classification(seed)):
-            found = me.starts(problem, device, seed, say)
+        for problem in (self.regression(seed), self.classification(seed)):
+            found = self.starts(problem, device, seed, say)
             tables.append(_table(f"(a) {problem.name}: where the standard deviations start", found))
             figures.append(_figure(problem.name, found))
             best = min(found[_label(start)].test for start in STARTS)
@@ -85,7 +86,7 @@ class MeanFieldFailings(Experiment):
                     worst > 0,
                 )
             )
-            tempered = me.betas(problem, device, seed, say)
+            tempered = self.betas(problem, device, seed, say)
             tables.append(_table(f"(b) {problem.name}: weight of the KL", tempered))
             fits = [fit.train for fit in tempered.values()]
             told = ", ".join(f"{value:.3f}" for value in fits)

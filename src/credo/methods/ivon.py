@@ -46,14 +46,10 @@ class IVON(Variational):
     point_lr: float = setting(1e-3, "Learning rate of point estimates and of the likelihood's noise, which move by Adam.", gt=0.0)
 
     def __post_init__(self) -> None:
-        """Beyond the fields' own checks: the KL has no weight of its own in the Newton step, and is never sampled."""
+        """Beyond the fields' own checks: the optimizer knows the prior by its precision, so there is no KL to sample."""
         super().__post_init__()
-        for name, only in (("kl_schedule", "constant"), ("kl", "closed")):
-            if getattr(self, name) != only:
-                raise SettingError(
-                    f"ivon: {name}={getattr(self, name)!r} is not valid; its optimizer takes the prior into account by itself: "
-                    f"expected {only!r}, or method='vi'."
-                )
+        if self.kl != "closed":
+            raise SettingError(f"ivon: kl={self.kl!r} is not valid; its optimizer needs the closed form, or use method='vi'.")
 
     def make_posterior(self, model: Model, job: Job) -> Posterior:
         """Independent Gaussians; the optimizer sets their spread from ``hess_init``."""

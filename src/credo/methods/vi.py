@@ -39,6 +39,7 @@ class VI(Variational):
     estimator: str = setting("local", "How noise enters training.", choices=ESTIMATORS)
     scale: str = setting("log", "Parameterisation of the standard deviation.", choices=("log", "softplus"))
     rank: int = setting(4, "Factors of the low-rank family.", ge=1)
+    temperature: float = setting(0.5, "Temperature of the Gumbel relaxation of discrete weights.", gt=0.0)
     levels: Any = setting((-1.0, 1.0), "Values a weight of the discrete family can take.", kind=(tuple, list))
 
     def make_posterior(self, model: Model, job: Job) -> Posterior:
@@ -50,4 +51,4 @@ class VI(Variational):
 
     def make_estimator(self) -> Estimator:
         """The chosen estimator."""
-        return estimators[self.estimator]
+        return estimators[self.estimator].at(self.temperature)

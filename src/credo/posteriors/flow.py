@@ -8,12 +8,27 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Distribution
 
 from credo.core.errors import SettingError
 from credo.core.seeds import Noise, Streams
 from credo.posteriors.family import Draw, Family, Layout, Params, families
 
 _KINDS = {"affine": "MAF", "spline": "NSF"}
+
+
+def _flows() -> Any:
+    """zuko's module of flows. Its import switches off the validation of every torch distribution, which is put back."""
+    if importlib.util.find_spec("zuko") is None:
+        raise SettingError("A flow posterior needs the package 'zuko'; install credo[flows].")
+    names = ("_validate_args", "arg_constraints")
+    before = {name: vars(Distribution)[name] for name in names}
+    try:
+        import zuko.flows
+    finally:
+        for name, value in before.items():
+            setattr(Distribution, name, value)
+    return zuko.flows
 
 
 @families.register("flow")
@@ -34,14 +49,11 @@ class Flow(Family):
         dtype: str = "float32",
     ) -> None:
         super().__init__(shapes)
-        if importlib.util.find_spec("zuko") is None:
-            raise SettingError("A flow posterior needs the package 'zuko'; install credo[flows].")
-        import zuko
-
+        flows = _flows()
         self.layout, self.arguments = Layout(self.shapes), {"kind": kind, "transforms": transforms, "hidden": hidden}
         if self.layout.numel < 2:
             raise SettingError("A flow needs at least two weights to couple; choose more layers.")
-        make = getattr(zuko.flows, _KINDS[kind])
+        make = getattr(flows, _KINDS[kind])
         number = getattr(torch, dtype)
         self.transform = make(self.layout.numel, transforms=transforms, passes=2, hidden_features=(hidden,)).transform.to(number)
         self.shift = nn.Parameter(torch.zeros(self.layout.numel, dtype=number))

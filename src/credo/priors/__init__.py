@@ -2,7 +2,8 @@
 
 from torch.distributions import Laplace, Normal, StudentT
 
-from credo.priors.base import ByPattern, Fixed, Prior, Unstored, as_prior, from_config
+from credo.priors import named  # noqa: F401  (registers the names)
+from credo.priors.base import ByPattern, Fixed, Prior, Unstored, as_prior, from_config, presets
 from credo.priors.fan_in import FanIn
 from credo.priors.flat import Flat, is_proper
 from credo.priors.gaussian_mixture import GaussianMixture, scale_mixture, spike_and_slab
@@ -37,6 +38,7 @@ __all__ = [
     "learned_mixture",
     "log_uniform",
     "mixings",
+    "presets",
     "scale_mixture",
     "spike_and_slab",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -56,6 +56,10 @@ class Prior(ABC):
 
     def observe(self, means: Mapping[str, Tensor], variances: Mapping[str, Tensor]) -> None:
         """Closed-form updates from q's marginal means and variances, called once per step with every site, before ``at``."""
+        return None
+
+    def relevance(self, name: str) -> Tensor | None:
+        """Learned prior standard deviation of each input feature of the parameter ``name``; None where nothing is learned of it."""
         return None
 
 
@@ -147,6 +151,11 @@ class ByPattern(Prior):
         for pattern, prior in self.table.items():
             prior.observe(self._share(pattern, means), self._share(pattern, variances))
 
+    def relevance(self, name: str) -> Tensor | None:
+        """That of the first pattern that matches."""
+        pattern = self._first(name)
+        return None if pattern is None else self.table[pattern].relevance(name)
+
     def _first(self, name: str) -> str | None:
         return next((pattern for pattern in self.table if fnmatchcase(name, pattern)), None)
 
@@ -168,17 +177,25 @@ class ByPattern(Prior):
         return "; ".join(f"{pattern}: {prior.describe()}" for pattern, prior in self.table.items())
 
 
+#: Priors by name, for ``prior="horseshoe"`` and the command line.
+presets: Registry[Callable[[], Any]] = Registry("prior")
+
+
 def as_prior(spec: Any) -> Prior:
-    """A prior from a Prior, a torch distribution, or a dict of patterns."""
+    """A prior from a Prior, a torch distribution, a name in ``presets``, or a dict of patterns."""
     if isinstance(spec, Prior):
         return spec
+    if isinstance(spec, str):
+        return as_prior(presets[spec]())
     if isinstance(spec, Distribution):
         if spec.event_shape:
             raise SettingError(f"A prior must be elementwise; {spec} has event shape {tuple(spec.event_shape)}.")
         return Fixed(spec)
     if isinstance(spec, Mapping):
         return ByPattern(spec)
-    raise SettingError(f"prior={spec!r}: expected a torch distribution, a credo prior, a posterior, or a dict pattern -> prior.")
+    raise SettingError(
+        f"prior={spec!r}: expected a torch distribution, a credo prior, its name, a posterior, or a dict pattern -> prior."
+    )
 
 
 def move(distribution: Distribution, dtype: torch.dtype, device: torch.device) -> Distribution:

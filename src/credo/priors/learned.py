@@ -157,7 +157,7 @@ class Learned(nn.Module, Prior):
         return total
 
     def relevance(self, name: str) -> Tensor:
-        """Prior standard deviation of each input feature of the parameter called ``name``, (in_features,)."""
+        """Prior standard deviation of each input feature of the parameter called ``name``, (in_features,); needs per="input"."""
         site = find(name, self.sites, "learned")
         return relevance(self.at(site), site, self.per)
 

@@ -98,7 +98,7 @@ class Optimal(nn.Module, Prior):
         }
 
     def relevance(self, name: str) -> Tensor:
-        """Prior standard deviation of each input feature of the parameter called ``name``, (in_features,)."""
+        """Prior standard deviation of each input feature of the parameter called ``name``, (in_features,); needs per="input"."""
         site = find(name, self.sites, "optimal")
         return relevance(self.at(site), site, self.per)
 
