@@ -24,7 +24,6 @@ from torch import Tensor
 from credo.posteriors import MeanField
 from credo.posteriors.mean_field import NormalStats
 
-
 LEAST = 0.01  # of the KL's weight
 
 
