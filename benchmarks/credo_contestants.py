@@ -1,6 +1,6 @@
 """credo as a contestant of the peers' harness: run it there with ``--plugin credo_contestants`` and this folder on PYTHONPATH.
 
-W1: a training step under each estimator. W2: mean probabilities of 1,000 inputs from 100 posterior draws. On a GPU the steps are
+W1: a training step under each estimator, and of natural-gradient VI. W2: mean probabilities of 1,000 inputs from 100 posterior draws. On a GPU the steps are
 also entered as one CUDA graph, next to the plain network captured the same way.
 """
 
@@ -12,10 +12,13 @@ from typing import Any
 import torch
 import w2_predict
 from core import Job, contestant
-from workloads import ESTIMATORS, plain_graph, predictor, vi_step
+from workloads import ESTIMATORS, ivon_step, plain_graph, predictor, vi_step
 
 for _estimator in ESTIMATORS:
     contestant("W1", f"credo {_estimator}")(lambda case, e=_estimator: vi_step(case.build(), case.x, case.y, e))
+
+
+contestant("W1", "credo ivon")(lambda case: ivon_step(case.build(), case.x, case.y))
 
 
 def captured(case: Any, estimator: str) -> Callable[[], Any]:

@@ -6,6 +6,7 @@ from torch import nn
 from zoo.models import make_model, make_posterior
 from zoo.networks import ZOO, make
 
+from credo.core.errors import SettingError
 from credo.engine import outputs as module
 from credo.engine.outputs import sampled_outputs
 
@@ -144,3 +145,10 @@ def test_the_prior_of_a_discrete_posterior_is_drawn_on_its_levels():
     assert set(drawn["0.weight"].unique().tolist()) == {-1.0, 2.0} and drawn["0.bias"].shape == (4, 6)
     free = module.prior_draws(model, posterior.mean(), range(4), 0)
     assert len(free["0.weight"].unique()) == free["0.weight"].numel()
+
+
+def test_one_point_cannot_show_a_variance():
+    net, x = make("mlp")
+    model = make_model(net)
+    with pytest.raises(SettingError, match="it takes at least 2"):
+        module.moment_outputs(model, make_posterior("mean_field", model), x, {}, 1, "diagonal", None)

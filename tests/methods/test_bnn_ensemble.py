@@ -95,3 +95,12 @@ def test_draws_of_a_seed_repeat():
     family = bnn.posterior.members[0]
     a, b = family.draw(Streams(0, range(4))), family.draw(Streams(0, range(4)))
     assert all(torch.equal(a[n], b[n]) for n in a)
+
+
+def test_after_an_update_the_members_still_differ():
+    """The mean of several modes is no place to start any of them from."""
+    x, y = classes()
+    fitted = BNN(classifier()).fit((x, y), "bnn_ensemble", members=2, **QUICK)
+    fitted.update((x, y), epochs=1, progress=False)
+    first, second = (part.mean() for part in fitted.posterior.components())
+    assert any(not torch.allclose(first[n], second[n], atol=0.01) for n in first)

@@ -9,6 +9,8 @@ from zoo.stats import Z
 
 from credo import BNN
 from credo.core.errors import SettingError
+from credo.estimators import estimators
+from credo.methods import VI
 
 DATA = problem()
 
@@ -165,3 +167,8 @@ def test_families_and_estimators_that_do_not_go_together_are_refused():
         fit(posterior="discrete", estimator="local", epochs=1)
     with pytest.raises(SettingError, match="is for discrete weights"):
         fit(estimator="gumbel", epochs=1)
+
+
+def test_the_temperature_reaches_the_gumbel_relaxation():
+    assert VI(estimator="gumbel", temperature=0.2).make_estimator().temperature == 0.2
+    assert VI(temperature=0.2).make_estimator() is estimators["local"]

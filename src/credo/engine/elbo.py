@@ -19,7 +19,7 @@ from credo.engine.model import Model
 from credo.estimators import Estimator, Pass, Plan, make_plan, structure
 from credo.estimators.plan import batch_of
 from credo.estimators.slot import Replan
-from credo.posteriors import Factorised, Family, Gaussian, Posterior, fold, kl, prior_of
+from credo.posteriors import Factorised, Family, Gaussian, Posterior, closed_kl, fold, kl, prior_of
 from credo.posteriors.kl import FamilyPrior
 from credo.priors import Flat, Optimal
 
@@ -160,6 +160,10 @@ class Elbo(nn.Module):
             self._plans[key] = make_plan(
                 shell, self.components[0], self.model.random, self.estimator, x, self.buffers_.tensors(), self.model.device
             )
+            with torch.no_grad():  # torch looks up a KL between two distributions in a way that no compiler traces, but only once
+                for family, prior in zip(self.components[0].members, self.terms(0).priors, strict=True):
+                    if prior is not None:
+                        closed_kl(family, prior)
         return self._plans[key]
 
     def forward(self, x: Any, y: Tensor) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,7 @@ noise of the likelihood) moves by Adam.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -25,10 +25,11 @@ from credo.posteriors import MeanField
 from credo.posteriors.mean_field import NormalStats
 
 LEAST = 0.01  # of the KL's weight
+PIECE = 1 << 16  # numbers a CPU takes at a time, so that the dozen passes over them stay in its cache
 
 
 def _one(family: MeanField) -> Tensor:
-    return torch.ones((), dtype=torch.float64, device=family.flat_mean.device)
+    return torch.ones((), dtype=family.flat_mean.dtype, device=family.flat_mean.device)
 
 
 class Newton(NamedTuple):
@@ -57,9 +58,9 @@ class Ivon(torch.optim.Adam):
             groups.append({"params": rest, "lr": fresh(), "factor": point_lr / float(lr)})
         super().__init__(groups, lr=lr, fused=True, capturable=isinstance(lr, Tensor))
         self.pairs, self.newton = list(pairs), newton
-        self._move = (
-            torch.compile(newton_step, dynamic=False) if compile else newton_step
-        )  # a dozen passes over memory become two
+        self._move = torch.compile(newton_step, dynamic=False) if compile else newton_step
+        on_cpu = not compile and all(f.flat_mean.device.type == "cpu" for f, _ in pairs)
+        self._piece = PIECE if on_cpu else None
         for family, prior in self.pairs:
             start = torch.full_like(family.flat_mean, newton.hess_init)
             self.state[family.flat_mean] = {
@@ -83,17 +84,28 @@ class Ivon(torch.optim.Adam):
             state = self.state[family.flat_mean]
             state["step"] += 1
             weight = group["kl_weight"].clamp(min=LEAST)
-            self._move(
-                family.flat_mean, family.raw_std, grad, raw_grad, state["momentum"], state["hessian"], state["step"],
-                prior.mean, prior.var, group["lr"], state["weight"], weight, self.newton,
+            vectors = (
+                family.flat_mean, family.raw_std, grad, raw_grad, state["momentum"], state["hessian"], prior.mean, prior.var
             )  # fmt: skip
+            for part in _pieces(vectors, self._piece):
+                self._move(*part, state["step"], group["lr"], state["weight"], weight, self.newton)
             state["weight"].copy_(weight)
         return out
 
 
+def _pieces(vectors: Sequence[Tensor | None], size: int | None) -> Iterator[tuple[Any, ...]]:
+    """The vectors cut into pieces of at most ``size``; single numbers, and what is None, go with every piece."""
+    numel = max(v.numel() for v in vectors if v is not None)
+    if size is None or numel <= size:
+        yield tuple(vectors)
+        return
+    for start in range(0, numel, size):
+        yield tuple(v if v is None or v.numel() == 1 else v[start : start + size] for v in vectors)
+
+
 def newton_step(
-    mean: Tensor, raw: Tensor, grad: Tensor, raw_grad: Tensor, momentum: Tensor, hessian: Tensor, step: Tensor,
-    prior_mean: Tensor | None, prior_var: Tensor, lr: float | Tensor, before: Tensor, weight: Tensor, newton: Newton,
+    mean: Tensor, raw: Tensor, grad: Tensor, raw_grad: Tensor, momentum: Tensor, hessian: Tensor, prior_mean: Tensor | None,
+    prior_var: Tensor, step: Tensor, lr: float | Tensor, before: Tensor, weight: Tensor, newton: Newton,
 ) -> None:  # fmt: skip
     """The module's equations on flat vectors, in place; ``raw`` is log std, ``before`` the KL's weight at the last step."""
     beta1, beta2, _, whole = newton

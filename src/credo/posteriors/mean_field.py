@@ -203,7 +203,10 @@ class MeanFieldDraw(Draw):
         if set(names) == set(family.names):
             eps = self.noise.normal(self._key(), (family.layout.numel,), family.flat_mean)
             if self.fold is None:
-                return family.layout.split(eps.mul_(family.scale.std(family.raw_std)).add_(family.flat_mean))
+                std = family.scale.std(family.raw_std)
+                if torch.is_grad_enabled():
+                    return family.layout.split(torch.addcmul(family.flat_mean, std, eps))
+                return family.layout.split(eps.mul_(std).add_(family.flat_mean))  # a prediction reuses the memory of its noise
             flat, self.kl = _Weights.apply(family.flat_mean, family.raw_std, eps, *self.fold, family.scale)  # type: ignore[misc]
             return family.layout.split(flat)
         mean, var = self.moments()
