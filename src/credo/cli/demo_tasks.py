@@ -24,9 +24,10 @@ class Entry:
     method: str
     settings: dict[str, Any]
     prior: str | None = None
+    lr: float | None = None
 
 
-ARD = Entry("VI, ARD prior", "vi", {"estimator": "local"}, "ard")
+ARD = Entry("VI, ARD prior", "vi", {"estimator": "local"}, "ard", 2e-2)  # a learned width has further to go than a weight
 ENTRIES = (
     Entry("MLE", "mle", {}),
     Entry("MAP", "map", {}),
@@ -129,7 +130,7 @@ def _fit(
         torch.manual_seed(0)
         bnn = credo.BNN(net(*shape), likelihood, entry.prior)
     started = time.perf_counter()
-    bnn.fit(pair, method=entry.method, epochs=epochs, batch_size=64, lr=lr, seed=0, progress=False, **entry.settings)
+    bnn.fit(pair, method=entry.method, epochs=epochs, batch_size=64, lr=entry.lr or lr, seed=0, progress=False, **entry.settings)
     return bnn, time.perf_counter() - started
 
 

@@ -14,7 +14,7 @@ def main(given: list[str]) -> int:
     for name in given or names():
         for result in check(name):
             failed += result.status == "failed"
-            print(f"{result.method:10} {result.check:22} {result.status:9} {result.seconds:6.1f} s  {result.reason}")
+            print(f"{result.method:12} {result.check:22} {result.status:9} {result.seconds:6.1f} s  {result.reason}", flush=True)
     print(f"{failed} failed")
     return min(failed, 1)
 

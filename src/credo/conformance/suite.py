@@ -123,6 +123,15 @@ def save_load(candidate: Candidate) -> None:
 @checks.register("resume")
 def resume(candidate: Candidate) -> None:
     """A run killed without warning and resumed ends exactly where an uninterrupted one does."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # a forked process has none of its parent's worker threads and would wait for them for ever
+    try:
+        _resume(candidate)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _resume(candidate: Candidate) -> None:
     whole, _ = candidate.fitted()
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
