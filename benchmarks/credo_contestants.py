@@ -1,7 +1,7 @@
 """credo as a contestant of the peers' harness: run it there with ``--plugin credo_contestants`` and this folder on PYTHONPATH.
 
-W1: a training step under each estimator, and of natural-gradient VI. W2: mean probabilities of 1,000 inputs from 100 posterior draws. On a GPU the steps are
-also entered as one CUDA graph, next to the plain network captured the same way.
+W1: a training step under each estimator, and of natural-gradient VI. W2: mean probabilities of 1,000 inputs from 100 posterior draws.
+On a GPU the steps are also entered as one CUDA graph, next to the plain network captured the same way.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import pytest
 from credo.cli.assignments import parse_assignments, parse_sizes
 from credo.core.errors import SettingError
 from credo.core.settings import describe, setting
+from credo.methods import methods
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ def parse(*pairs):
 
 def test_values_are_read_as_their_kind():
     values = parse("rate=0.5", "count=7", "quick=yes", "kind=b", "rank=none", "start=pretrained", "sizes=[1, 2]")
-    assert values == {"rate": 0.5, "count": 7, "quick": True, "kind": "b", "rank": None, "start": "pretrained", "sizes": [1, 2]}
+    assert values == {"rate": 0.5, "count": 7, "quick": True, "kind": "b", "rank": None, "start": "pretrained", "sizes": (1.0, 2.0)}
     assert parse("rate=1e-3", "rank=4") == {"rate": 1e-3, "rank": 4}
 
 
@@ -56,3 +57,10 @@ def test_sizes():
     for text in ("5,x", "0", "-3", "1.5"):
         with pytest.raises(SettingError, match=f"--hidden '{text}'"):
             parse_sizes(text, "--hidden")
+
+
+def test_several_numbers_come_with_commas_or_as_a_list():
+    rows = describe(methods["vi"])
+    assert parse_assignments(["levels=-1,0,1"], rows, "vi") == {"levels": (-1.0, 0.0, 1.0)}
+    assert parse_assignments(["levels=[-1, 1]"], rows, "vi") == {"levels": (-1.0, 1.0)}
+    assert parse_assignments(["layers=0.*"], describe(methods["last_layer"]), "last_layer") == {"layers": "0.*"}

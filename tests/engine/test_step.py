@@ -157,4 +157,3 @@ def test_what_the_compiler_cannot_trace_is_said_in_one_sentence():
     elbo = make_elbo(net, estimator="moments")
     with pytest.raises(SettingError, match="compile=True: the compiler cannot trace this network with estimator='moments'"):
         EagerStep(elbo, adam(elbo), 3, compile=True)(x, Y, 1.0)
-

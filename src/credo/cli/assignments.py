@@ -63,6 +63,11 @@ def _bool(text: str) -> bool:
     raise ValueError(text)
 
 
+def _numbers(text: str) -> tuple[float, ...]:
+    """``-1,0,1`` or ``[-1, 0, 1]``."""
+    return tuple(float(part) for part in text.strip("[]() ").split(","))
+
+
 def _json_or_text(text: str) -> Any:
     try:
         return json.loads(text)
@@ -70,5 +75,5 @@ def _json_or_text(text: str) -> Any:
         return text
 
 
-_READERS: dict[Any, Callable[[str], Any]] = {int: int, float: float, bool: _bool, str: str}
-_ORDER = (bool, int, float, str)  # the narrowest kind that takes the text wins
+_READERS: dict[Any, Callable[[str], Any]] = {int: int, float: float, bool: _bool, tuple: _numbers, str: str}
+_ORDER = (bool, int, float, str, tuple)  # the narrowest kind that takes the text wins

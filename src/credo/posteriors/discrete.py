@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -31,7 +32,8 @@ class Discrete(Family):
         self, shapes: Mapping[str, Sequence[int]], levels: Sequence[float] = (-1.0, 1.0), dtype: str = "float32"
     ) -> None:
         super().__init__(shapes)
-        if len(set(levels)) < 2 or len(set(levels)) < len(levels):
+        numbers = all(isinstance(level, (int, float)) and math.isfinite(level) for level in levels)
+        if not numbers or len(set(levels)) < 2 or len(set(levels)) < len(levels):
             raise CredoError(f"levels={tuple(levels)}; expected two or more different numbers.")
         kind = getattr(torch, dtype)
         self.layout = Layout(self.shapes)
