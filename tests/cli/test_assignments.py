@@ -26,7 +26,15 @@ def parse(*pairs):
 
 def test_values_are_read_as_their_kind():
     values = parse("rate=0.5", "count=7", "quick=yes", "kind=b", "rank=none", "start=pretrained", "sizes=[1, 2]")
-    assert values == {"rate": 0.5, "count": 7, "quick": True, "kind": "b", "rank": None, "start": "pretrained", "sizes": (1.0, 2.0)}
+    assert values == {
+        "rate": 0.5,
+        "count": 7,
+        "quick": True,
+        "kind": "b",
+        "rank": None,
+        "start": "pretrained",
+        "sizes": (1.0, 2.0),
+    }
     assert parse("rate=1e-3", "rank=4") == {"rate": 1e-3, "rank": 4}
 
 
