@@ -88,7 +88,7 @@ class Ivon(torch.optim.Adam):
                 family.flat_mean, family.raw_std, grad, raw_grad, state["momentum"], state["hessian"], prior.mean, prior.var
             )  # fmt: skip
             for part in _pieces(vectors, self._piece):
-                self._move(*part, state["step"], group["lr"], state["weight"], weight, self.newton)
+                self._move(self.newton, state["step"], group["lr"], state["weight"], weight, *part)
             state["weight"].copy_(weight)
         return out
 
@@ -104,8 +104,8 @@ def _pieces(vectors: Sequence[Tensor | None], size: int | None) -> Iterator[tupl
 
 
 def newton_step(
-    mean: Tensor, raw: Tensor, grad: Tensor, raw_grad: Tensor, momentum: Tensor, hessian: Tensor, prior_mean: Tensor | None,
-    prior_var: Tensor, step: Tensor, lr: float | Tensor, before: Tensor, weight: Tensor, newton: Newton,
+    newton: Newton, step: Tensor, lr: float | Tensor, before: Tensor, weight: Tensor, mean: Tensor, raw: Tensor, grad: Tensor,
+    raw_grad: Tensor, momentum: Tensor, hessian: Tensor, prior_mean: Tensor | None, prior_var: Tensor,
 ) -> None:  # fmt: skip
     """The module's equations on flat vectors, in place; ``raw`` is log std, ``before`` the KL's weight at the last step."""
     beta1, beta2, _, whole = newton
