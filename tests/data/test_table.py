@@ -120,3 +120,9 @@ def test_targets_have_the_shape_their_likelihood_takes():
     assert z.shape == (4, 1)
     np.testing.assert_allclose([z.mean().item(), z.std(correction=0).item()], [0, 1], atol=1e-6)
     assert classes.encode_target(FRAME).tolist() == [0, 1, 0, 1]
+
+
+def test_features_are_named_column_by_column():
+    frame = pd.DataFrame({"size": [1.0, 2.0, 3.0], "colour": ["red", "blue", "red"], "y": [1.0, 2.0, 3.5]})
+    schema = TableSchema.fit(frame, "y", "regression")
+    assert schema.feature_names == ["size", "colour = blue", "colour = red"] and len(schema.feature_names) == schema.num_features

@@ -12,6 +12,7 @@ from torch.distributions import LogNormal, Normal
 from zoo.regression import bnn, problem
 
 from credo import BNN, load
+from credo.core.errors import CredoError
 from credo.core.seeds import isolated
 from credo.engine import job
 from credo.likelihoods import Gaussian
@@ -142,3 +143,12 @@ def test_the_check_leaves_the_global_generator_alone():
     before = torch.get_rng_state()
     model.fit((x, y), "vi", **(FIT | {"epochs": 2}))
     assert torch.equal(before, torch.get_rng_state())
+
+
+def test_the_facade_reads_relevance_of_the_first_layer_and_refuses_what_has_none():
+    x, y, _ = DATA
+    fitted = bnn(prior="ard").fit((x, y), epochs=2, progress=False)
+    assert fitted.relevance().shape == (3,) and torch.equal(fitted.relevance("weight"), fitted.relevance())
+    plain = bnn().fit((x, y), epochs=2, progress=False)
+    with pytest.raises(CredoError, match="is not learned per input; fit with prior='ard'"):
+        plain.relevance()

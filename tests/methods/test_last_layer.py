@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.distributions import Laplace, Normal
 from zoo.classification import QUICK, classes, classifier
-from zoo.regression import problem
+from zoo.regression import bnn, problem
 
 from credo import BNN, load
 from credo.core.errors import SettingError
@@ -85,3 +85,11 @@ def test_priors_that_are_not_normal_keep_what_the_descent_found():
     x, y, _ = DATA
     fitted = BNN(net(), Gaussian(std=0.5), Laplace(0.0, 1.0)).fit((x, y), "last_layer", epochs=2, progress=False)
     assert len(fitted.history) == 2
+
+
+def test_without_all_data_in_one_pass_the_descent_stays_and_says_so():
+    x, y, _ = problem()
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=10)
+    with pytest.warns(UserWarning, match="last_layer keeps the posterior of the descent: .*num_data"):
+        fitted = bnn().fit(loader, "last_layer", epochs=2, num_data=2 * len(x), progress=False)
+    assert torch.isfinite(fitted.predict(x, samples=3).mean).all()

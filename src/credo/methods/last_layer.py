@@ -7,10 +7,11 @@ features; knows no uncertainty about the features themselves, so it can be sure 
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from credo.core.errors import NetworkError
+from credo.core.errors import NetworkError, SettingError
 from credo.core.settings import setting
 from credo.engine.build import start_posterior
 from credo.engine.job import Fitted, Job
@@ -58,6 +59,9 @@ class LastLayer(Variational):
                 try:
                     solved = regression(model, job, fitted.posterior.mean(), fitted.buffers, family.layout)
                 except NetworkError:  # ``layers`` in which the network is not linear: what the descent found stays
+                    continue
+                except SettingError as error:  # one pass over the source does not show all data: say so, and keep the fit
+                    warnings.warn(f"last_layer keeps the posterior of the descent: {error}", stacklevel=2)
                     continue
                 family.set(solved.mean.to(family.flat_mean), solved.tril.to(family.flat_mean))
         return fitted
