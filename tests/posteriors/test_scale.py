@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from credo.core.errors import SettingError
-from credo.posteriors.scale import scales
+from credo.posteriors.scale import raw_triangular, scales, triangular
 
 
 @pytest.mark.parametrize("name", ["log", "softplus"])
@@ -33,3 +33,19 @@ def test_pulls_are_the_chain_rule(name):
 def test_unknown_scales_name_the_nearest():
     with pytest.raises(SettingError, match="Unknown scale 'softpluss'. Did you mean 'softplus'"):
         scales["softpluss"]
+
+
+def test_a_triangular_factor_and_its_raw_form_are_inverse():
+    raw = torch.randn(5, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    factor = triangular(raw)
+    assert torch.equal(factor, factor.tril()) and torch.allclose(factor.diagonal(), raw.diagonal().exp())
+    assert torch.allclose(raw_triangular(factor), raw.tril())
+
+
+def test_steps_of_equal_size_below_the_diagonal_do_not_outweigh_it():
+    """What an optimizer does to entries whose gradient is noise: the deviations grow by a factor that does not depend on their number."""
+    growth = [
+        float(triangular(torch.full((n, n), 0.3).tril(-1) + math.log(0.01) * torch.eye(n)).square().sum(-1).max())
+        for n in (10, 400)
+    ]
+    assert all(0.01**2 < value < 1.1 * 0.01**2 for value in growth)

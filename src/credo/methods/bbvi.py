@@ -39,7 +39,11 @@ class BBVI(Variational):
     rao_blackwell: bool = setting(True, "Leave terms out of a weight's gradient that do not depend on it.")
     scale: str = setting("log", "Parameterisation of the standard deviation.", choices=("log", "softplus"))
     rank: int = setting(4, "Factors of the low-rank family.", ge=1)
-    levels: Any = setting((-1.0, 1.0), "Values a weight of the discrete family can take.", kind=(tuple, list))
+    levels: Any = setting(
+        (-1.0, 1.0),
+        "Values of the discrete family; of the size of trained weights, about 2 / sqrt(fan-in).",
+        kind=(tuple, list),
+    )
 
     def make_posterior(self, model: Model, job: Job) -> Posterior:
         """The chosen family at the starting values."""

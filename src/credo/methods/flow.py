@@ -30,6 +30,7 @@ class FlowVI(Variational):
     name: ClassVar[str] = "flow"
     summary: ClassVar[str] = "Normalizing-flow posterior on chosen layers, mean-field on the rest."
     reference: ClassVar[str] = "Rezende and Mohamed 2015, Variational inference with normalizing flows; Durkan et al. 2019."
+    lr: ClassVar[float] = 3e-3  # at 1e-2 the transforms may run away
     target: ClassVar[str] = "exact"
     tolerance: ClassVar[float] = 0.15
     small: ClassVar[dict[str, Any]] = {

@@ -31,6 +31,7 @@ class LastLayer(Variational):
     name: ClassVar[str] = "last_layer"
     summary: ClassVar[str] = "Full-covariance posterior of the last layer on features learned with it."
     reference: ClassVar[str] = "Snoek et al. 2015, Scalable Bayesian optimization using deep neural networks."
+    lr: ClassVar[float] = 1e-2
     target: ClassVar[str] = "exact"
     tolerance: ClassVar[float] = 0.05
     small: ClassVar[dict[str, Any]] = {"epochs": 300, "batch_size": None, "lr": 0.02}

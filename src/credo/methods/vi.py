@@ -40,7 +40,11 @@ class VI(Variational):
     scale: str = setting("log", "Parameterisation of the standard deviation.", choices=("log", "softplus"))
     rank: int = setting(4, "Factors of the low-rank family.", ge=1)
     temperature: float = setting(0.5, "Temperature of the Gumbel relaxation of discrete weights.", gt=0.0)
-    levels: Any = setting((-1.0, 1.0), "Values a weight of the discrete family can take.", kind=(tuple, list))
+    levels: Any = setting(
+        (-1.0, 1.0),
+        "Values of the discrete family; of the size of trained weights, about 2 / sqrt(fan-in).",
+        kind=(tuple, list),
+    )
 
     def make_posterior(self, model: Model, job: Job) -> Posterior:
         """The chosen family at the starting values."""

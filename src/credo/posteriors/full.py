@@ -14,13 +14,14 @@ from credo.core.errors import CredoError
 from credo.core.linear_map import LinearMap
 from credo.core.seeds import Noise
 from credo.posteriors.family import Draw, Gaussian, Layout, Params, families, gaussian_entropy
+from credo.posteriors.scale import raw_triangular, triangular
 
 MAX_NUMEL = 20_000  # the factor then holds 4e8 numbers, 1.6 GB in float32
 
 
 @families.register("full")
 class Full(Gaussian):
-    """N(mean, L L^T) with L lower triangular, its diagonal stored as a logarithm.
+    """N(mean, L L^T) with L lower triangular, stored as the logarithm of its diagonal and what is below relative to it.
 
     The exact family of Bayesian linear regression. Memory grows with the square of the number of parameters, so choose
     few of them (``random="last"``).
@@ -50,12 +51,12 @@ class Full(Gaussian):
         """Put in a mean and a Cholesky factor of the covariance."""
         with torch.no_grad():
             self.flat_mean.copy_(mean)
-            self.raw_tril.copy_(scale_tril.tril(-1) + torch.diag(scale_tril.diagonal().log()))
+            self.raw_tril.copy_(raw_triangular(scale_tril))
         return self
 
     def scale_tril(self) -> Tensor:
         """L, with a positive diagonal."""
-        return self.raw_tril.tril(-1) + torch.diag_embed(self.raw_tril.diagonal().exp())
+        return triangular(self.raw_tril)
 
     def covariance(self) -> Tensor:
         """L L^T over the flat vector, in the order of ``names``."""

@@ -13,6 +13,7 @@ from credo.core.linear_map import LinearMap, along, contract
 from credo.core.seeds import Noise
 from credo.posteriors.family import Draw, Gaussian, Params, families, gaussian_entropy
 from credo.posteriors.joint import check_units, fixed_joint, per_channel, sandwich, with_rows
+from credo.posteriors.scale import triangular
 
 
 @families.register("kron")
@@ -60,11 +61,11 @@ class Kron(Gaussian):
 
     def row_factor(self) -> Tensor:
         """A, lower triangular with a positive diagonal."""
-        return self.raw_rows.tril(-1) + torch.diag_embed(self.raw_rows.diagonal().exp())
+        return triangular(self.raw_rows)
 
     def col_factor(self) -> Tensor:
         """B, lower triangular with a positive diagonal."""
-        return self.raw_cols.tril(-1) + torch.diag_embed(self.raw_cols.diagonal().exp())
+        return triangular(self.raw_cols)
 
     def begin(self, noise: Noise, fold: Any = None) -> KronDraw:
         """Draw E."""

@@ -14,6 +14,23 @@ from credo.core.registry import Registry
 scales: Registry[Scale] = Registry("scale")
 
 
+def triangular(raw: Tensor) -> Tensor:
+    """diag(s) (I + A / sqrt(n)) from a square of raw numbers: s = exp of its diagonal, A what is below it.
+
+    Correlations are relative to the deviations s. Entries of a plain factor have gradients that are mostly noise, and an optimizer
+    with steps of equal size walks them all away from zero: n of them would soon outweigh a small diagonal.
+    """
+    rows = raw.diagonal().exp().unsqueeze(-1)
+    eye = torch.eye(len(raw), dtype=raw.dtype, device=raw.device)
+    return rows * (eye + raw.tril(-1) / math.sqrt(len(raw)))
+
+
+def raw_triangular(factor: Tensor) -> Tensor:
+    """The inverse of :func:`triangular`, for a lower triangular matrix with a positive diagonal."""
+    rows = factor.diagonal()
+    return math.sqrt(len(factor)) * (factor / rows.unsqueeze(-1)).tril(-1) + torch.diag(rows.log())
+
+
 class Scale(ABC):
     """std = g(raw), increasing, with what the fused KL needs of its derivative."""
 
