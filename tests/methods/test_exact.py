@@ -117,3 +117,10 @@ def test_what_is_refused():
         bnn(prior=Laplace(0.0, 1.0)).fit((x, y), "exact")
     with pytest.raises(SettingError, match="The closed form saw 30 examples in one pass, but num_data is 100"):
         bnn().fit((x, y), "exact", num_data=100)
+
+
+def test_a_learned_prior_is_refused():
+    """The closed form has no loop to learn it in; taking its start for the answer would be silent."""
+    x, y, _ = problem()
+    with pytest.raises(SettingError, match="exact needs a fixed prior; 'learned scale per layer"):
+        bnn(prior="learned").fit((x, y), "exact")

@@ -11,6 +11,7 @@ from zoo.regression import bnn, problem
 from credo import BNN, load
 from credo.core.errors import SettingError
 from credo.core.seeds import isolated
+from credo.data import load as load_set
 from credo.likelihoods import Gaussian
 from credo.posteriors import Delta, Full
 
@@ -93,3 +94,15 @@ def test_without_all_data_in_one_pass_the_descent_stays_and_says_so():
     with pytest.warns(UserWarning, match="last_layer keeps the posterior of the descent: .*num_data"):
         fitted = bnn().fit(loader, "last_layer", epochs=2, num_data=2 * len(x), progress=False)
     assert torch.isfinite(fitted.predict(x, samples=3).mean).all()
+
+
+def test_the_covariance_does_not_outgrow_the_layer_on_digits():
+    """510 weights with one draw a step: were the factor's entries absolute, their noise would drown the layer (10 % accuracy then)."""
+    data = load_set("digits")
+    x, y = torch.tensor(data["x"] / 16.0, dtype=torch.float32), torch.tensor(data["y"])
+    with isolated(0):
+        net = nn.Sequential(nn.Linear(64, 50), nn.ReLU(), nn.Linear(50, 10))
+    fitted = BNN(net).fit((x[:1400], y[:1400]), "last_layer", epochs=40, batch_size=64, progress=False)
+    accuracy = fitted.evaluate((x[1400:], y[1400:]), samples=50)["accuracy"]
+    print(f"accuracy {accuracy:.3f}")
+    assert accuracy > 0.8

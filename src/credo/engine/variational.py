@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from credo.core.settings import setting
+from credo.engine.build import discrete_posterior, start_posterior
 from credo.engine.descend import MakeOptimizer
 from credo.engine.elbo import Elbo
 from credo.engine.gradient import GradientMethod
@@ -59,3 +61,24 @@ class Variational(GradientMethod):
         elbo = Elbo(model, posterior, estimator, self.train_samples, autocast=autocast, kl=self.kl_kind())
         weight = {"beta": self.beta, "schedule": schedules[self.kl_schedule], "warmup": self.kl_warmup}
         return self.finish(model, job, self.descend(elbo, job, optimizer=self.make_optimizer(model), **weight))
+
+
+@dataclass(frozen=True)
+class OfAnyFamily(Variational):
+    """A variational method that leaves the family of q to the user."""
+
+    posterior: str = setting("mean_field", "Family of q.", choices=("mean_field", "low_rank", "kron", "full", "discrete"))
+    scale: str = setting("log", "Parameterisation of the standard deviation.", choices=("log", "softplus"))
+    rank: int = setting(4, "Factors of the low-rank family.", ge=1)
+    levels: Any = setting(
+        (-1.0, 1.0),
+        "Values of the discrete family; of the size of trained weights, about 2 / sqrt(fan-in).",
+        kind=(tuple, list),
+    )
+
+    def make_posterior(self, model: Model, job: Job) -> Posterior:
+        """The chosen family at the starting values."""
+        values = self.start(model, job)
+        if self.posterior == "discrete":
+            return discrete_posterior(model, values, self.levels)
+        return start_posterior(model, self.posterior, values, self.init_std, self.rank, self.scale, job.seed)

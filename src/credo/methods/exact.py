@@ -64,6 +64,8 @@ class Exact(Method):
         likelihood = model.likelihood
         if not isinstance(likelihood, Gaussian):
             raise SettingError(f"exact needs a Gaussian likelihood, got {likelihood.name!r}; use method='vi' for others.")
+        if model.prior.parts():
+            raise SettingError(f"exact needs a fixed prior; {model.prior.describe()!r} is learned: use method='vi' for it.")
         unknown = self.noise == "unknown" or (self.noise == "auto" and any(p.requires_grad for p in likelihood.parameters()))
         layout = Layout({n: s.shape for n, s in model.random.items()})
         prior = self._prior(model, layout, unknown)

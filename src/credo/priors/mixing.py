@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Gamma, Laplace, Normal, kl_divergence
 
+from credo.core.errors import CredoError
 from credo.core.registry import Registry
 from credo.priors.exponential_integral import log_scaled_exp1
 
@@ -169,8 +170,10 @@ class LogUniformMixing(Mixing):
         return LOG_UNIFORM + math.log(2.0) - mixed.log()
 
     def draw(self, shape: torch.Size, scale: Tensor, df: Any) -> Tensor:
-        """Never reached: ``ScaleMixture.sample`` refuses improper members first."""
-        raise NotImplementedError("the log-uniform density has no draws")
+        """An improper density has no draws: always an error."""
+        raise CredoError(
+            "The log_uniform prior is improper and cannot be sampled; give the parameter a proper prior, e.g. horseshoe()."
+        )
 
     def log_prob(self, value: Tensor, scale: Tensor, df: Any) -> Tensor:
         """log c - log|value|, held at the smallest normal number so that a weight at zero costs a finite amount."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Normal, constraints, register_kl
 from torch.distributions.utils import broadcast_all
 
-from credo.core.errors import CredoError, SettingError
+from credo.core.errors import SettingError
 from credo.priors.mixing import Mixing, mixings
 from credo.priors.stored import Stored, stored
 
@@ -59,10 +59,6 @@ class ScaleMixture(Distribution):
 
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008
         """lambda, then w, from torch's global generator; an error where the density is improper."""
-        if not self.proper:
-            raise CredoError(
-                f"The {self.mixing.name} prior is improper and cannot be sampled; give the parameter a proper prior, e.g. horseshoe()."
-            )
         with torch.no_grad():
             shape = self._extended_shape(torch.Size(sample_shape))
             std = self.mixing.draw(shape, self.scale, self.df)
