@@ -26,7 +26,7 @@ from credo.engine.job import Callback, Fitted, Job
 from credo.engine.method import Method, make_method
 from credo.engine.model import Model
 from credo.engine.objective import log_weights, objective
-from credo.engine.outputs import moment_outputs, prior_draws, sampled_outputs, with_drawn
+from credo.engine.outputs import Draws, moment_outputs, prior_draws, sampled_outputs, with_drawn
 from credo.engine.run import CONFIG, FORMAT, HISTORY, POSTERIOR, Run, replace_directory, write_json, write_tensors
 from credo.likelihoods.base import Likelihood, get
 from credo.posteriors import Mixture, Params, Posterior, PosteriorPrior, Samples
@@ -181,8 +181,7 @@ class BNN:
     def _check(self, model: Model, source: Source) -> None:
         """One forward pass of two examples: shapes that do not fit are refused before training starts."""
         y = model.likelihood.check_training_targets(source.targets())
-        values = {n: v.unsqueeze(0) for n, v in model.values().items()}
-        outputs, _ = sampled_outputs(model, lambda _: values, [0], source.example(2), model.buffers(), 0)
+        outputs, _ = sampled_outputs(model, Draws.point(model.values()), source.example(2), model.buffers(), 0)
         if not model.likelihood.accepts(outputs.shape[-1], y):
             raise DataError(
                 f"The network gives {outputs.shape[-1]} outputs per example, but the {model.likelihood.name} likelihood needs "
@@ -193,27 +192,28 @@ class BNN:
         def score(posterior: Posterior, buffers: Mapping[str, Tensor]) -> float:
             total = 0.0
             for x, y in source(None, 1024):
-                numbers = posterior.numbers(16)
-                outputs, extra = sampled_outputs(model, lambda n: posterior.realise(n, 0), numbers, x, buffers, 0)
+                outputs, extra = sampled_outputs(model, Draws.of(posterior, 16, 0), x, buffers, 0)
                 total -= float(Predictive(outputs, with_drawn(model.likelihood, extra)).log_prob(y).sum())
             return total / source.num_data
 
         return score
 
-    def _draws(self, source: str, samples: int, seed: int) -> tuple[Sequence[int], Any]:
+    def _draws(self, source: str, samples: int, seed: int) -> Draws:
         """Which draws, and how to make them."""
         positive("samples", samples, 1)
         whole("seed", seed)
         if source == "posterior":
-            posterior = self.posterior
-            workspace: dict[object, Tensor] = {}
-            return posterior.numbers(samples), lambda numbers: posterior.realise(numbers, seed, workspace)
+            return Draws.of(self.posterior, samples, seed)
         if source != "prior":
             raise SettingError(f"source={source!r}; expected 'posterior' or 'prior'.")
         model = self.model
-        fixed = self.posterior.mean() if self._fitted else model.values()
+        start = self.posterior.mean() if self._fitted else model.values()
         families = self.posterior.members if self._fitted else []
-        return range(samples), lambda numbers: prior_draws(model, fixed, numbers, seed, families)
+        return Draws(
+            range(samples),
+            lambda numbers: prior_draws(model, start, numbers, seed, families),
+            frozenset(start) - frozenset(model.random),
+        )
 
     def predict(
         self,
@@ -239,17 +239,15 @@ class BNN:
         if shortcut is not None:
             if shortcut != "mean":
                 raise SettingError(f"shortcut={shortcut!r}; expected None, 'mean', 'moments' or 'moments_full'.")
-            mean = self._mean_weights()
-            numbers, realise = [0], lambda _: {n: v.unsqueeze(0) for n, v in mean.items()}
+            draws = Draws.point(self._mean_weights())
         else:
-            numbers, realise = self._draws(source, samples, seed)
-        outputs, extra = self._forward(numbers, realise, x, seed, batch_size, vectorise)
+            draws = self._draws(source, samples, seed)
+        outputs, extra = self._forward(draws, x, seed, batch_size, vectorise)
         return Predictive(outputs, with_drawn(self.model.likelihood, extra))
 
     def functions(self, x: Any, n: int, seed: int = 0, source: str = "posterior") -> Tensor:
         """``n`` draws of the network's function at ``x``: outputs ``(n, N, F)`` without observation noise."""
-        numbers, realise = self._draws(source, n, seed)
-        return self._forward(numbers, realise, x, seed, None, None)[0]
+        return self._forward(self._draws(source, n, seed), x, seed, None, None)[0]
 
     @property
     def _dtype(self) -> torch.dtype | None:
@@ -258,16 +256,15 @@ class BNN:
     def _inputs(self, x: Any) -> Any:
         return check_inputs(x, dtype=self._dtype)
 
-    def _forward(
-        self, numbers: Sequence[int], realise: Any, x: Any, seed: int, batch_size: int | None, vectorise: bool | None
-    ) -> tuple[Tensor, Params]:
+    def _forward(self, draws: Draws, x: Any, seed: int, batch_size: int | None, vectorise: bool | None) -> tuple[Tensor, Params]:
         x = self._inputs(x)
         buffers = self._fitted.buffers if self._fitted else self.model.buffers()
-        return sampled_outputs(self.model, realise, numbers, x, buffers, seed, batch_size, vectorise)
+        return sampled_outputs(self.model, draws, x, buffers, seed, batch_size, vectorise)
 
     def _mean_weights(self) -> Params:
         for family in self.posterior.members:
-            if isinstance(family, Mixture) or (isinstance(family, Samples) and (family.atoms or 0) > 1):
+            several = isinstance(family, Samples) and (family.atoms or 0) > 1 and set(family.names) & set(self.model.sites)
+            if isinstance(family, Mixture) or several:
                 raise CredoError(
                     f"shortcut='mean' is not meaningful for a {family.name} posterior: the mean of several modes is none of them."
                 )

@@ -12,6 +12,7 @@ import torch
 
 from credo.bnn import BNN
 from credo.core.errors import CredoError, SettingError
+from credo.engine.elbo import family_prior
 
 
 class Factor(NamedTuple):
@@ -99,6 +100,11 @@ def _evidence(bnn: BNN, data: Any, samples: int, seed: int, place: int, kind: st
     if bnn.posterior.atoms is not None:
         raise CredoError(
             f"Model {place} is a point estimate or a set of samples, which has no ELBO; fit it with 'vi' or 'exact'."
+        )
+    if any(not family.bounds and family_prior(family, bnn.model) is not None for family in bnn.posterior.members):
+        raise CredoError(
+            f"Model {place} has points or masks under its prior, whose KL leaves out an infinite constant, so its ELBO bounds no "
+            "evidence; fit it with 'vi' or 'exact'."
         )
     if bnn.history and "log_evidence" in bnn.history[-1]:
         return bnn.history[-1]["log_evidence"], 0.0, False

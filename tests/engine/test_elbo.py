@@ -69,7 +69,7 @@ def test_batch_norm_buffers_are_credos_own_and_averaged_over_draws(train_samples
         for _ in range(train_samples):
             version = {n: b.clone() for n, b in before.items()}
             shell.place(version)
-            elbo._pass(shell, elbo.posterior, elbo.terms(0), elbo.plan(shell, x), x, Y)
+            elbo._pass(shell, elbo.posterior, elbo.terms(0), elbo.plan(shell, x), x, Y, 0)
             expected.append(version)
     ours = elbo.buffers_.tensors()
     assert torch.allclose(ours["1.running_mean"], torch.stack([v["1.running_mean"] for v in expected]).mean(0))

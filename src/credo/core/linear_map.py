@@ -1,4 +1,4 @@
-"""Linear maps as objects: ``F.linear``, convolutions, transposed convolutions and embeddings with everything bound but x, w, b."""
+"""Linear maps as objects: ``F.linear``, convolutions, transposed convolutions, embeddings and products, all bound but x, w, b."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ SIGNATURES: dict[Callable[..., Any], tuple[tuple[str, ...], int, bool]] = {
     F.conv_transpose3d: (_TRANSPOSED, 3, True),
     F.embedding: (_EMBEDDING, 0, False),
 }
+#: what a random tensor may meet: linear maps, and products such as with the mask of a dropout module
+MEETINGS = SIGNATURES | {torch.mul: (("input", "weight"), 0, False)}
 
 
 class LinearMap:
@@ -53,6 +55,11 @@ class LinearMap:
         return self.function is F.embedding
 
     @property
+    def is_product(self) -> bool:
+        """Whether x is multiplied elementwise, as by the mask of a dropout module."""
+        return self.function is torch.mul
+
+    @property
     def groups(self) -> int:
         """Groups of a grouped convolution, else 1."""
         return self.bound.get("groups", 1)
@@ -64,7 +71,7 @@ class LinearMap:
 
     def __call__(self, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
         """Apply the map with other weights."""
-        if self.is_embedding:
+        if self.is_embedding or self.is_product:
             return self.function(x, w, **self.bound)
         return self.function(x, w, b, **self.bound)
 
@@ -90,7 +97,7 @@ class LinearMap:
 
 def bind(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[LinearMap, Any, Any, Any]:
     """Split a call of a known function into (map, x, weight, bias)."""
-    names, num_spatial, transposed = SIGNATURES[function]
+    names, num_spatial, transposed = MEETINGS[function]
     bound = dict(zip(names, args, strict=False)) | kwargs
     x, w, b = bound.pop("input"), bound.pop("weight"), bound.pop("bias", None)
     return LinearMap(function, bound, num_spatial, transposed), x, w, b

@@ -116,3 +116,20 @@ class Streams(Noise):
         if key not in self.workspace:
             self.workspace[key] = torch.empty(size, dtype=like.dtype, device=like.device)
         return self.workspace[key]
+
+
+class Paired(Ambient):
+    """Noise for two passes: the second sees 1 - u wherever the first saw u. A key may be asked for again and stays as it was."""
+
+    def __init__(self, first: Paired | None = None) -> None:
+        super().__init__()
+        self._first = first
+        self._seen: dict[str, Tensor] = {}
+
+    def uniform(self, key: str, shape: Sequence[int], like: Tensor) -> Tensor:
+        """Uniform on [0, 1) for the first, its mirror image on (0, 1] for the second."""
+        if self._first is not None:
+            return 1 - self._first.uniform(key, shape, like)
+        if key not in self._seen:
+            self._seen[key] = super().uniform(key, shape, like)
+        return self._seen[key]

@@ -8,14 +8,16 @@ place of its parameters and stay there. The caller's network is never touched.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+from torch.utils import _pytree as pytree
 
 from credo.core.errors import NetworkError
+from credo.core.masks import DROPOUTS, Mask, mask_place
 
 
 def unwrap(net: nn.Module) -> nn.Module:
@@ -56,6 +58,12 @@ class Shell:
             self.module: nn.Module = copy.deepcopy(net, memo)
         except Exception as error:
             raise NetworkError(f"The network cannot be copied ({error}); remove the attribute that refuses deepcopy.") from error
+        for module in self.module.modules():  # their shortcut of evaluation mode calls no dropout and cannot be vmapped
+            if isinstance(module, nn.TransformerEncoderLayer):
+                module.activation_relu_or_gelu = 0
+            elif isinstance(module, nn.TransformerEncoder):
+                module.use_nested_tensor = False
+        self._live = False
         self._homes: dict[str, list[tuple[nn.Module, dict[str, Any], str]]] = {}
         first: dict[int, str] = {}
         for path, module in self.module.named_modules(remove_duplicate=False):
@@ -68,20 +76,69 @@ class Shell:
     def place(self, tensors: Mapping[str, Tensor]) -> None:
         """Put tensors where the named parameters and buffers were, at every place a tied one is used."""
         for name, tensor in tensors.items():
+            if name not in self._homes:
+                self._expose(name)
             for module, table, leaf in self._homes[name]:
                 table[leaf] = tensor
+                if isinstance(module, Mask):
+                    module.calls = 0  # a pass begins
                 if isinstance(module, nn.RNNBase) and leaf in module._flat_weights_names:
                     module._flat_weights[module._flat_weights_names.index(leaf)] = tensor  # type: ignore[assignment]
+
+    def swap(self, path: str, module: nn.Module) -> None:
+        """Put another module where the one at ``path`` is, wherever else the network holds it."""
+        old = self.module.get_submodule(path)
+        for parent in list(self.module.modules()):
+            for leaf, child in parent._modules.items():
+                if child is old:
+                    parent._modules[leaf] = module
+
+    def _expose(self, name: str) -> None:
+        """Open the place of a dropout module's mask."""
+        path, number = mask_place(name) or ("", 0)
+        known = dict(self.module.named_modules())
+        if type(known.get(path)) in DROPOUTS:
+            self.swap(path, Mask())
+        stand_in = dict(self.module.named_modules()).get(path)
+        if not isinstance(stand_in, Mask) or stand_in.count != number:
+            raise NetworkError(f"The network has no place for {name!r}.")
+        self._homes[name] = [(stand_in, stand_in._buffers, stand_in.expose())]
 
     def placed(self, name: str) -> Tensor:
         """What is in the named place now."""
         _, table, leaf = self._homes[name][0]
         return table[leaf]
 
-    def train(self, mode: bool) -> None:
-        """Training or evaluation mode of the shell alone."""
-        if self.module.training != mode:
+    def train(self, mode: bool, live: Collection[str] = ()) -> None:
+        """Training or evaluation mode of the shell alone; the modules at the paths in ``live`` are in training mode either way."""
+        if self.module.training != mode or live or self._live:
             self.module.train(mode)
+            self._live = bool(live)
+        for path, module in self.module.named_modules() if live else ():
+            module.training = mode or path in live
+
+    def width(self, x: Any, names: Collection[str]) -> int:
+        """The most numbers that any module gives in a pass on ``x``, from the first that holds one of ``names`` on."""
+        owners = {id(module) for name in names for module, _, _ in self._homes[name]}
+        widest, met, handles = 0, False, []
+
+        def enter(module: nn.Module, args: Any) -> None:
+            nonlocal met
+            met = met or id(module) in owners
+
+        def leave(module: nn.Module, args: Any, output: Any) -> None:
+            nonlocal widest
+            if met:
+                widest = max([widest, *(t.numel() for t in pytree.tree_leaves(output) if isinstance(t, Tensor))])
+
+        for module in self.module.modules():
+            handles += [module.register_forward_pre_hook(enter), module.register_forward_hook(leave)]
+        try:
+            self(x)
+        finally:
+            for handle in handles:
+                handle.remove()
+        return widest
 
     def __call__(self, x: Any) -> Any:
         """Run the network on ``x``: a tensor, a tuple of positional or a dict of keyword arguments."""

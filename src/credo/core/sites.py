@@ -30,7 +30,8 @@ class Site:
     """One parameter of the network.
 
     ``partner`` is the weight a bias belongs to; the two are drawn together or not at all. ``fan_in`` is the number of
-    inputs summed into one unit (1 for biases, scales and embeddings). ``groups`` is the owning convolution's.
+    inputs summed into one unit (1 for biases, scales and embeddings). ``groups`` is the owning convolution's. ``in_axis`` is the
+    axis of a weight along which its input units lie (the words of an embedding); None where there is none, or none is known.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Site:
     groups: int = 1
     partner: str | None = None
     aliases: tuple[str, ...] = ()
+    in_axis: int | None = None
 
     @property
     def numel(self) -> int:
@@ -80,8 +82,21 @@ def sites_of(net: nn.Module) -> dict[str, Site]:
             groups=groups if isinstance(groups, int) else 1,
             partner=partner,
             aliases=tuple(names[id(parameter)][1:]),
+            in_axis=_in_axis(owner, leaf, len(parameter.shape)),
         )
     return out
+
+
+def _in_axis(owner: nn.Module, leaf: str, ndim: int) -> int | None:
+    """Where a module of torch keeps its input units; other modules' parameters mean what their authors say."""
+    if ndim < 2:
+        return None
+    if isinstance(owner, (nn.Embedding, nn.EmbeddingBag, nn.modules.conv._ConvTransposeNd)):
+        return 0
+    known = isinstance(owner, LINEAR_MODULES) and leaf == "weight"
+    recurrent = isinstance(owner, (nn.RNNBase, nn.RNNCellBase)) and leaf.startswith("weight")
+    attention = isinstance(owner, nn.MultiheadAttention) and leaf.endswith("proj_weight")
+    return 1 if known or recurrent or attention else None
 
 
 def _fan_in(owner: nn.Module, shape: Sequence[int], groups: int, transposed: bool) -> int:

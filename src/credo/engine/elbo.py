@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from credo.core.errors import SettingError
 from credo.core.shell import Shell
+from credo.core.sites import Site
 from credo.engine.model import Model
 from credo.estimators import Estimator, Pass, Plan, make_plan, structure
-from credo.estimators.plan import batch_of
+from credo.estimators.plan import batch_of, with_masks
 from credo.estimators.slot import Replan
 from credo.posteriors import Factorised, Family, Gaussian, Posterior, closed_kl, fold, kl, prior_of
 from credo.posteriors.kl import FamilyPrior
@@ -112,6 +113,11 @@ class Elbo(nn.Module):
         return self._model[0]
 
     @property
+    def sites(self) -> dict[str, Site]:
+        """Random parameters, and the masks of dropout modules that the posterior covers."""
+        return with_masks(self.model.random, self.components[0])
+
+    @property
     def components(self) -> list[Posterior]:
         """The posteriors whose ELBOs are averaged: one, unless the posterior is a mixture."""
         return self._components[0]
@@ -158,7 +164,7 @@ class Elbo(nn.Module):
         if key not in self._plans:
             shell.place(self.model.frozen())
             self._plans[key] = make_plan(
-                shell, self.components[0], self.model.random, self.estimator, x, self.buffers_.tensors(), self.model.device
+                shell, self.components[0], self.sites, self.estimator, x, self.buffers_.tensors(), self.model.device
             )
             with torch.no_grad():  # torch looks up a KL between two distributions in a way that no compiler traces, but only once
                 for family, prior in zip(self.components[0].members, self.terms(0).priors, strict=True):
@@ -170,16 +176,17 @@ class Elbo(nn.Module):
         """Summed nll of the batch, averaged over components and ``train_samples`` draws, and the KL; ``plan`` must have been made."""
         shell = self.model.shell()
         plan = self.plan(shell, x)
-        count = self.train_samples * len(self.components)
+        turns = self.estimator.passes
+        count = self.train_samples * turns * len(self.components)
         passes, versions = [], []
         for place in range(len(self.components)):
             terms = self.terms(place)
-            for _ in range(self.train_samples):
+            for number in range(self.train_samples * turns):
                 version = self.buffers_.tensors()
                 if count > 1:
                     version = {name: buffer.clone() for name, buffer in version.items()}
                 shell.place(version)
-                passes.append(self._pass(shell, self.components[place], terms, plan, x, y))
+                passes.append(self._pass(shell, self.components[place], terms, plan, x, y, number % turns))
                 versions.append({name: shell.placed(name) for name in version})
         if count == 1:
             self.buffers_.keep(shell)
@@ -189,20 +196,20 @@ class Elbo(nn.Module):
         penalty = self.model.prior.penalty()
         return nll, kl if penalty is None else kl + penalty.to(kl.dtype)
 
-    def _pass(self, shell: Shell, posterior: Posterior, terms: Terms, plan: Plan, x: Any, y: Tensor) -> Pass:
-        draws = self.estimator.place(shell, posterior, plan, terms.folds)
+    def _pass(self, shell: Shell, posterior: Posterior, terms: Terms, plan: Plan, x: Any, y: Tensor, turn: int) -> Pass:
+        draws = self.estimator.place(shell, posterior, plan, terms.folds, turn=turn)
         context = torch.autocast(self.model.device.type, self.autocast) if self.autocast else nullcontext()
         with context:
             outputs = self.model.outputs(shell, x)
-        nll = self.estimator.nll(self.likelihood, outputs.float() if self.autocast else outputs, y)
-        total = None
+        each = self.estimator.nll(self.likelihood, outputs.float() if self.autocast else outputs, y)
+        nll, total = each.sum(), None
         for draw, family, prior in zip(draws, posterior.members, terms.priors, strict=True):
             part = draw.kl
             if part is None and prior is not None and (self.kl_kind != "apart" or family.atoms == 1):
                 part = self.estimator.kl(draw, family, prior, self.kl_kind == "sampled")
             if part is not None:
                 total = part if total is None else total + part
-        return Pass(nll, torch.zeros_like(nll) if total is None else total.to(nll.dtype), draws)
+        return Pass(nll, torch.zeros_like(nll) if total is None else total.to(nll.dtype), draws, each)
 
     @torch.no_grad()
     def divergence(self) -> Tensor:
@@ -217,7 +224,7 @@ class Elbo(nn.Module):
         """Draw as weights, from now on, the sites an operation without a rule has met."""
         key = (self.model.shell().module.training, structure(x))
         plan = self._plans[key]
-        sites = self.model.random
+        sites = self.sites
         gone = {sites[n].partner if sites[n].partner in plan.example_axis else n for n in replan.names} | replan.names
         axes = {n: axis for n, axis in plan.example_axis.items() if n not in gone}
         self._plans[key] = Plan(axes, frozenset(b for b in plan.bias if sites[b].partner in axes))

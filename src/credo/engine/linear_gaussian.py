@@ -18,7 +18,7 @@ from credo.core.errors import CredoError, NetworkError, SettingError
 from credo.core.seeds import generator
 from credo.engine.job import Job
 from credo.engine.model import Model
-from credo.engine.outputs import sampled_outputs
+from credo.engine.outputs import Draws, sampled_outputs
 from credo.likelihoods import Gaussian
 from credo.posteriors import Params
 from credo.posteriors.family import Layout
@@ -121,7 +121,7 @@ def _design(
         return rows | {n: values[n].expand(len(numbers), *values[n].shape) for n in model.point}
 
     def design(x: Any) -> tuple[Tensor, Tensor]:
-        outputs, _ = sampled_outputs(model, realise, range(len(points)), x, buffers, 0)
+        outputs, _ = sampled_outputs(model, Draws(range(len(points)), realise, frozenset(model.point)), x, buffers, 0)
         outputs = outputs.double().cpu()
         base, jacobian, check = outputs[0], outputs[1:-1] - outputs[0], outputs[-1]
         expected = base + torch.tensordot(probe, jacobian, dims=1)

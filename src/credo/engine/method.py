@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
+from torch import nn
+
 from credo.core.registry import Registry
 from credo.core.settings import check_names, validate
 from credo.engine.job import Fitted, Job
@@ -30,11 +32,18 @@ class Method(ABC):
     #: What it reaches on conjugate regression ("exact", "mean_field" or "least_squares"), within how many posterior deviations.
     target: ClassVar[str] = "exact"
     tolerance: ClassVar[float] = 0.0
+    #: Arguments of the conjugate problem, where the default one has the family's optimum at an edge.
+    problem: ClassVar[dict[str, Any]] = {}
     #: Conformance checks that do not apply, each with its reason.
     exceptions: ClassVar[dict[str, str]] = {}
 
     def __post_init__(self) -> None:
         validate(self, self.name)
+
+    @classmethod
+    def dress(cls, net: nn.Module, outputs: int) -> nn.Module:
+        """A conformance network as this method can take it: with the noise inside that the method is about, if it needs any."""
+        return net
 
     def adapt(self, model: Model) -> Model:
         """The model as this method sees it: another prior, or fewer random parameters; itself unless a method says otherwise."""

@@ -30,6 +30,7 @@ class Model:
     point: dict[str, Site]
     device: torch.device
     output: str | int | None = None
+    widths: dict[Any, int] = field(default_factory=dict, repr=False)  # of activations, per input shape: what predictions remember
     _local: threading.local = field(default_factory=threading.local, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,48 +22,77 @@ from credo.likelihoods.base import Likelihood
 from credo.posteriors import Factorised, Family, Params, Posterior
 
 Realise = Callable[[Sequence[int]], Params]
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Which draws: ``realise(numbers)`` gives them stacked. ``fixed``: parameters they leave alone; ``live``: modules that stay noisy."""
+
+    numbers: Sequence[int]
+    realise: Realise
+    fixed: Collection[str] = frozenset()
+    live: Collection[str] = frozenset()
+
+    @classmethod
+    def of(cls, posterior: Posterior, samples: int, seed: int) -> Draws:
+        """``samples`` draws of a posterior, made one chunk after another in the same memory."""
+        workspace: dict[object, Tensor] = {}
+
+        def realise(numbers: Sequence[int]) -> Params:
+            return posterior.realise(numbers, seed, workspace)
+
+        return cls(posterior.numbers(samples), realise, posterior.fixed, posterior.live)
+
+    @classmethod
+    def point(cls, values: Mapping[str, Tensor]) -> Draws:
+        """One set of parameters."""
+        return cls([0], lambda _: {n: v.unsqueeze(0) for n, v in values.items()}, frozenset(values))
+
+
 _LOOP_BUDGET = 1 << 21  # numbers drawn together by the loop: several small networks at once, without leaving the cache
 _BUDGET = {"cpu": 1 << 26, "cuda": 1 << 28}  # numbers held at once by vmapped draws
 
 
 def sampled_outputs(
     model: Model,
-    realise: Realise,
-    numbers: Sequence[int],
+    draws: Draws,
     x: Any,
     buffers: Mapping[str, Tensor],
     seed: int,
     batch_size: int | None = None,
     vectorise: bool | None = None,
 ) -> tuple[Tensor, Params]:
-    """Outputs ``(S, N, F)`` for the draws with these numbers, and drawn likelihood parameters ``(S, ...)`` if any.
+    """Outputs ``(S, N, F)`` for these draws, and drawn likelihood parameters ``(S, ...)`` if any.
 
-    ``realise(numbers)`` gives stacked draws. ``vectorise=None`` chooses vmap on a GPU and wherever a deterministic first
-    part of the network can be shared; a network vmap cannot handle is looped over, said once.
+    ``vectorise=None`` chooses vmap on a GPU and wherever a deterministic first part of the network can be shared; a network vmap
+    cannot handle is looped over, said once. Where the network's own noise is part of a draw there is a loop always: that noise is
+    drawn inside the call, so it depends on the batches.
     """
     shell = model.shell()
-    shell.train(False)
+    shell.train(False, draws.live)
     shell.place(model.frozen())
     shell.place(buffers)
     x = model.move(x)
     batches = list(_batches(x, batch_size))
-    runner = _Runner(model, shell, realise, seed)
+    runner = _Runner(model, shell, draws, seed)
+    asked = vectorise or model.device.type == "cuda"
     if vectorise is None:
-        vectorise = model.device.type == "cuda" or _shares_prefix(model)
+        vectorise = model.device.type == "cuda" or _shares_prefix(model, draws.fixed)
     with torch.no_grad():
-        if vectorise and len(numbers) > 1:
+        if vectorise and len(draws.numbers) > 1 and not draws.live:
             try:
-                return runner.vectorised(numbers, batches)
+                return runner.vectorised(batches)
             except (RuntimeError, NotImplementedError, ValueError) as error:
-                warnings.warn(
-                    f"Predicting draw by draw: vmap cannot run this network ({str(error).splitlines()[0]}).", stacklevel=3
-                )
+                if asked:
+                    warnings.warn(
+                        f"Predicting draw by draw: vmap cannot run this network ({str(error).splitlines()[0]}).", stacklevel=3
+                    )
         try:
-            return runner.looped(numbers, batches)
+            return runner.looped(batches)
         except torch.cuda.OutOfMemoryError:
             raise
         except (RuntimeError, IndexError, ValueError, TypeError) as error:
-            shapes = [tuple(t.shape) for t in pytree.tree_leaves(x) if isinstance(t, Tensor)]
+            shapes = [tuple(t.shape) for t in _tensors(x)]
             raise NetworkError(f"The network cannot take inputs of shape {shapes}: {str(error).splitlines()[0]}") from error
 
 
@@ -118,24 +148,25 @@ def _root(cover: Tensor) -> Tensor:
 
 
 class _Runner:
-    def __init__(self, model: Model, shell: Shell, realise: Realise, seed: int) -> None:
-        self.model, self.shell, self.realise, self.seed = model, shell, realise, seed
+    def __init__(self, model: Model, shell: Shell, draws: Draws, seed: int) -> None:
+        self.model, self.shell, self.draws, self.seed = model, shell, draws, seed
         self.sites = model.sites
 
     def _split(self, draws: Params) -> tuple[Params, Params]:
-        own = {n: t.to(self.sites[n].dtype) for n, t in draws.items() if not n.startswith(LIKELIHOOD)}
+        own = {n: t.to(self.sites[n].dtype) if n in self.sites else t for n, t in draws.items() if not n.startswith(LIKELIHOOD)}
         return own, {n.removeprefix(LIKELIHOOD): t for n, t in draws.items() if n.startswith(LIKELIHOOD)}
 
-    def _chunks(self, numbers: Sequence[int], budget: int) -> Iterator[Sequence[int]]:
-        """Numbers of draws whose random parameters together stay within ``budget``."""
-        size = max(1, budget // max(sum(self.sites[n].numel for n in self.model.random), 1))
+    def _chunks(self, budget: int, width: int = 0) -> Iterator[Sequence[int]]:
+        """Numbers of draws whose parameters together stay within ``budget``, and so do what modules give for them."""
+        numel = sum(s.numel for n, s in self.model.random.items() if n not in self.draws.fixed)
+        size, numbers = max(1, budget // max(numel, width, 1)), self.draws.numbers
         return (numbers[start : start + size] for start in range(0, len(numbers), size))
 
-    def looped(self, numbers: Sequence[int], batches: list[Any]) -> tuple[Tensor, Params]:
+    def looped(self, batches: list[Any]) -> tuple[Tensor, Params]:
         """One pass per draw; a network that is random by itself gets its own stream per draw."""
         rows, extras = [], []
-        for chunk in self._chunks(numbers, _LOOP_BUDGET):
-            own, extra = self._split(self.realise(chunk))
+        for chunk in self._chunks(_LOOP_BUDGET):
+            own, extra = self._split(self.draws.realise(chunk))
             for place, number in enumerate(chunk):
                 self.shell.place({n: t[place] for n, t in own.items()})
                 with isolated(mix(self.seed, number, "forward"), self.model.device):
@@ -143,27 +174,48 @@ class _Runner:
             extras.append(extra)
         return torch.stack(rows), {n: torch.cat([extra[n] for extra in extras]) for n in extras[0]}
 
-    def vectorised(self, numbers: Sequence[int], batches: list[Any]) -> tuple[Tensor, Params]:
+    def vectorised(self, batches: list[Any]) -> tuple[Tensor, Params]:
         """Chunks of draws by vmap; what no draw changes is placed once and shared."""
+        quick = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)  # attention's shortcut of evaluation mode has no batching rule
+        try:
+            return self._vectorised(batches)
+        finally:
+            torch.backends.mha.set_fastpath_enabled(quick)
+
+    def _vectorised(self, batches: list[Any]) -> tuple[Tensor, Params]:
         rows, extras = [], []
-        for chunk in self._chunks(numbers, _BUDGET[self.model.device.type]):
-            own, extra = self._split(self.realise(chunk))
-            same = {n: t[0] for n, t in own.items() if n not in self.model.random}
-            varied = {n: t for n, t in own.items() if n in self.model.random}
-            self.shell.place(same)
+        for chunk in self._chunks(_BUDGET[self.model.device.type], self._width(batches[0])):
+            own, extra = self._split(self.draws.realise(chunk))
+            self.shell.place({n: t[0] for n, t in own.items() if n in self.draws.fixed})
+            varied = {n: t for n, t in own.items() if n not in self.draws.fixed}
             run = torch.vmap(self._forward, in_dims=(0, None))
             rows.append(torch.cat([run(varied, batch) for batch in batches], 1))
             extras.append(extra)
         return torch.cat(rows), {n: torch.cat([extra[n] for extra in extras]) for n in extras[0]}
+
+    def _width(self, batch: Any) -> int:
+        """Numbers that one draw's widest activation takes, told from two examples and remembered."""
+        few = next(iter(_batches(batch, 2)))
+        known, key = self.model.widths, (frozenset(self.draws.fixed), *(t.shape[1:] for t in _tensors(few)))
+        if key not in known:
+            own, _ = self._split(self.draws.realise(self.draws.numbers[:1]))
+            self.shell.place({n: t[0] for n, t in own.items()})
+            known[key] = self.shell.width(few, [n for n in own if n not in self.draws.fixed]) // batch_of(few)
+        return known[key] * batch_of(batch)
 
     def _forward(self, params: Params, batch: Any) -> Tensor:
         self.shell.place(params)
         return self.model.outputs(self.shell, batch)
 
 
-def _shares_prefix(model: Model) -> bool:
-    """Whether the network begins with parameters that are not random, so that vmap computes their layers once."""
-    return next(name for name, _ in model.net.named_parameters()) not in model.random
+def _shares_prefix(model: Model, fixed: Collection[str]) -> bool:
+    """Whether the network begins with parameters that no draw changes, so that vmap computes their layers once."""
+    return next((name in fixed for name, _ in model.net.named_parameters() if name in model.sites), True)
+
+
+def _tensors(x: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(x) if isinstance(leaf, Tensor)]
 
 
 def _batches(x: Any, batch_size: int | None) -> Iterator[Any]:
@@ -201,4 +253,4 @@ def prior_draws(model: Model, fixed: Params, numbers: Sequence[int], seed: int, 
         with isolated(mix(seed, number, "prior"), model.device):
             rows.append(prior.sample(1, fixed))
     drawn = {n: torch.cat([row[n] for row in rows]) for n in model.random}
-    return drawn | {n: fixed[n].expand(len(numbers), *fixed[n].shape) for n in model.point}
+    return drawn | {n: v.expand(len(numbers), *v.shape) for n, v in fixed.items() if n not in model.random}

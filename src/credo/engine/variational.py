@@ -21,13 +21,11 @@ from credo.posteriors import Posterior
 
 
 @dataclass(frozen=True)
-class Variational(GradientMethod):
+class ElboMethod(GradientMethod):
     """A family, an estimator, and the descent on the negative ELBO; a method says which."""
 
     train_samples: int = setting(1, "Draws per step, averaged.", ge=1)
-    init_std: float = setting(0.01, "Initial standard deviation of every weight.", gt=0.0)
     beta: float = setting(1.0, "Weight of the KL; other than 1 tempers the posterior.", gt=0.0)
-    kl: str = setting("closed", "KL in closed form where known, or always sampled.", choices=("closed", "sampled"))
     kl_schedule: str = setting("constant", "Course of the KL's weight.", choices=("constant", "linear", "cosine", "blundell"))
     kl_warmup: int = setting(0, "Epochs over which 'linear' and 'cosine' rise to beta.", ge=0)
     autocast: bool = setting(False, "Run the network in bfloat16 where torch deems it safe.")
@@ -46,7 +44,7 @@ class Variational(GradientMethod):
 
     def kl_kind(self) -> str:
         """How the objective gets its KL."""
-        return self.kl
+        return "closed"
 
     def finish(self, model: Model, job: Job, fitted: Fitted) -> Fitted:
         """What follows the descent; nothing unless a method says otherwise."""
@@ -61,6 +59,18 @@ class Variational(GradientMethod):
         elbo = Elbo(model, posterior, estimator, self.train_samples, autocast=autocast, kl=self.kl_kind())
         weight = {"beta": self.beta, "schedule": schedules[self.kl_schedule], "warmup": self.kl_warmup}
         return self.finish(model, job, self.descend(elbo, job, optimizer=self.make_optimizer(model), **weight))
+
+
+@dataclass(frozen=True)
+class Variational(ElboMethod):
+    """A family of densities over weights, which has a spread to start from."""
+
+    init_std: float = setting(0.01, "Initial standard deviation of every weight.", gt=0.0)
+    kl: str = setting("closed", "KL in closed form where known, or always sampled.", choices=("closed", "sampled"))
+
+    def kl_kind(self) -> str:
+        """As the user says."""
+        return self.kl
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from credo.estimators.base import Estimator, Pass, estimators
 from credo.estimators.deterministic import Deterministic
 from credo.estimators.flipout import Flipout
+from credo.estimators.gates import Arm, Reinforce
 from credo.estimators.local import Local
 from credo.estimators.per_example import PerExample
 from credo.estimators.placement import LIKELIHOOD, Plan, place
@@ -13,6 +14,7 @@ from credo.estimators.weights import Weights
 
 __all__ = [
     "LIKELIHOOD",
+    "Arm",
     "Deterministic",
     "Estimator",
     "Flipout",
@@ -21,6 +23,7 @@ __all__ = [
     "Pass",
     "PerExample",
     "Plan",
+    "Reinforce",
     "Score",
     "StraightThrough",
     "Weights",

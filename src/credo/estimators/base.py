@@ -23,11 +23,12 @@ estimators: Registry[Estimator] = Registry("estimator")
 
 
 class Pass(NamedTuple):
-    """One forward pass: nll summed over the batch, KL of the posterior, and the draws that were in place."""
+    """One forward pass: nll summed over the batch, KL of the posterior, the draws that were in place, and the nll of each example."""
 
     nll: Tensor
     kl: Tensor
     draws: Sequence[Draw]
+    each: Tensor
 
 
 class Estimator(ABC):
@@ -35,6 +36,7 @@ class Estimator(ABC):
 
     name: ClassVar[str]
     intercepts: ClassVar[bool] = False  # False: weights are drawn first and the network runs untouched
+    passes: ClassVar[int] = 1  # forward passes per draw
 
     def check(self, posterior: Posterior) -> None:
         """Refuse a posterior this estimator has no gradient for."""
@@ -53,6 +55,9 @@ class Estimator(ABC):
         """What the estimator remembers from step to step, if anything; saved with the run."""
         return None
 
+    def begin(self, draws: Sequence[Draw]) -> None:
+        """See the draws of a pass before anything is drawn from them."""
+
     def meet(self, draw: Draw, op: LinearMap, x: Tensor, w: str, b: Any, noise: Noise) -> Tensor:
         """The output of ``op`` with the family's noise in it, or NotImplemented: then the site is drawn as weights."""
         return NotImplemented
@@ -68,13 +73,14 @@ class Estimator(ABC):
         plan: Plan,
         folds: Sequence[Any] | None = None,
         watch: Watch | None = None,
+        turn: int = 0,
     ) -> list[Draw]:
-        """Fill the shell for one pass."""
+        """Fill the shell for one pass, the ``turn``-th of this draw."""
         return place(shell, posterior, self, plan, Ambient(), folds, watch)
 
     def nll(self, likelihood: Likelihood, outputs: Tensor, y: Tensor) -> Tensor:
-        """-log p(y given outputs), summed over the batch."""
-        return -likelihood.log_prob(outputs, y).sum()
+        """-log p(y given outputs) of each example ``(B,)``, or their sum."""
+        return -likelihood.log_prob(outputs, y)
 
     def kl(self, draw: Draw, family: Family, prior: FamilyPrior, sampled: bool) -> Tensor:
         """KL of one family: closed where known unless ``sampled``, else of the very weights this pass has drawn."""

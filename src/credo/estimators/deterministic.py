@@ -32,6 +32,7 @@ class Deterministic(Estimator):
         plan: Plan,
         folds: Sequence[Any] | None = None,
         watch: Watch | None = None,
+        turn: int = 0,
     ) -> list[Draw]:
         """Put the families themselves into the shell; the draws returned are never drawn from."""
         place_moments(shell, posterior, self.covariance)

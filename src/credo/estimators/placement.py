@@ -55,6 +55,7 @@ def place(
     """
     noise = noise or Ambient()
     draws = posterior.begin(noise, folds)
+    estimator.begin(draws)
     slots = plan.slots if estimator.intercepts else frozenset()
     for draw, family in zip(draws, posterior.members, strict=True):
         drawn = [name for name in family.names if name not in slots]
@@ -63,7 +64,7 @@ def place(
         tensors: dict[str, Tensor] = estimator.fill(draw, family, drawn, noise) if drawn else {}
         if len(drawn) == len(family.names) and draw.drawn is None:
             draw.drawn = dict(tensors)
-        meet = _meeting(draw, estimator, plan, watch)
+        meet = _meeting(draw, estimator, plan, noise, watch)
         like = next(family.parameters(), None)
         for name in family.names:
             if name in slots:
@@ -74,9 +75,8 @@ def place(
 
 
 def _meeting(
-    draw: Draw, estimator: Estimator, plan: Plan, watch: Watch | None
+    draw: Draw, estimator: Estimator, plan: Plan, noise: Noise, watch: Watch | None
 ) -> Callable[[LinearMap, Tensor, str, Any], Tensor]:
-    ambient = Ambient()
     met: set[str] = set()
 
     def meet(op: LinearMap, x: Tensor, w: str, b: Any) -> Tensor:
@@ -86,7 +86,7 @@ def _meeting(
                 raise Replan(met & set(names), "met twice in one pass")
             met.update(names)
         op = op.along_examples(plan.example_axis.get(w))
-        out = estimator.meet(draw, op, x, w, b, ambient)
+        out = estimator.meet(draw, op, x, w, b, noise)
         if out is NotImplemented:
             raise Replan({w}, f"no {estimator.name} form")
         if watch is not None:

@@ -41,6 +41,17 @@ def one_more(x: Any) -> Any:
     return pytree.tree_map(lambda t: torch.cat([t, t[:1]]) if isinstance(t, Tensor) and t.dim() and t.shape[0] == size else t, x)
 
 
+def with_masks(sites: Mapping[str, Site], posterior: Posterior) -> dict[str, Site]:
+    """The sites, and those of the masks that the posterior covers."""
+    out = dict(sites)
+    for family in posterior.members:
+        like = next(family.parameters(), None)
+        for name, shape in family.masks.items():
+            assert like is not None
+            out[name] = Site(name, name.rpartition(".")[0], torch.Size(shape), like.dtype, like.device, fan_in=1, linear=True)
+    return out
+
+
 def make_plan(
     shell: Shell,
     posterior: Posterior,
@@ -59,6 +70,7 @@ def make_plan(
     random = {n: s for n, s in sites.items() if n in posterior.names}
     probe.check(random, x)
     candidates = {n for n, s in random.items() if s.linear and not s.aliases} if estimator.intercepts else set()
+    candidates -= posterior.fixed
     while candidates:
         biases = {n for n, s in random.items() if s.partner in candidates}
         plan = Plan(dict.fromkeys(candidates, 0), frozenset(biases))
@@ -68,7 +80,7 @@ def make_plan(
             candidates -= {random[n].partner if random[n].partner in candidates else n for n in replan.names}
             continue
         reused = {random[n].partner for n in biases if max(len(first.get(n, [])), len(second.get(n, []))) > 1}
-        axes = {n: None if n in reused else _example_axis(first.get(n, []), second.get(n, []), batch_of(x)) for n in candidates}
+        axes = {n: None if n in reused else example_axis(first.get(n, []), second.get(n, []), batch_of(x)) for n in candidates}
         candidates = {n for n, axis in axes.items() if axis is not None}
         if len(candidates) == len(axes):
             plan = Plan({n: axis for n, axis in axes.items() if axis is not None}, frozenset(biases))
@@ -79,7 +91,8 @@ def make_plan(
     return Plan()
 
 
-def _example_axis(first: list[torch.Size], second: list[torch.Size], size: int) -> int | None:
+def example_axis(first: list[torch.Size], second: list[torch.Size], size: int) -> int | None:
+    """The axis of ``size`` and ``size + 1`` entries of one shape seen with as many examples; None where that is not one axis alone."""
     if len(first) != 1 or len(second) != 1 or len(first[0]) != len(second[0]):
         return None
     pairs = list(zip(first[0], second[0], strict=True))

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from credo.core.linear_map import SIGNATURES, LinearMap, bind
+from credo.core.linear_map import MEETINGS, LinearMap, bind
 
 Meet = Callable[[LinearMap, Tensor, str, Any], Tensor]
 
@@ -46,7 +46,7 @@ class Slot(Tensor):
     def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         """Route a known linear map to the estimator, allow reads, refuse the rest."""
         kwargs = kwargs or {}
-        if func in SIGNATURES:
+        if func in MEETINGS:
             op, x, w, b = bind(func, args, kwargs)
             if isinstance(w, Slot) and not isinstance(x, Slot) and w.meet is not None:
                 return w.meet(op, x, w.site, b.site if isinstance(b, Slot) else b)

@@ -21,6 +21,7 @@ class Delta(Family):
 
     name: ClassVar[str] = "delta"
     independent: ClassVar[bool] = True
+    bounds: ClassVar[bool] = False
     atoms = 1
 
     def __init__(self, shapes: Mapping[str, Sequence[int]], dtype: str | Mapping[str, str] = "float32") -> None:
@@ -34,9 +35,18 @@ class Delta(Family):
     def start(cls, values: Mapping[str, Tensor]) -> Delta:
         """A point at ``values``."""
         family = cls({n: v.shape for n, v in values.items()}, {n: str(v.dtype).removeprefix("torch.") for n, v in values.items()})
-        for index, value in enumerate(values.values()):
-            family.values[index] = nn.Parameter(value.detach().clone())
+        family.place(values)
         return family
+
+    def place(self, values: Mapping[str, Tensor]) -> None:
+        """Put the point at copies of ``values``, on their device."""
+        for index, value in enumerate(values.values()):
+            self.values[index] = nn.Parameter(value.detach().clone())
+
+    @property
+    def fixed(self) -> frozenset[str]:
+        """All of it."""
+        return frozenset(self.names)
 
     def begin(self, noise: Noise, fold: Any = None) -> DeltaDraw:
         """Nothing is random."""

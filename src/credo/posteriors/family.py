@@ -81,6 +81,7 @@ class Family(nn.Module, ABC):
     atoms: int | None = None
     independent: ClassVar[bool] = False  # whether its parameters may be drawn one by one
     reparameterised: ClassVar[bool] = True  # whether a draw carries gradients to the family's parameters
+    bounds: ClassVar[bool] = True  # whether its KL is one; False where an infinite constant is left out, as of points and masks
 
     def __init__(self, shapes: Mapping[str, Sequence[int]]) -> None:
         super().__init__()
@@ -95,6 +96,25 @@ class Family(nn.Module, ABC):
     def parts(self) -> list[Any]:
         """The posteriors it is a mixture of, if it is one."""
         return []
+
+    @property
+    def fixed(self) -> frozenset[str]:
+        """Parameters that no draw changes, so that predictions compute the layers before the others once."""
+        return frozenset()
+
+    @property
+    def live(self) -> frozenset[str]:
+        """Paths of the network's modules whose own noise belongs to a draw: they stay in training mode."""
+        return frozenset()
+
+    @property
+    def masks(self) -> dict[str, tuple[int, ...]]:
+        """Masks of the network's dropout modules that it covers besides parameters, with their shapes."""
+        return {}
+
+    def monitor(self) -> dict[str, float]:
+        """Numbers worth watching while it is fitted, for the history."""
+        return {}
 
     @abstractmethod
     def begin(self, noise: Noise, fold: Any = None) -> Draw:

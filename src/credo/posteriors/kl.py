@@ -21,6 +21,7 @@ from credo.posteriors.discrete import Discrete
 from credo.posteriors.family import Family, Gaussian, Params
 from credo.posteriors.full import Full
 from credo.posteriors.mean_field import MeanField, NormalStats
+from credo.posteriors.multiplicative import Multiplicative
 from credo.posteriors.posterior import Posterior
 from credo.priors import Flat, Prior
 
@@ -134,6 +135,8 @@ def closed_kl(family: Family, prior: FamilyPrior) -> Tensor | None:
         return family.kl(prior.distributions)
     if isinstance(family, Discrete) and isinstance(prior, Discrete) and family.levels.tolist() == prior.levels.tolist():
         return family.kl(prior)
+    if isinstance(family, Multiplicative) and isinstance(prior, Factorised):
+        return family.kl(prior.distributions)
     if isinstance(family, Gaussian) and isinstance(prior, Factorised):
         return _marginal_kl(family, prior)
     return None

@@ -103,6 +103,11 @@ class _Perturb(torch.autograd.Function):
         return grad, (grad * eps).div_(std).mul_(0.5), None
 
 
+def perturb(mean: Tensor, var: Tensor, eps: Tensor) -> Tensor:
+    """mean + sqrt(var) eps, with a finite gradient at var = 0."""
+    return _Perturb.apply(mean, var, eps)  # type: ignore[return-value]
+
+
 @families.register("mean_field")
 class MeanField(Gaussian):
     """Bayes by Backprop's family (Blundell et al. 2015).
@@ -240,7 +245,7 @@ class MeanFieldDraw(Draw):
             out_mean, out_var = _dense(x, mean, var, b_mean, b_var)
         else:
             out_mean, out_var = op(x, mean, b_mean), op(op.square(x), var, b_var)
-        return _Perturb.apply(out_mean, out_var, noise.normal(w, out_mean.shape, out_mean))  # type: ignore[return-value]
+        return perturb(out_mean, out_var, noise.normal(w, out_mean.shape, out_mean))
 
     def flipout(self, op: LinearMap, x: Tensor, w: str, b: str | Tensor | None, noise: Noise) -> Tensor:
         """One perturbation for the batch, its rows and columns flipped by fair signs per example (Wen et al. 2018)."""

@@ -37,6 +37,20 @@ class Posterior(nn.Module):
         counts = [family.atoms for family in self.members]
         return None if any(count is None for count in counts) else max((c for c in counts if c), default=1)
 
+    @property
+    def fixed(self) -> frozenset[str]:
+        """Parameters that no draw changes."""
+        return frozenset(name for family in self.members for name in family.fixed)
+
+    @property
+    def live(self) -> frozenset[str]:
+        """Modules of the network whose own noise belongs to a draw."""
+        return frozenset(path for family in self.members for path in family.live)
+
+    def monitor(self) -> dict[str, float]:
+        """Numbers worth watching while it is fitted."""
+        return {key: value for family in self.members for key, value in family.monitor().items()}
+
     def components(self) -> list[Posterior]:
         """The posteriors this one is a mixture of; itself alone where it is none."""
         members = self.members

@@ -1,0 +1,142 @@
+"""What a method reaches on conjugate regression: the exact posterior, or the best member of its family by the exact ELBO.
+
+For noise s on the three inputs with E[s] = 1 and V[s] = alpha the expected nll is known, (norm(y - X w - b)^2 + sum_k alpha_k w_k^2
+norm(x_k)^2) / (2 std^2), and so is each family's KL: the optimum is found here without any of the library's own code.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from credo.conformance.problems import Conjugate
+from credo.core.registry import Registry
+
+
+class Target(NamedTuple):
+    """Mean and variance of weights and bias."""
+
+    mean: Tensor
+    variance: Tensor
+
+
+targets: Registry[Callable[[Conjugate], Target]] = Registry("target")
+
+
+@targets.register("exact")
+def exact(problem: Conjugate) -> Target:
+    """The posterior itself."""
+    return Target(problem.mean, problem.covariance.diagonal())
+
+
+@targets.register("mean_field")
+def mean_field(problem: Conjugate) -> Target:
+    """Independent weights: the right means, and variances 1 / diag(precision)."""
+    return Target(problem.mean, 1 / problem.precision.diagonal())
+
+
+@targets.register("map")
+def mode(problem: Conjugate) -> Target:
+    """A point at the posterior's mode."""
+    return Target(problem.mean, torch.zeros_like(problem.mean))
+
+
+@targets.register("least_squares")
+def least_squares(problem: Conjugate) -> Target:
+    """A point without a prior."""
+    return Target(problem.least_squares, torch.zeros_like(problem.mean))
+
+
+def _ridge(problem: Conjugate, alpha: Tensor, penalty: Tensor) -> Tensor:
+    """argmin of the expected nll plus sum penalty_k w_k^2 / 2, over weights and bias (whose alpha is 0)."""
+    design = torch.cat([problem.x, torch.ones(len(problem.x), 1, dtype=torch.float64)], 1)
+    gram = design.T @ design
+    full = gram + torch.diag(gram.diagonal() * alpha) + problem.std**2 * torch.diag(penalty)
+    return torch.linalg.solve(full, design.T @ problem.y)
+
+
+def _expected_nll(problem: Conjugate, mean: Tensor, alpha: Tensor) -> Tensor:
+    residual = problem.y - problem.x @ mean[:-1] - mean[-1]
+    return (residual.square().sum() + (alpha * mean[:-1].square() * problem.x.square().sum(0)).sum()) / (2 * problem.std**2)
+
+
+def _noisy(mean: Tensor, alpha: Tensor) -> Target:
+    return Target(mean, torch.cat([alpha * mean[:-1].square(), torch.zeros(1, dtype=torch.float64)]))
+
+
+@targets.register("dropout")
+def dropout(problem: Conjugate, p: float = 0.1) -> Target:
+    """Masks at the default rate: alpha = p / (1 - p), and a penalty of 1 / (1 - p) on weights and 1 on the bias under N(0, 1)."""
+    alpha = torch.full((problem.x.shape[1],), p / (1 - p), dtype=torch.float64)
+    zero = torch.zeros(1, dtype=torch.float64)
+    return _noisy(_ridge(problem, torch.cat([alpha, zero]), torch.cat([1 + alpha, zero + 1])), alpha)
+
+
+@targets.register("gaussian_dropout")
+def gaussian_dropout(problem: Conjugate) -> Target:
+    """The same two moments, so the same optimum."""
+    return dropout(problem)
+
+
+def _best(problem: Conjugate, loss: Callable[[Tensor], Tensor], size: int, start: float) -> Tensor:
+    """The raw numbers that minimise a loss already minimised over weights."""
+    raw = torch.full((size,), start, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS([raw], max_iter=500, tolerance_grad=1e-10, line_search_fn="strong_wolfe")
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        value = loss(raw)
+        value.backward()
+        return float(value.detach())
+
+    optimizer.step(closure)  # type: ignore[arg-type]
+    return raw.detach()
+
+
+@targets.register("concrete_dropout")
+def concrete_dropout(problem: Conjugate) -> Target:
+    """One rate for the layer, the best by nll + sum w^2 / (2 (1 - p)) + b^2 / 2 - 3 H(p)."""
+    features = problem.x.shape[1]
+
+    def loss(raw: Tensor) -> Tensor:
+        p = torch.sigmoid(raw)
+        target = dropout_at(p)
+        mean, alpha = target.mean, (p / (1 - p)).expand(features)
+        entropy = -(p * p.log() + (1 - p) * (1 - p).log()).sum()
+        prior = 0.5 * (mean[:-1].square().sum() / (1 - p)).sum() + 0.5 * mean[-1] ** 2
+        return _expected_nll(problem, mean, alpha) + prior - features * entropy
+
+    def dropout_at(p: Tensor) -> Target:
+        alpha, zero = (p / (1 - p)).expand(features), torch.zeros(1, dtype=torch.float64)
+        return _noisy(_ridge(problem, torch.cat([alpha, zero]), torch.cat([1 + alpha, zero + 1])), alpha)
+
+    return dropout_at(torch.sigmoid(_best(problem, loss, 1, -3.0)))
+
+
+@targets.register("variational_dropout")
+def variational_dropout(problem: Conjugate) -> Target:
+    """One alpha < 1 per input under the log-uniform prior, whose KL is integrated here by quadrature."""
+    features = problem.x.shape[1]
+
+    def at(alpha: Tensor) -> Tensor:
+        zero = torch.zeros(1, dtype=torch.float64)
+        return _ridge(problem, torch.cat([alpha, zero]), torch.zeros(features + 1, dtype=torch.float64))
+
+    def loss(raw: Tensor) -> Tensor:
+        alpha = torch.sigmoid(raw)
+        return _expected_nll(problem, at(alpha), alpha) + _log_uniform_kl(alpha).sum()
+
+    alpha = torch.sigmoid(_best(problem, loss, features, -3.0))
+    return _noisy(at(alpha), alpha)
+
+
+def _log_uniform_kl(alpha: Tensor) -> Tensor:
+    """KL[N(1, alpha), c / |s|] = E[log |s|] - log(alpha) / 2 up to a constant, by the midpoint rule away from the pole."""
+    eps = torch.linspace(-9, 9, 40001, dtype=torch.float64)
+    density = torch.exp(-0.5 * eps.square()) / math.sqrt(2 * math.pi)
+    logs = (1 + alpha.sqrt().unsqueeze(-1) * eps).abs().clamp_min(1e-12).log()
+    return (logs * density).sum(-1) * (18 / 40000) - 0.5 * alpha.log()
