@@ -23,13 +23,26 @@ from typing import Any
 
 import torch
 from torch import nn
-from workloads import ESTIMATORS, STUDIED, ivon_step, plain_graph, plain_step, predictor, vi_step
+from workloads import (
+    ESTIMATORS,
+    STUDIED,
+    dropout_batch,
+    dropout_loop,
+    dropout_predictor,
+    dropout_step,
+    ivon_step,
+    plain_graph,
+    plain_step,
+    predictor,
+    vi_step,
+)
 
 from credo import nets
 from credo.core.seeds import isolated
 
 SAMPLES, INPUTS = 100, 1000
 TRAIN = {"mlp400": 128, "mlp1200": 512, "lenet5": 256}
+JOBS = ("train", "study", "predict", "dropout", "dropout-train")
 PREDICT = {"mlp400": 25, "lenet5": 5}  # draws timed on a CPU, then scaled: the passes of a loop are independent
 
 
@@ -91,10 +104,61 @@ def predicting(name: str, device: torch.device) -> dict[str, Callable[[], Any]]:
     return {f"{draws} plain forwards": forwards, "credo, loop": lambda: loop(draws), "credo, vmap": lambda: vmap(draws)}
 
 
+def with_dropout(net: nn.Module) -> nn.Module:
+    """The network with dropout after every ReLU, at the rate 0.1."""
+    layers = []
+    for layer in net.children():
+        layers += [layer, nn.Dropout(0.1)] if isinstance(layer, nn.ReLU) else [layer]
+    return nn.Sequential(*layers)
+
+
+def dropping(name: str, device: torch.device) -> dict[str, Callable[[], Any]]:
+    """Contestants of a prediction by MC dropout; the first is as many forwards without dropout."""
+    x, _ = batch(name, INPUTS, device)
+    net = with_dropout(make_net(name).to(device))
+    plain = make_net(name).to(device).eval()
+
+    @torch.no_grad()
+    def forwards() -> torch.Tensor:
+        return torch.stack([plain(x).softmax(-1) for _ in range(SAMPLES)]).mean(0)
+
+    ours = dropout_predictor(net, x)
+    columns, loop = dropout_predictor(make_net(name).to(device), x), dropout_loop(net, x)
+    out = {
+        f"{SAMPLES} plain forwards": forwards,
+        "by hand, pass by pass": lambda: loop(SAMPLES),
+        "credo mc_dropout, the network's own modules": lambda: ours(SAMPLES),
+        "credo mc_dropout, masks on weights": lambda: columns(SAMPLES),
+    }
+    whole = dropout_batch(net, x)
+    return out | {"by hand, one batch": lambda: whole(SAMPLES)}
+
+
+def stepping(name: str, device: torch.device, compile: bool) -> dict[str, Callable[[], Any]]:
+    """Contestants of a training step with dropout; the first is the plain network with its dropout modules."""
+    x, y = batch(name, TRAIN[name], device)
+    build = lambda: with_dropout(make_net(name)).to(device)  # noqa: E731
+    out = {
+        "plain with dropout, default Adam": plain_step(build(), x, y),
+        "plain with dropout, fused Adam": plain_step(build(), x, y, True),
+    }
+    names = ("mc_dropout", "concrete_dropout", "gaussian_dropout", "variational_dropout")
+    out |= {method: dropout_step(build(), x, y, method) for method in names}
+    if device.type == "cuda":
+        out = {"plain with dropout, CUDA graph": plain_graph(build(), x, y)} | out
+    if compile:
+        out |= {f"{method}, compile=True": dropout_step(build(), x, y, method, compile=True) for method in names}
+    return out
+
+
 def contest(job: str, name: str, device: torch.device, compile: bool) -> dict[str, Callable[[], Any]]:
     """The contestants of one job; the first is the baseline."""
     if job == "study":
         return studying(device)
+    if job == "dropout":
+        return dropping(name, device)
+    if job == "dropout-train":
+        return stepping(name, device, compile)
     return training(name, device, compile) if job == "train" else predicting(name, device)
 
 
@@ -161,7 +225,7 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true", help="also the compiled steps (always on a GPU)")
     parser.add_argument("--tf32", action="store_true", help="allow TF32 matrix products, for the plain network too")
     parser.add_argument("--no-memory", action="store_true")
-    parser.add_argument("--only", choices=("train", "study", "predict"), help="one of the jobs")
+    parser.add_argument("--only", choices=JOBS, help="one of the jobs")
     parser.add_argument("--out", type=Path, help="also write the tables to this file")
     parser.add_argument("--only-memory", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -174,13 +238,15 @@ def main() -> None:
     threads, tf32 = torch.get_num_threads(), "on" if args.tf32 else "off"
     lines = [f"# credo bench\n\n{where}; torch {torch.__version__}, {threads} threads, {args.rounds} rounds, TF32 {tf32}.\n"]
     print(lines[0])
-    jobs = [("train", name) for name in TRAIN] + [("study", "mlp100")] + [("predict", name) for name in PREDICT]
+    cases = {"train": TRAIN, "study": ["mlp100"], "predict": PREDICT, "dropout": PREDICT, "dropout-train": ["mlp400", "lenet5"]}
+    jobs = [(job, name) for job in JOBS for name in cases[job]]
     for job, name in jobs:
         if args.only not in (None, job):
             continue
         compile = args.compile or device.type == "cuda"
         contestants = contest(job, name, device, compile)
-        size = {"train": f"batch {TRAIN.get(name)}", "study": "64 inputs, batch 64", "predict": f"{INPUTS} inputs"}[job]
+        step, whole = f"batch {TRAIN.get(name)}", f"{INPUTS} inputs"
+        size = {"train": step, "study": "64 inputs, batch 64", "predict": whole, "dropout": whole, "dropout-train": step}[job]
         rows = measure(contestants, args.rounds, device)
         head = ["", "median ms", "ratio", "middle half"]
         if device.type == "cpu" and not args.no_memory and job != "study":

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import w2_predict
 from core import Job, contestant
-from workloads import ESTIMATORS, ivon_step, plain_graph, predictor, vi_step
+from workloads import ESTIMATORS, dropout_predictor, ivon_step, plain_graph, predictor, vi_step
 
 for _estimator in ESTIMATORS:
     contestant("W1", f"credo {_estimator}")(lambda case, e=_estimator: vi_step(case.build(), case.x, case.y, e))
@@ -44,3 +44,9 @@ def predict_loop(case: Any) -> Job:
 def predict_vmap(case: Any) -> Job:
     """All draws at once."""
     return w2_predict.whole(case, predictor(case.build(), case.x, True))
+
+
+@contestant("W2", "credo mc_dropout")
+def predict_dropout(case: Any) -> Job:
+    """The network's own dropout modules, as the other MC dropout rows use them."""
+    return w2_predict.whole(case, dropout_predictor(case.build(dropout=0.1), case.x))

@@ -108,3 +108,47 @@ def predictor(net: nn.Module, x: Tensor, vectorise: bool | None) -> Callable[[in
     posterior = start_posterior(model, "mean_field", model.values(), 0.05, 1, "log", 0).requires_grad_(False)
     bnn._fitted = Fitted(posterior, model.buffers())
     return lambda samples: bnn.predict(x, samples, vectorise=vectorise).mean
+
+
+def dropout_predictor(net: nn.Module, x: Tensor, vectorise: bool | None = None) -> Callable[[int], Tensor]:
+    """samples -> mean probabilities by MC dropout, of a network with dropout modules as it is or with masks on its hidden layers."""
+    bnn = credo.BNN(net, "categorical").fit(
+        (x[:64], torch.arange(64) % 10), "mc_dropout", epochs=1, device=x.device, progress=False
+    )
+    return lambda samples: bnn.predict(x, samples, vectorise=vectorise).mean
+
+
+def dropout_loop(net: nn.Module, x: Tensor) -> Callable[[int], Tensor]:
+    """samples -> the same as it is written by hand: the network in training mode, pass by pass."""
+    net = net.train()
+
+    @torch.no_grad()
+    def predict(samples: int) -> Tensor:
+        return torch.stack([net(x).softmax(-1) for _ in range(samples)]).mean(0)
+
+    return predict
+
+
+def dropout_batch(net: nn.Module, x: Tensor) -> Callable[[int], Tensor]:
+    """samples -> the same with all passes as one batch."""
+    net = net.train()
+
+    @torch.no_grad()
+    def predict(samples: int) -> Tensor:
+        return net(x.repeat(samples, *[1] * (x.dim() - 1))).view(samples, len(x), -1).softmax(-1).mean(0)
+
+    return predict
+
+
+def dropout_step(net: nn.Module, x: Tensor, y: Tensor, method: str, compile: bool = False) -> Callable[[], Any]:
+    """One step of a dropout method, prior N(0, 1)."""
+    chosen: Any = credo.methods.make_method(method, {})
+    model = credo.BNN(net, "categorical", prior=Normal(0.0, 1.0)).model
+    model = chosen.adapt(model)
+    places, rates = chosen.places(model, x[:2])
+    family = chosen.make_family({n: model.values()[n] for n in model.random}, places, rates)
+    elbo = Elbo(model, credo.posteriors.Posterior([family]), chosen.make_estimator())
+    model.shell().train(True)
+    lr = torch.tensor(1e-3, device=x.device) if x.is_cuda else 1e-3
+    step = make_step(elbo, adam(elbo, lr, NUM_DATA), NUM_DATA, compile)
+    return lambda: step(x, y, 1.0)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from zoo.dropout import METHODS
 from zoo.regression import PRIOR_STD, bnn, exact, problem
 from zoo.stats import Z
 
@@ -133,3 +134,24 @@ def test_few_draws_with_all_the_weight_are_warned_about(pair):
     far = bnn().fit((x, y), "vi", epochs=1, lr=1e-4, batch_size=100, init_std=0.01, progress=False)
     with pytest.warns(UserWarning, match="of 1000 draws carry the importance weight"):
         credo.compare([large, far], (x, y), evidence="importance")
+
+
+@pytest.mark.parametrize("method", [*METHODS, "stochastic"])
+def test_masks_and_noisy_passes_have_no_evidence(pair, method):
+    """Their KL leaves out an infinite constant, or their prior is improper."""
+    x, y, _, large, _ = pair
+    net = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.2), nn.Linear(4, 1)).double()
+    noisy = BNN(net, Gaussian(std=0.5), prior=Normal(0.0, 1.0)).fit((x, y), method, epochs=1, progress=False)
+    words = (
+        "improper prior" if method == "variational_dropout" else "Model 1 has points or masks under its prior.*bounds no evidence"
+    )
+    for kind in ("elbo", "importance"):
+        with pytest.raises(CredoError, match=words):
+            credo.compare([large, noisy], (x, y), evidence=kind)
+
+
+def test_points_beside_a_posterior_do_not_stand_in_its_way(pair):
+    """Without a prior they leave out no constant."""
+    x, y, _, large, _ = pair
+    partly = BNN(nn.Linear(3, 1).double(), Gaussian(std=0.5), random="weights").fit((x, y), "vi", epochs=2, progress=False)
+    assert credo.compare([large, partly], (x, y), samples=10).bound == (False, True)

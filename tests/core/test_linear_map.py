@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from credo.core.linear_map import SIGNATURES, along, bind, contract
+from credo.core.linear_map import MEETINGS, SIGNATURES, along, bind, contract
 
 CASES = [
     (F.linear, nn.Linear(4, 6), (3, 4), {}),
@@ -76,3 +76,13 @@ def test_along_and_contract():
     assert along(torch.arange(3), -2, 3).shape == (1, 3, 1)
     y, matrix = torch.randn(2, 4, 5), torch.randn(6, 4)
     assert torch.allclose(contract(matrix, y, -2), torch.einsum("rc,bcp->brp", matrix, y), atol=1e-6)
+
+
+def test_a_product_is_a_meeting_but_no_linear_map_of_layers():
+    x, mask = torch.randn(3, 4), torch.randn(1, 4)
+    for args, kwargs in (((x, mask), {}), ((x,), {"other": mask})):  # as torch names them
+        op, x_bound, w, b = bind(torch.mul, args, kwargs)
+        assert op.is_product and not op.is_embedding and x_bound is x and w is mask and b is None
+        assert torch.equal(op(x, mask), x * mask) and torch.equal(op.square(x), x * x)
+    assert torch.mul in MEETINGS and torch.mul not in SIGNATURES and MEETINGS.keys() - SIGNATURES.keys() == {torch.mul}
+    assert not bind(F.linear, (x, mask), {})[0].is_product

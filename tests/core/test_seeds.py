@@ -4,7 +4,7 @@ import pytest
 import torch
 from zoo.stats import follows, has_mean
 
-from credo.core.seeds import Ambient, Streams, generator, isolated, mix
+from credo.core.seeds import Ambient, Paired, Streams, generator, isolated, mix
 
 PINNED = 2092542945012143190  # a stored run can only be resumed by the same numbers
 LIKE = torch.zeros(1, dtype=torch.float64)
@@ -110,3 +110,24 @@ def test_two_threads_in_isolated_blocks_do_not_mix():
     for seed, numbers in results.items():
         with isolated(seed):
             assert torch.equal(numbers, torch.cat([torch.randn(10) for _ in range(200)]))
+
+
+def test_paired_noise_is_its_mirror_image_and_stays_as_it_was():
+    first = Paired()
+    second = Paired(first)
+    with isolated(0):
+        u, other = first.uniform("a", (5,), LIKE), first.uniform("b", (5,), LIKE)
+        mirror = second.uniform("a", (5,), LIKE)
+        assert torch.equal(mirror, 1 - u) and first.uniform("a", (5,), LIKE) is u and not torch.equal(u, other)
+        assert torch.equal(second.uniform("c", (2,), LIKE), 1 - first.uniform("c", (2,), LIKE)), "whichever is asked first"
+        assert not torch.equal(Paired().uniform("a", (5,), LIKE), u)
+    assert first.lead == second.lead == ()
+
+
+def test_both_of_a_pair_are_uniform():
+    from scipy.stats import uniform
+
+    first = Paired()
+    with isolated(1):
+        follows(first.uniform("a", (5000,), LIKE), uniform.cdf)
+        follows(Paired(first).uniform("a", (5000,), LIKE), uniform.cdf)

@@ -3,7 +3,10 @@ import threading
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
+from zoo.dropout import Encoder, Reused
+from zoo.dropout import make as make_dropout
 from zoo.networks import ZOO, make
 
 from credo.core.errors import NetworkError
@@ -167,3 +170,125 @@ def test_picking_an_output():
     ]:
         with pytest.raises(NetworkError, match=words):
             pick(output, key)
+
+
+def numbered(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_masks_are_placed_by_name():
+    """In evaluation mode too, and in training mode without any noise beside them."""
+    net, x = make_dropout("dense")
+    shell, mask = Shell(net), numbered(1, 6)
+    shell.place({"2.mask0": mask})
+    expected = net[3](mask * torch.tanh(net[0](x)))
+    for mode in (False, True):
+        shell.train(mode)
+        assert torch.equal(shell(x), expected)
+    assert shell.placed("2.mask0") is mask and isinstance(net[2], nn.Dropout)
+    shell.place({"2.mask0": 2 * mask})
+    assert torch.equal(shell.placed("2.mask0"), 2 * mask)
+
+
+@pytest.mark.parametrize("twice", [False, True], ids=["reused", "shared"])
+def test_a_module_used_twice_has_two_masks_under_its_first_name(twice):
+    net, x = Reused(twice=twice).double(), numbered(3, 5)
+    shell, one, two = Shell(net), numbered(1, 6, seed=1), numbered(1, 4, seed=2)
+    shell.place({"drop.mask0": one, "drop.mask1": two})
+    expected = net.head(two * torch.tanh(net.second(one * torch.tanh(net.first(x)))))
+    assert torch.equal(shell(x), expected)
+    shell.place({"second.weight": torch.zeros(4, 7, dtype=torch.float64)})
+    with pytest.raises(RuntimeError):  # broken off after the first mask
+        shell(x)
+    shell.place({"second.weight": net.second.weight, "drop.mask0": one, "drop.mask1": two})
+    assert torch.equal(shell(x), expected), "placing begins a new pass"
+    if twice:
+        assert shell.module.same is shell.module.drop
+
+
+def test_places_that_do_not_exist_are_refused():
+    net, _ = make_dropout("dense")
+    for name in ("2.mask1", "0.mask0", "nowhere.mask0", "2.weight"):
+        with pytest.raises(NetworkError, match=f"The network has no place for '{name}'"):
+            Shell(net).place({name: torch.ones(1)})
+
+
+def test_a_transformer_layer_uses_placed_masks_in_evaluation_mode():
+    """Its shortcut of evaluation mode would call no dropout module at all."""
+    net, x = Encoder().double(), numbered(3, 6, 8)
+    net.eval()
+    shell = Shell(net)
+    shell.train(False)
+    shell.place(
+        {f"layer.{leaf}.mask0": torch.ones(1, 1, n).double() for leaf, n in (("dropout", 16), ("dropout1", 8), ("dropout2", 8))}
+    )
+    with torch.no_grad():
+        plain = shell(x)
+        assert torch.allclose(plain, net(x), atol=1e-10)
+        for leaf, n in (("dropout", 16), ("dropout1", 8), ("dropout2", 8)):
+            shell.place({f"layer.{leaf}.mask0": numbered(1, 1, n)})
+            changed = shell(x)
+            assert not torch.allclose(changed, plain), leaf
+            plain = changed
+
+
+def test_an_encoder_of_several_layers_too():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.3, batch_first=True)
+    net = nn.TransformerEncoder(layer, 2).double().eval()
+    shell = Shell(net)
+    shell.train(False)
+    with torch.no_grad():
+        x = numbered(3, 6, 8)
+        assert torch.allclose(shell(x), net(x), atol=1e-10)
+        shell.place({"layers.1.dropout2.mask0": torch.zeros(1, 1, 8).double()})
+        assert not torch.allclose(shell(x), net(x))
+
+
+def test_swapping_reaches_every_name_of_a_module():
+    shell = Shell(Reused(twice=True))
+    new = nn.Identity()
+    shell.swap("drop", new)
+    assert shell.module.drop is new and shell.module.same is new and isinstance(shell.module.first, nn.Linear)
+
+
+def test_live_modules_stay_in_training_mode():
+    net = nn.Sequential(nn.Sequential(nn.Dropout(), nn.BatchNorm1d(2)), nn.Dropout())
+    shell = Shell(net)
+
+    def modes():
+        return {path for path, module in shell.module.named_modules() if module.training}
+
+    shell.train(False, ["0.0", "1"])
+    assert modes() == {"0.0", "1"}
+    shell.train(False, ["0.1"])
+    assert modes() == {"0.1"}
+    shell.train(False)
+    assert modes() == set(), "what was live is no longer"
+    shell.train(True, ["1"])
+    assert modes() == {"", "0", "0.0", "0.1", "1"}
+    assert all(module.training for module in net.modules())
+
+
+def test_width_is_the_widest_output_from_the_first_named_parameter_on():
+    net = nn.Sequential(nn.Linear(2, 50), nn.Linear(50, 3), nn.Linear(3, 7), nn.Linear(7, 1))
+    shell, x = Shell(net), torch.zeros(4, 2)
+    assert shell.width(x, ["0.weight"]) == 200
+    assert shell.width(x, ["1.weight", "3.weight"]) == 28
+    assert shell.width(x, ["3.bias"]) == 4 and shell.width(x, []) == 0
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in shell.module.modules())
+
+
+def test_width_counts_outputs_of_any_structure_and_leaves_no_hook_after_an_error():
+    class Pair(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(2, 2)
+
+        def forward(self, x):
+            return {"a": self.layer(x), "b": [F.pad(x, (0, 9))]}
+
+    shell = Shell(Pair())
+    assert shell.width(torch.zeros(3, 2), ["layer.weight"]) == 33
+    with pytest.raises(RuntimeError):
+        shell.width(torch.zeros(3, 5), ["layer.weight"])
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in shell.module.modules())

@@ -105,3 +105,42 @@ def test_blocks_put_a_bias_with_its_weight():
     ]
     reordered = [chosen["0.bias"], chosen["0.weight"]]
     assert [[s.name for s in block] for block in blocks(reordered)] == [["0.weight", "0.bias"]]
+
+
+class Own(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(2, 3))
+
+
+@pytest.mark.parametrize(
+    ("layer", "axes"),
+    [
+        (nn.Linear(5, 6), {"weight": 1, "bias": None}),
+        (nn.Conv2d(4, 6, 3, groups=2), {"weight": 1, "bias": None}),
+        (nn.ConvTranspose1d(4, 6, 3, groups=2), {"weight": 0, "bias": None}),
+        (nn.Embedding(7, 6), {"weight": 0}),
+        (nn.EmbeddingBag(7, 6), {"weight": 0}),
+        (
+            nn.LSTM(5, 6, proj_size=2),
+            {"weight_ih_l0": 1, "weight_hh_l0": 1, "weight_hr_l0": 1, "bias_ih_l0": None, "bias_hh_l0": None},
+        ),
+        (nn.GRUCell(5, 6), {"weight_ih": 1, "weight_hh": 1, "bias_ih": None, "bias_hh": None}),
+        (nn.MultiheadAttention(4, 2), {"in_proj_weight": 1, "in_proj_bias": None, "out_proj.weight": 1, "out_proj.bias": None}),
+        (
+            nn.MultiheadAttention(4, 2, kdim=3, vdim=5, bias=False),
+            {"q_proj_weight": 1, "k_proj_weight": 1, "v_proj_weight": 1, "out_proj.weight": 1},
+        ),
+        (nn.LayerNorm((2, 3)), {"weight": None, "bias": None}),
+        (nn.Bilinear(2, 3, 4), {"weight": None, "bias": None}),
+        (Own(), {"weight": None}),
+    ],
+)
+def test_the_axis_of_input_units(layer, axes):
+    """Its length is the number of inputs, or of inputs per group."""
+    assert {name: site.in_axis for name, site in sites_of(layer).items()} == axes
+
+
+def test_the_first_axis_is_no_less_an_axis_than_the_second():
+    """0 is an axis, None is not."""
+    assert sites_of(nn.Embedding(7, 6))["weight"].in_axis is not None

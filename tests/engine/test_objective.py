@@ -102,3 +102,19 @@ def test_points_count_only_under_a_prior():
     point = [v for n, v in named.posterior.mean().items() if n.endswith("bias")]
     cost = -sum(float(Normal(0.0, 1.0).log_prob(v).sum()) for v in point)
     assert parts["kl"] - free.objective((x, y), samples=5)["kl"] == pytest.approx(cost, rel=0.2)
+
+
+def test_masks_cost_what_their_closed_kl_says_and_give_no_bits_back():
+    x, y = classes()
+    net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Dropout(0.3), nn.Linear(8, 3))
+    fitted = BNN(net, "categorical", prior=Normal(0.0, 1.0)).fit((x, y), "mc_dropout", **QUICK)
+    parts = fitted.objective((x, y), samples=50)
+    values = fitted.posterior.mean()
+    squares = {n: float(v.square().sum()) for n, v in values.items() if "mask" not in n}
+    count = sum(v.numel() for n, v in values.items() if "mask" not in n)
+    entropy = -8 * (0.3 * math.log(0.3) + 0.7 * math.log(0.7))
+    expected = 0.5 * (sum(squares.values()) + squares["3.weight"] * 0.3 / 0.7) + 0.5 * count * math.log(2 * math.pi) - entropy
+    assert parts["kl"] == pytest.approx(expected, rel=1e-5) and parts["bits_back"] == pytest.approx(0.0)
+    assert parts["elbo"] == pytest.approx(-parts["nll"] - parts["kl"])
+    with pytest.raises(CredoError, match="no density over weights"):
+        fitted.log_weights((x, y), samples=5)

@@ -3,18 +3,21 @@ import warnings
 import pytest
 import torch
 from torch import nn
+from zoo.dropout import METHODS, begin
+from zoo.dropout import make as make_dropout
 from zoo.models import make_model, make_posterior
 from zoo.networks import ZOO, make
 
-from credo.core.errors import SettingError
+from credo.core.errors import CredoError, SettingError
 from credo.engine import outputs as module
-from credo.engine.outputs import sampled_outputs
+from credo.engine.outputs import Draws, sampled_outputs
 
 OUTPUT = {"dicts": "logits"}
 
 
 def predict(model, posterior, x, numbers=range(7), **how):
-    return sampled_outputs(model, lambda n: posterior.realise(n, 3), numbers, x, model.buffers(), 3, **how)[0]
+    draws = Draws(numbers, lambda n: posterior.realise(n, 3), posterior.fixed, posterior.live)
+    return sampled_outputs(model, draws, x, model.buffers(), 3, **how)[0]
 
 
 @pytest.mark.parametrize("name", sorted(ZOO))
@@ -103,9 +106,7 @@ def test_drawn_likelihood_parameters_come_apart():
     family = NormalInverseGamma({n: s.shape for n, s in model.random.items()})
     posterior = Posterior([family])
     for vectorise in (False, True):
-        out, extra = sampled_outputs(
-            model, lambda n: posterior.realise(n, 0), range(4), torch.zeros(3, 5), {}, 0, vectorise=vectorise
-        )
+        out, extra = sampled_outputs(model, Draws.of(posterior, 4, 0), torch.zeros(3, 5), {}, 0, vectorise=vectorise)
         assert (
             out.shape == (4, 3, 1) and out.dtype == torch.float32 and set(extra) == {"log_std"} and extra["log_std"].shape == (4,)
         )
@@ -152,3 +153,116 @@ def test_one_point_cannot_show_a_variance():
     model = make_model(net)
     with pytest.raises(SettingError, match="it takes at least 2"):
         module.moment_outputs(model, make_posterior("mean_field", model), x, {}, 1, "diagonal", None)
+
+
+def vectorised_calls(monkeypatch):
+    calls = []
+    original = module._Runner.vectorised
+    monkeypatch.setattr(module._Runner, "vectorised", lambda self, *args: calls.append(1) or original(self, *args))
+    return calls
+
+
+@pytest.mark.parametrize("name", ["dense", "image", "residual", "reused", "sequence", "attention"])
+@pytest.mark.parametrize("method", METHODS)
+def test_masks_give_the_same_outputs_by_loop_batches_and_vmap(method, name):
+    net, x = make_dropout(name)
+    model, posterior = begin(method, net, x, p=0.3)
+    looped = predict(model, posterior, x, vectorise=False)
+    assert float(looped.std(0).min()) > 0
+    for how in ({"vectorise": False, "batch_size": 2}, {"vectorise": True}, {"vectorise": True, "batch_size": 2}, {}):
+        assert torch.allclose(predict(model, posterior, x, **how), looped, rtol=1e-12, atol=1e-12), how
+    assert torch.equal(predict(model, posterior, x, [4], vectorise=False)[0], looped[4])
+
+
+def test_what_draws_leave_alone_is_shared_when_it_is_a_good_part_and_comes_first(monkeypatch):
+    calls = vectorised_calls(monkeypatch)
+    first, last = nn.Linear(5, 40), nn.Linear(40, 2)
+    x = torch.randn(3, 5)
+    for net, shared in (
+        (nn.Sequential(first, nn.Dropout(0.3), last), True),
+        (nn.Sequential(nn.Dropout(0.3), first, last), False),
+        (nn.Sequential(nn.Linear(5, 1), nn.Dropout(0.3), nn.Linear(1, 40), last), False),
+    ):
+        calls.clear()
+        model, posterior = begin("mc_dropout", net, x)
+        predict(model, posterior, x)
+        assert calls == [1] * shared, net
+
+
+def test_the_shared_part_runs_once_for_all_draws():
+    """A hook counts the calls of the first layer: one chunk of draws, one call; and the loop calls it for every draw."""
+    net, x = make_dropout("dense")
+    model, posterior = begin("mc_dropout", net, x)
+    predict(model, posterior, x, vectorise=True)  # remembers the width
+    shapes = []
+    model.shell().module[0].register_forward_hook(lambda m, args, out: shapes.append(out.shape))
+    predict(model, posterior, x, vectorise=True)
+    assert shapes == [(3, 6)]
+    predict(model, posterior, x, vectorise=False)
+    assert len(shapes) == 1 + 7
+
+
+def test_networks_with_live_noise_are_always_looped_over(monkeypatch):
+    calls = vectorised_calls(monkeypatch)
+    net, x = make_dropout("functional")
+    model, posterior = begin("mc_dropout", net, x)
+    state = torch.get_rng_state()
+    out = predict(model, posterior, x, vectorise=True)
+    assert calls == [] and posterior.live and float(out.std(0).min()) > 0
+    assert torch.equal(out[5], predict(model, posterior, x, [5])[0]), "a draw is the same alone and together"
+    assert torch.equal(state, torch.get_rng_state())
+    predict(model, make_posterior("delta", model), x, [0])
+    assert not any(m.training for m in model.shell().module.modules()), "the next prediction is in evaluation mode again"
+
+
+def test_chunks_by_the_width_of_activations_give_the_same_numbers(monkeypatch):
+    net, x = make_dropout("image")
+    model, posterior = begin("mc_dropout", net, x)
+    whole = predict(model, posterior, x, vectorise=True)
+    (width,) = model.widths.values()
+    assert width == 6 * 4 * 4, "of one example, from the first mask on"
+    sizes = []
+
+    def spy(numbers):
+        sizes.append(len(numbers))
+        return posterior.realise(numbers, 3)
+
+    monkeypatch.setitem(module._BUDGET, "cpu", 2 * 3 * width)
+    draws = Draws(range(7), spy, posterior.fixed, posterior.live)
+    chunked, _ = sampled_outputs(model, draws, x, model.buffers(), 3, vectorise=True)
+    assert sizes == [2, 2, 2, 1] and torch.allclose(chunked, whole, rtol=1e-12, atol=1e-12)
+
+
+def test_measuring_the_width_draws_no_random_numbers():
+    """Of a network that is random by itself, which vmap then refuses."""
+    model = make_model(Noisy().double())
+    posterior = make_posterior("mean_field", model)
+    x, state = torch.randn(3, 5).double(), torch.get_rng_state()
+    with pytest.warns(UserWarning, match="Predicting draw by draw"):
+        predict(model, posterior, x, vectorise=True)
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_nobody_is_told_of_a_loop_that_nobody_asked_to_avoid():
+    class Half(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.layer = nn.Linear(5, 5), Branching()
+
+        def forward(self, x):
+            return self.layer(self.first(x))
+
+    model = make_model(Half().double(), "last")
+    posterior = make_posterior("mean_field", model)
+    x = torch.randn(3, 5).double()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        out = predict(model, posterior, x)
+    assert torch.equal(out, predict(model, posterior, x, vectorise=False))
+
+
+def test_moments_do_not_leave_live_noise_out():
+    net, x = make_dropout("functional")
+    model, posterior = begin("mc_dropout", net, x)
+    with pytest.raises(CredoError):
+        module.moment_outputs(model, posterior, x, model.buffers(), 10, "diagonal", None)

@@ -15,7 +15,8 @@ from credo.likelihoods import Gaussian
 
 def test_the_registry_knows_every_estimator_by_its_own_name():
     assert set(estimators) == {
-        "weights", "local", "flipout", "per_example", "score", "straight_through", "gumbel", "moments",
+        "weights", "local", "flipout", "per_example", "score", "straight_through", "gumbel", "moments", "reinforce",
+        "arm",
     }  # fmt: skip
     assert all(estimators[name].name == name for name in estimators)
 
@@ -26,7 +27,7 @@ def test_an_unknown_name_gets_the_nearest():
 
 
 def test_passes_are_averaged():
-    passes = [Pass(torch.tensor(a), torch.tensor(b), []) for a, b in ((1.0, 4.0), (3.0, 8.0))]
+    passes = [Pass(torch.tensor(a), torch.tensor(b), [], torch.tensor([a])) for a, b in ((1.0, 4.0), (3.0, 8.0))]
     assert [float(v) for v in Weights().combine(passes, None, 5)] == [2.0, 6.0]
     assert [float(v) for v in Weights().combine(passes[:1], None, 5)] == [1.0, 4.0]
 
@@ -77,3 +78,22 @@ def test_estimators_without_a_joint_draw_sample_the_kl_by_itself(estimator):
             values.append(torch.stack([elbo(x, y)[1] for _ in range(800)]))
     assert float(values[0].std()) < 1e-9 < float(values[1].std())
     same_mean(values[0], values[1])
+
+
+def test_the_nll_is_told_example_by_example():
+    """What gradients through masks of an example's own need; passes carry it beside its sum."""
+    net, x = make("mlp")
+    likelihood, y = Gaussian(std=0.5), torch.zeros(3, 2).double()
+    each = Weights().nll(likelihood, net(x), y)
+    expected = -torch.distributions.Normal(net(x), 0.5).log_prob(y).sum(-1)
+    assert each.shape == (3,) and torch.allclose(each, expected)
+    model = make_model(net, likelihood=likelihood)
+    elbo = Elbo(model, make_posterior("delta", model), Weights())
+    seen = []
+    elbo.estimator = type(
+        "Spy",
+        (Weights,),
+        {"combine": lambda self, passes, *rest: seen.extend(passes) or super(Weights, self).combine(passes, *rest)},
+    )()
+    nll, _ = elbo(x, y)
+    assert torch.allclose(seen[0].each, expected) and torch.allclose(nll, expected.sum())

@@ -1,12 +1,14 @@
 import pytest
 import torch
 from torch import nn
+from zoo.dropout import begin
+from zoo.dropout import make as make_dropout
 from zoo.models import Passes, make_model, make_posterior
 from zoo.networks import Checkpointed, make
 
 from credo.core.errors import NetworkError
 from credo.estimators import structure
-from credo.estimators.plan import batch_of, one_more
+from credo.estimators.plan import batch_of, example_axis, one_more, with_masks
 
 
 def plan_of(net, x, estimator="local", train=False, kind="mean_field", **how):
@@ -156,3 +158,58 @@ def test_one_more_example():
     assert batch_of(x) == 3
     with pytest.raises(NetworkError, match="no tensor with an example axis"):
         batch_of({"a": 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "axes"),
+    [
+        ("dense", {"2.mask0": 0}),
+        ("image", {"2.mask0": 0, "5.mask0": 0}),
+        ("residual", {"before.mask0": 0, "after.mask0": 0}),
+        ("reused", {"drop.mask0": 0, "drop.mask1": 0}),
+        ("encoder", {"layer.dropout.mask0": 0, "layer.dropout1.mask0": 0, "layer.dropout2.mask0": 0}),
+    ],
+)
+def test_masks_are_met_and_what_no_draw_changes_is_not(name, axes):
+    net, x = make_dropout(name)
+    model, posterior = begin("mc_dropout", net, x)
+    assert dict(Passes(model, posterior, "local", x).plan.example_axis) == axes
+    assert not Passes(model, posterior, "weights", x).plan.slots
+
+
+def test_masks_are_sites_beside_the_parameters():
+    net, x = make_dropout("image")
+    model, posterior = begin("mc_dropout", net, x)
+    sites = with_masks(model.random, posterior)
+    assert sites.keys() - model.random.keys() == {"2.mask0", "5.mask0"}
+    site = sites["5.mask0"]
+    assert (
+        site.linear and site.shape == (1, 4, 1, 1) and site.module == "5" and site.dtype == torch.float64 and site.in_axis is None
+    )
+    assert with_masks(model.random, make_posterior("mean_field", model)) == dict(model.random)
+
+
+def test_a_dropped_embedding_and_a_recurrent_layer_are_drawn():
+    net, x = make("embedding")
+    model, posterior = begin("mc_dropout", net, x, layers="all")
+    assert dict(Passes(model, posterior, "local", x).plan.example_axis) == {"head.weight": 0}
+    net, x = make("lstm")
+    model, posterior = begin("mc_dropout", net, x, layers="all")
+    assert dict(Passes(model, posterior, "local", x).plan.example_axis) == {"head.weight": 0}
+
+
+def test_an_example_axis_is_the_only_one_that_grows():
+    def size(*shape):
+        return torch.Size(shape)
+
+    assert example_axis([size(3, 5)], [size(4, 5)], 3) == 0 and example_axis([size(6, 3, 5)], [size(6, 4, 5)], 3) == 1
+    assert example_axis([size(3, 3)], [size(4, 3)], 3) == 0
+    for first, second in (
+        ([size(5)], [size(5)]),
+        ([size(3, 3)], [size(4, 4)]),
+        ([size(6, 5)], [size(8, 5)]),
+        ([size(3, 5)], [size(4, 6)]),
+    ):
+        assert example_axis(first, second, 3) is None
+    assert example_axis([], [], 3) is None and example_axis([size(3)] * 2, [size(4)] * 2, 3) is None
+    assert example_axis([size(3)], [size(4, 1)], 3) is None

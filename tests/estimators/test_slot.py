@@ -73,3 +73,14 @@ def test_any_other_use_is_refused_and_named(use):
 def test_a_use_that_escapes_python_shows_as_nan():
     with torch._C.DisableTorchFunctionSubclass():
         assert (torch.ones(3, 4).double() @ slot()).isnan().all()
+
+
+def test_a_product_with_an_input_meets_the_family_but_not_one_with_something_else_in_front():
+    """As the stand-in of a dropout module multiplies: torch.mul(x, mask)."""
+    seen = []
+    x = torch.zeros(3, 5, dtype=torch.float64)
+    w = slot(lambda op, x, w, b: seen.append((op.is_product, w, b)) or "met", "drop.mask0", torch.Size((1, 5)))
+    assert torch.mul(x, w) == "met" and seen == [(True, "drop.mask0", None)]
+    for use in (lambda: torch.mul(w, x), lambda: w * x, lambda: torch.mul(w, w)):
+        with pytest.raises(Replan, match="drop.mask0"):
+            use()

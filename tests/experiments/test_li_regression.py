@@ -7,9 +7,10 @@ from credo.experiments.li_regression import KINDS, clusters, truth
 def test_quick_run_has_a_row_and_a_panel_per_method():
     result = perform(make_experiment("li_regression", {"quick": True}))
     assert [row.label for row in result.outcome.tables[0].rows] == [kind.label for kind in KINDS]
-    assert [row.paper["learned noise"] for row in result.outcome.tables[0].rows] == [0.121, 0.129, None]
-    assert len(result.outcome.figures) == 3
-    assert result.outcome.tables[0].rows[2].measured["sd in the gap"] == 0
+    assert [row.paper["learned noise"] for row in result.outcome.tables[0].rows] == [0.121, 0.129, 0.121, None]
+    assert len(result.outcome.figures) == 4
+    assert result.outcome.tables[0].rows[3].measured["sd in the gap"] == 0
+    assert result.outcome.tables[0].rows[2].measured["sd in the gap"] > 0
 
 
 def test_data_are_two_standardised_clusters_around_the_function():

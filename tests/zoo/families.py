@@ -4,17 +4,22 @@ import torch
 
 from credo.core.seeds import generator, isolated
 from credo.posteriors import (
+    ConcreteDropout,
     Delta,
     Discrete,
+    Dropout,
     Flow,
     Full,
+    GaussianDropout,
     Kron,
     LowRank,
     MeanField,
     Mixture,
     NormalInverseGamma,
+    Places,
     Posterior,
     Samples,
+    Stochastic,
 )  # fmt: skip
 from zoo.models import shaken
 
@@ -37,6 +42,8 @@ def make_flow(kind="affine", size=0.1):
         return shaken(Flow.start(values(), 0.4, kind, transforms=2, hidden=8), size=size)
 
 
+PLACES = Places(axes={"w": (1, 1)})  # the input units of the weight
+
 MAKERS = {
     "delta": lambda: Delta.start(values()),
     "mean_field": lambda: shaken(MeanField.start(values(), 0.4)),
@@ -49,6 +56,10 @@ MAKERS = {
     "normal_inverse_gamma": _nig,
     "discrete": lambda: shaken(Discrete.start(values(), (-1.0, 0.5, 2.0)), size=0.8),
     "flow": make_flow,
+    "dropout": lambda: Dropout.start(values(), PLACES, {"w": 0.3}),
+    "concrete_dropout": lambda: shaken(ConcreteDropout.start(values(), PLACES, {"w": 0.3}, "unit", 0.1)),
+    "gaussian_dropout": lambda: shaken(GaussianDropout.start(values(), PLACES, {"w": 0.3}, "input", "unit", True)),
+    "stochastic": lambda: Stochastic.of(values(), ["layer"]),
 }
 GAUSSIAN = ("mean_field", "mean_field_softplus", "low_rank", "full", "kron")
 

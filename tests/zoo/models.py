@@ -7,8 +7,9 @@ from credo.core.seeds import generator, isolated
 from credo.core.sites import select
 from credo.engine.build import point_posterior, start_posterior, with_points
 from credo.engine.model import Model
-from credo.engine.outputs import sampled_outputs
+from credo.engine.outputs import Draws, sampled_outputs
 from credo.estimators import estimators, make_plan, place
+from credo.estimators.plan import with_masks
 from credo.posteriors import Flow, Mixture, Posterior, Samples
 from credo.priors import as_prior, default_prior
 from zoo.stats import same_mean, same_variance
@@ -61,7 +62,8 @@ class Passes:
         self.shell = model.shell()
         self.shell.train(train)
         self.shell.place(model.frozen())
-        self.plan = make_plan(self.shell, posterior, model.random, self.estimator, x, model.buffers(), model.device)
+        sites = with_masks(model.random, posterior)
+        self.plan = make_plan(self.shell, posterior, sites, self.estimator, x, model.buffers(), model.device)
 
     def one(self):
         self.shell.place(self.model.buffers())
@@ -85,9 +87,7 @@ def agree(net, x, kind, estimator, random="all", draws=2500, vectorise=True, ref
     passes = Passes(model, posterior, estimator, x)
     ours = passes(draws, seed=1)
     if vectorise:
-        truth, _ = sampled_outputs(
-            model, lambda n: posterior.realise(n, 2), range(reference), x, model.buffers(), 2, vectorise=True
-        )
+        truth, _ = sampled_outputs(model, Draws.of(posterior, reference, 2), x, model.buffers(), 2, vectorise=True)
     else:
         truth = Passes(model, posterior, "weights", x)(draws, seed=2)
     same_mean(ours, truth)

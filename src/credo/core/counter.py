@@ -1,4 +1,4 @@
-"""Counter-based normal numbers on a GPU: any number of streams in one launch.
+"""Counter-based random numbers on a GPU: any number of streams in one launch.
 
 Torch's CUDA generator fills one stream per launch; a hundred posterior draws would be hundreds of launches. Philox is a
 pure function of (seed, position), so one Triton kernel can fill all streams at once, each as if it were alone.
@@ -16,7 +16,16 @@ from torch import Tensor
 
 def counter_normal(base: int, samples: Sequence[int], shape: Sequence[int], device: torch.device) -> Tensor | None:
     """Standard normal ``(len(samples), *shape)`` in float32, row i from the key ``base + samples[i]`` alone; None without Triton."""
-    fill = _kernel()
+    return _rows("normal", base, samples, shape, device)
+
+
+def counter_uniform(base: int, samples: Sequence[int], shape: Sequence[int], device: torch.device) -> Tensor | None:
+    """Uniform on [0, 1) likewise."""
+    return _rows("uniform", base, samples, shape, device)
+
+
+def _rows(kind: str, base: int, samples: Sequence[int], shape: Sequence[int], device: torch.device) -> Tensor | None:
+    fill = _kernel(kind)
     if fill is None:
         return None
     count = math.prod(shape)
@@ -28,7 +37,7 @@ def counter_normal(base: int, samples: Sequence[int], shape: Sequence[int], devi
 
 
 @functools.cache
-def _kernel() -> Callable[[Tensor, Tensor, int], None] | None:
+def _kernel(kind: str) -> Callable[[Tensor, Tensor, int], None] | None:
     try:
         import triton
         import triton.language as tl
@@ -36,10 +45,13 @@ def _kernel() -> Callable[[Tensor, Tensor, int], None] | None:
         return None
 
     @triton.jit
-    def normal_rows(out, keys, count, BLOCK: tl.constexpr):  # pragma: no cover, runs on the GPU
+    def fill_rows(out, keys, count, NORMAL: tl.constexpr, BLOCK: tl.constexpr):  # pragma: no cover, runs on the GPU
         row = tl.program_id(1).to(tl.int64)
         position = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-        a, b, c, d = tl.randn4x(tl.load(keys + row), position)
+        if NORMAL:
+            a, b, c, d = tl.randn4x(tl.load(keys + row), position)
+        else:
+            a, b, c, d = tl.rand4x(tl.load(keys + row), position)
         start = out + row * count
         tl.store(start + position * 4, a, mask=position * 4 < count)
         tl.store(start + position * 4 + 1, b, mask=position * 4 + 1 < count)
@@ -49,6 +61,6 @@ def _kernel() -> Callable[[Tensor, Tensor, int], None] | None:
     def fill(out: Tensor, keys: Tensor, count: int) -> None:
         block = 256
         grid = (triton.cdiv(count, 4 * block), keys.numel())
-        normal_rows[grid](out, keys, count, BLOCK=block)  # type: ignore[index]
+        fill_rows[grid](out, keys, count, NORMAL=kind == "normal", BLOCK=block)  # type: ignore[index]
 
     return fill

@@ -11,13 +11,13 @@ from __future__ import annotations
 import hashlib
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
-from credo.core.counter import counter_normal
+from credo.core.counter import counter_normal, counter_uniform
 
 LOCK = threading.RLock()  #: held by whoever borrows torch's global generators
 
@@ -92,15 +92,20 @@ class Streams(Noise):
 
     def normal(self, key: str, shape: Sequence[int], like: Tensor) -> Tensor:
         """Standard normal from this key's streams."""
-        if like.is_cuda and like.dtype == torch.float32:
-            out = counter_normal(mix(self.seed, key), self.samples, shape, like.device)
-            if out is not None:
-                return out.reshape(*self.lead, *shape)
-        return self._fill("normal_", key, shape, like)
+        out = self._counted(counter_normal, key, shape, like)
+        return self._fill("normal_", key, shape, like) if out is None else out
 
     def uniform(self, key: str, shape: Sequence[int], like: Tensor) -> Tensor:
         """Uniform from this key's streams."""
-        return self._fill("uniform_", key, shape, like)
+        out = self._counted(counter_uniform, key, shape, like)
+        return self._fill("uniform_", key, shape, like) if out is None else out
+
+    def _counted(self, count: Callable[..., Tensor | None], key: str, shape: Sequence[int], like: Tensor) -> Tensor | None:
+        """All rows in one launch, where the device can."""
+        if not like.is_cuda or like.dtype != torch.float32:
+            return None
+        out = count(mix(self.seed, key), self.samples, shape, like.device)
+        return None if out is None else out.reshape(*self.lead, *shape)
 
     def _fill(self, kind: str, key: str, shape: Sequence[int], like: Tensor) -> Tensor:
         out = self._empty((*self.lead, *shape), like)

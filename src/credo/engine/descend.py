@@ -24,10 +24,15 @@ from credo.engine.step import make_step
 MakeOptimizer = Callable[[Elbo, "float | Tensor", int], torch.optim.Optimizer]
 
 
-def adam(elbo: Elbo, lr: float | Tensor, num_data: int) -> torch.optim.Optimizer:
-    """Fused Adam over everything that is learned."""
-    parameters = [p for p in elbo.parameters() if p.requires_grad]
-    return torch.optim.Adam(parameters, lr=lr, fused=True, capturable=isinstance(lr, Tensor))
+def adam(elbo: Elbo, lr: float | Tensor, num_data: int, dial_lr: float = 1.0) -> torch.optim.Optimizer:
+    """Fused Adam over everything that is learned; the posterior's dials at ``dial_lr`` times the learning rate."""
+    dials = [p for family in elbo.posterior.members for p in family.dials() if p.requires_grad]
+    known = {id(p) for p in dials}
+    groups: list[dict[str, Any]] = [{"params": [p for p in elbo.parameters() if p.requires_grad and id(p) not in known]}]
+    if dials:
+        own = lr.clone() if isinstance(lr, Tensor) else lr
+        groups.append({"params": dials, "lr": own, "factor": dial_lr})
+    return torch.optim.Adam(groups, lr=lr, fused=True, capturable=isinstance(lr, Tensor))
 
 
 def descend(

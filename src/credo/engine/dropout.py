@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 from torch.distributions import Normal
 
@@ -14,6 +15,7 @@ from credo.core.masks import dropouts
 from credo.core.settings import setting
 from credo.core.sites import choose
 from credo.engine.build import with_points
+from credo.engine.descend import MakeOptimizer, adam
 from credo.engine.job import Job
 from credo.engine.masks import OwnMasks, is_random, live_modules, own_masks
 from credo.engine.model import Model
@@ -47,6 +49,12 @@ class DropoutMethod(ElboMethod):
         None, "l of a prior N(0, l^-2) on all random parameters, in place of the model's.", kind=(float, int), gt=0.0
     )
     estimator: str = setting("local", "How noise enters training.", choices=("local", "weights", "per_example"))
+
+    rate_lr: ClassVar[float] = 10.0  # learning rate of what is learned of the noise, as a multiple of the weights'
+
+    def make_optimizer(self, model: Model) -> MakeOptimizer | None:
+        """Adam, faster for rates: one number steers a whole layer, and at the weights' pace it would hardly move."""
+        return partial(adam, dial_lr=self.rate_lr)
 
     def adapt(self, model: Model) -> Model:
         """Under the prior of the length scale, if one is given."""

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from credo.core.errors import NetworkError, SettingError
+from credo.core.masks import DROPOUTS
 from credo.core.seeds import generator, isolated, mix
 from credo.core.shell import Shell
 from credo.engine.model import Model
@@ -50,6 +51,8 @@ class Draws:
 
 
 _LOOP_BUDGET = 1 << 21  # numbers drawn together by the loop: several small networks at once, without leaving the cache
+_CHUNKS = 8  # that vmapped draws are cut into on a CPU, for the cache's sake
+_SHARED = 0.25  # of the parameters, embeddings apart, that must come first
 _BUDGET = {"cpu": 1 << 26, "cuda": 1 << 28}  # numbers held at once by vmapped draws
 
 
@@ -157,9 +160,14 @@ class _Runner:
         return own, {n.removeprefix(LIKELIHOOD): t for n, t in draws.items() if n.startswith(LIKELIHOOD)}
 
     def _chunks(self, budget: int, width: int = 0) -> Iterator[Sequence[int]]:
-        """Numbers of draws whose parameters together stay within ``budget``, and so do what modules give for them."""
+        """Numbers of draws whose parameters together stay within ``budget``, and so does what modules of this width give for them.
+
+        On a CPU activations are best kept in the cache, but in few chunks, since each computes anew what all draws share.
+        """
         numel = sum(s.numel for n, s in self.model.random.items() if n not in self.draws.fixed)
         size, numbers = max(1, budget // max(numel, width, 1)), self.draws.numbers
+        if width and self.model.device.type == "cpu":
+            size = min(size, max(-(-len(numbers) // _CHUNKS), _LOOP_BUDGET // width))
         return (numbers[start : start + size] for start in range(0, len(numbers), size))
 
     def looped(self, batches: list[Any]) -> tuple[Tensor, Params]:
@@ -210,8 +218,18 @@ class _Runner:
 
 
 def _shares_prefix(model: Model, fixed: Collection[str]) -> bool:
-    """Whether the network begins with parameters that no draw changes, so that vmap computes their layers once."""
-    return next((name in fixed for name, _ in model.net.named_parameters() if name in model.sites), True)
+    """Whether a good part of the network comes before all that draws change, so that vmap, which computes it once, pays on a CPU."""
+    before = total = 0
+    same = True
+    for path, module in model.net.named_modules():
+        same = same and type(module) not in DROPOUTS
+        for leaf, parameter in module._parameters.items():
+            name = f"{path}.{leaf}".lstrip(".")
+            if parameter is not None and not isinstance(module, nn.Embedding):
+                same = same and (name in fixed or name not in model.sites)
+                total += parameter.numel()
+                before += parameter.numel() if same else 0
+    return before >= _SHARED * total
 
 
 def _tensors(x: Any) -> list[Tensor]:

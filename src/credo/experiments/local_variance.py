@@ -1,10 +1,11 @@
 """Variance of minibatch gradients under four kinds of noise, and what separate weight samples cost (Kingma et al. 2015).
 
-A perceptron is trained with local noise by variational dropout with independent weight noise (``tied_noise``). Then, at the same
-posterior, gradients of (N / M) sum log p(y given x, w) for the weights of the bottom and the top layer are drawn again and again, over
-minibatches of M = 1000 and over noise, and their variance is averaged over the weights of the layer. Pairs of independent gradients give
-unbiased estimates, ||g - g'||^2 / (2 D), and so a standard error. The difference between local and separate samples lies in the noise's
-dependence on the weights: were the deviation a parameter of its own, both would give the top layer's means the same gradients.
+A perceptron is trained with local noise by variational dropout with independent weight noise: w = W s, s ~ N(1, alpha), one alpha below 1 per
+weight, under the log-uniform prior; biases are points. Then, at the same posterior, gradients of (N / M) sum log p(y given x, w) for the
+weights of the bottom and the top layer are drawn again and again, over minibatches of M = 1000 and over noise, and their variance is
+averaged over the weights of the layer. Pairs of independent gradients give unbiased estimates, ||g - g'||^2 / (2 D), and so a standard
+error. The difference between local and separate samples lies in the noise's dependence on the weights: were the deviation a parameter of
+its own, both would give the top layer's means the same gradients.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import math
 import time
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, final
 
 import torch
 from torch import Tensor
 
+from credo.bnn import BNN
 from credo.core.seeds import generator, isolated, mix
 from credo.core.settings import setting
 from credo.engine.descend import adam
@@ -28,8 +30,9 @@ from credo.estimators import estimators
 from credo.experiments.base import Experiment, Say, experiments
 from credo.experiments.outcome import Check, Outcome, Row, Table
 from credo.experiments.probes import images, minibatches
-from credo.experiments.tied_noise import TiedNoise
-from credo.posteriors import Posterior
+from credo.nets import mlp
+from credo.posteriors import GaussianDropout, Places, Posterior
+from credo.priors import log_uniform
 
 LAYERS = ("top", "bottom")
 SPEEDUP = 1635.0 / 7.4
@@ -54,6 +57,60 @@ KINDS = (
     Kind("single sample", "weights", True, _paper((4.9e4, 4.3e3), (8.5e2, 3.3e2))),
     Kind("no noise", "weights", False, _paper((2.8e3, 5.9e1), (1.3e2, 9.0))),
 )
+
+
+@final
+class WeightNoise:
+    """A perceptron under variational dropout with noise on weights, and gradients of the nll for W under any estimator."""
+
+    def __init__(
+        self, sizes: tuple[int, ...], alpha: float, lr: float, rate_lr: float, num_data: int, device: torch.device
+    ) -> None:
+        self.model = BNN(mlp(sizes[0], sizes[1:-1], sizes[-1]).to(device), "categorical", prior=log_uniform()).model
+        values = self.model.values()
+        axes = {name: (1, 1) for name in values if name.endswith("weight")}
+        rates = dict.fromkeys(axes, alpha / (1 + alpha))
+        self.family = GaussianDropout.start(values, Places(axes), rates, noise="weight", per="weight", learn=True)
+        self.elbo = Elbo(self.model, Posterior([self.family]), estimators["local"])
+        mover = adam(self.elbo, lr, num_data, rate_lr)
+        for group in mover.param_groups:
+            group["lr"] *= group.get("factor", 1.0)
+        self.step = make_step(self.elbo, mover, num_data, False)
+        self.model.shell().train(True)
+
+    def train(self, x: Tensor, y: Tensor, epochs: int, batch: int, order: torch.Generator) -> float:
+        """Adam on nll / M + KL / N with local noise. Returns the last epoch's nll in nats per example."""
+        nll = torch.zeros((), device=x.device)
+        for _ in range(epochs):
+            nll = torch.zeros_like(nll)
+            for rows in torch.randperm(len(y), generator=order).to(y.device).split(batch):
+                nll += self.step(x[rows], y[rows], 1.0)[0]
+        return float(nll) / len(y)
+
+    def probe(self, estimator: str, noise: bool) -> Elbo:
+        """The nll under an estimator, at a copy of the posterior; without noise alpha is zero."""
+        family = copy.deepcopy(self.family)
+        if not noise:
+            for raw in family.raw_alpha:
+                raw.data.fill_(-math.inf)
+        return Elbo(self.model, Posterior([family]), estimators[estimator], kl="apart")
+
+    @torch.no_grad()
+    def error(self, x: Tensor, y: Tensor) -> float:
+        """Share of wrong labels of the network at W."""
+        shell = self.model.shell()
+        shell.place(self.family.mean())
+        return float((shell(x).argmax(1) != y).double().mean())
+
+
+def gradient(elbo: Elbo, x: Tensor, y: Tensor, rows: int | None = None) -> Tensor:
+    """Of the summed nll for W, ``rows`` examples at a time, which is exact only where examples do not share their noise."""
+    (family,) = elbo.posterior.members
+    assert isinstance(family, GaussianDropout)
+    total = torch.zeros_like(family.flat_mean)
+    for part_x, part_y in zip(x.split(rows or len(y)), y.split(rows or len(y)), strict=True):
+        total += torch.autograd.grad(elbo(part_x, part_y)[0], family.flat_mean)[0]
+    return total
 
 
 class Estimate(NamedTuple):
@@ -85,7 +142,8 @@ class LocalVariance(Experiment):
     long: int = setting(100, "Epochs before the second.", ge=1)
     batch: int = setting(1000, "Examples in a minibatch, in training and in the measurement.", ge=1)
     lr: float = setting(1e-3, "Learning rate.", gt=0.0)
-    alpha: float = setting(0.5, "Initial ratio of variance to squared mean of every weight.", gt=0.0, le=1.0)
+    rate_lr: float = setting(10.0, "Learning rate of alpha, as a multiple of the weights'.", gt=0.0)
+    alpha: float = setting(0.5, "Initial ratio of variance to squared mean of every weight.", gt=0.0, le=0.999)
     num_data: int = setting(50_000, "Training images.", ge=1)
     pairs: int = setting(100, "Pairs of gradients per estimate.", ge=2)
     separate_pairs: int = setting(20, "The same for separate samples, the slow one.", ge=2)
@@ -100,12 +158,13 @@ class LocalVariance(Experiment):
         spans = (self.short, self.long)
         found: dict[tuple[str, str, int], Estimate] = {}
         with isolated(mix(seed, "net"), device):
-            net = TiedNoise((train[0].shape[1], *[self.hidden] * self.depth, 10), self.alpha, device)
+            sizes = (train[0].shape[1], *[self.hidden] * self.depth, 10)
+            net = WeightNoise(sizes, self.alpha, self.lr, self.rate_lr, len(train[1]), device)
         done, trained = 0, []
         for place, epochs in enumerate(spans):
             say(f"training to epoch {epochs}")
             with isolated(mix(seed, "train", place), device):
-                nll = net.train(*train, epochs - done, self.batch, self.lr, generator(seed, "order", place))
+                nll = net.train(*train, epochs - done, self.batch, generator(seed, "order", place))
             done = epochs
             trained.append(f"{100 * net.error(*test):.2f} % ({nll:.3f} nats per training example) after {epochs} epochs")
             for kind in KINDS:
@@ -116,7 +175,7 @@ class LocalVariance(Experiment):
         tables = [_ratios(found, spans), _absolute(found, spans), timing]
         return Outcome(tables, [], [_ordering(found), *checks], [f"Test error at the mean weights: {', '.join(trained)}."])
 
-    def variances(self, net: TiedNoise, kind: Kind, train: tuple[Tensor, Tensor], seed: int) -> dict[str, Estimate]:
+    def variances(self, net: WeightNoise, kind: Kind, train: tuple[Tensor, Tensor], seed: int) -> dict[str, Estimate]:
         """Average variance over the weights of each layer, from independent pairs of gradients."""
         layout, device = net.family.layout, train[0].device
         weights = [name for name in net.family.names if name.endswith("weight")]
@@ -125,16 +184,16 @@ class LocalVariance(Experiment):
         slow = kind.estimator == "per_example"
         rows, scale = self._chunk(device) if slow else None, len(train[1]) / self.batch
         values: dict[str, list[float]] = {layer: [] for layer in LAYERS}
-        net.place(kind.noise)
+        elbo = net.probe(kind.estimator, kind.noise)
         with isolated(mix(seed, kind.label), device):
             for _ in range(self.separate_pairs if slow else self.pairs):
-                first, second = (net.gradients(kind.estimator, *next(batches), rows)[1] for _ in range(2))
+                first, second = (gradient(elbo, *next(batches), rows) for _ in range(2))
                 apart = layout.split((first - second) * scale)
                 for layer, name in places.items():
                     values[layer].append(float(apart[name].double().square().mean()) / 2)
         return {layer: _mean(numbers) for layer, numbers in values.items()}
 
-    def speed(self, net: TiedNoise, train: tuple[Tensor, Tensor], seed: int, say: Say) -> tuple[Table, list[Check]]:
+    def speed(self, net: WeightNoise, train: tuple[Tensor, Tensor], seed: int, say: Say) -> tuple[Table, list[Check]]:
         """Seconds per training step of local noise and of separate samples, on the same network and batch."""
         device = train[0].device
         size = self.batch if device.type == "cuda" else self._chunk(device)
@@ -162,12 +221,10 @@ class LocalVariance(Experiment):
         return table, checks
 
     def _time(
-        self, net: TiedNoise, estimator: str, compile: bool, train: tuple[Tensor, Tensor], size: int, count: int, seed: int
+        self, net: WeightNoise, estimator: str, compile: bool, train: tuple[Tensor, Tensor], size: int, count: int, seed: int
     ) -> float:
         device, num_data = train[0].device, len(train[1])
-        net.place()
-        posterior = Posterior([copy.deepcopy(net.family)])
-        elbo = Elbo(net.bnn.model, posterior, estimators[estimator])
+        elbo = Elbo(net.model, Posterior([copy.deepcopy(net.family)]), estimators[estimator])
         lr = torch.tensor(self.lr, device=device) if device.type == "cuda" else self.lr
         step = make_step(elbo, adam(elbo, lr, num_data), num_data, compile)
         batches = minibatches(*train, size, generator(seed, "timing"))

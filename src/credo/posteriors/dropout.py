@@ -189,6 +189,10 @@ class ConcreteDropout(Dropped):
         """sigmoid of the logit, kept off 0 and 1."""
         return torch.sigmoid(self.logit(name)).clamp(_EDGE, 1 - _EDGE)
 
+    def dials(self) -> list[nn.Parameter]:
+        """The logits of the rates."""
+        return list(self.logits)
+
     @torch.no_grad()
     def monitor(self) -> dict[str, float]:
         """The drop rate of every place, averaged over its units."""

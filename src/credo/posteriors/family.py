@@ -112,6 +112,10 @@ class Family(nn.Module, ABC):
         """Masks of the network's dropout modules that it covers besides parameters, with their shapes."""
         return {}
 
+    def dials(self) -> list[nn.Parameter]:
+        """Parameters that each turn the noise of many weights, such as a drop rate: an optimizer may move them faster."""
+        return []
+
     def monitor(self) -> dict[str, float]:
         """Numbers worth watching while it is fitted, for the history."""
         return {}

@@ -127,6 +127,10 @@ class GaussianDropout(Multiplicative):
         """A term per alpha, counted once for every factor that has it."""
         return terms.sum() * (math.prod(self.unit_shape(name)) / terms.numel())
 
+    def dials(self) -> list[nn.Parameter]:
+        """What alpha is made from, where it is learned."""
+        return list(self.raw_alpha) if self.learn else []
+
     @torch.no_grad()
     def monitor(self) -> dict[str, float]:
         """The drop rate alpha / (1 + alpha) that matches every place's noise, averaged over its factors."""
