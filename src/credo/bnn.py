@@ -292,7 +292,7 @@ class BNN:
         settings = dict(fit_settings)
         several = len(self.posterior.components()) > 1  # their mean is no place to start any of them from
         if "init" in type(self.method).__dataclass_fields__ and "init" not in settings and not several:
-            settings["init"] = {n: v.detach().clone() for n, v in self.posterior.mean().items()}
+            settings["init"] = {n: v.detach().clone() for n, v in self.posterior.mean().items() if n in self.model.sites}
         method = make_method(self.method, settings)
         device = given["device"] or self.model.device
         progress = True if given["progress"] is None else given["progress"]

@@ -259,7 +259,11 @@ def test_unit_rates_of_a_mask_reach_the_weights_that_read_them(kind):
     values = {n: p.detach() for n, p in layer.named_parameters()}
     own = ConcreteDropout.start(values, Places(axes={"weight": axes}), {"weight": 0.3}, "unit", 0.1)
     fed = ConcreteDropout.start(
-        values, Places(masks={"d.mask0": (1, 4, 1, 1)}, feeds={"weight": "d.mask0"}), {"d.mask0": 0.3}, "unit", 0.1
+        values,
+        Places(masks={"d.mask0": (1, 4, 1, 1)}, feeds={"weight": "d.mask0"}, fed_axes={"weight": axes}),
+        {"d.mask0": 0.3},
+        "unit",
+        0.1,
     )
     with torch.no_grad():
         own.logit("weight").copy_(torch.tensor([-2.0, -1.0, 0.0, 1.0]))

@@ -98,7 +98,7 @@ class LinearMap:
 def bind(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[LinearMap, Any, Any, Any]:
     """Split a call of a known function into (map, x, weight, bias)."""
     names, num_spatial, transposed = MEETINGS[function]
-    bound = dict(zip(names, args, strict=False)) | kwargs
+    bound = dict(zip(names, args, strict=False)) | {"weight" if k == "other" else k: v for k, v in kwargs.items()}
     x, w, b = bound.pop("input"), bound.pop("weight"), bound.pop("bias", None)
     return LinearMap(function, bound, num_spatial, transposed), x, w, b
 

@@ -30,8 +30,7 @@ def adam(elbo: Elbo, lr: float | Tensor, num_data: int, dial_lr: float = 1.0) ->
     known = {id(p) for p in dials}
     groups: list[dict[str, Any]] = [{"params": [p for p in elbo.parameters() if p.requires_grad and id(p) not in known]}]
     if dials:
-        own = lr.clone() if isinstance(lr, Tensor) else lr
-        groups.append({"params": dials, "lr": own, "factor": dial_lr})
+        groups.append({"params": dials, "lr": lr * dial_lr, "factor": dial_lr})
     return torch.optim.Adam(groups, lr=lr, fused=True, capturable=isinstance(lr, Tensor))
 
 

@@ -50,6 +50,7 @@ class DropoutMethod(ElboMethod):
     )
     estimator: str = setting("local", "How noise enters training.", choices=("local", "weights", "per_example"))
 
+    as_it_is: ClassVar[bool] = False  # whether a network's noise of any kind may stand for the method's own
     rate_lr: ClassVar[float] = 10.0  # learning rate of what is learned of the noise, as a multiple of the weights'
 
     def make_optimizer(self, model: Model) -> MakeOptimizer | None:
@@ -90,10 +91,16 @@ class DropoutMethod(ElboMethod):
                 f"{self.name}: layers={self.layers!r} on a network that is random by itself (its dropout modules are "
                 f"{', '.join(dropouts(model.net)) or 'none'}); use layers='auto', or a network without noise of its own."
             )
-        live = tuple(path for path in live_modules(model.net)) if other else ()
+        if other and not masks.shapes and (self.p is not None or not self.as_it_is):
+            raise SettingError(
+                f"{self.name}: the network is random by itself, but not through dropout modules, whose rates could be set or learned "
+                f"(p={self.p!r}); use 'mc_dropout' without p or 'stochastic', which take it as it is."
+            )
+        live = live_modules(model.net) if other else ()
         feeds = {w: m for w, m in masks.feeds.items() if w in model.random}
+        fed = {w: (model.random[w].in_axis or 0, model.random[w].groups) for w in feeds}
         axes = {} if masks.shapes or other else self._weights(model)
-        places = Places(axes, masks.shapes, feeds, live)
+        places = Places(axes, masks.shapes, feeds, live, fed)
         return places, self._rates({**masks.rates, **dict.fromkeys(axes, RATE)})
 
     def _weights(self, model: Model) -> dict[str, tuple[int, int]]:

@@ -76,7 +76,10 @@ def own_masks(model: Model, x: Any, shared: bool) -> OwnMasks:
         if tail:
             shape[-tail:] = [1] * tail
         elif len(shape) == 3:
-            shape = [1, 1, shape[2]]
+            series = any(
+                mask == name and len(model.sites[w].shape) == 3 for w, mask in feeds.items()
+            )  # a convolution reads (B, C, L)
+            shape = [1, shape[1], 1] if series and axis == 0 else [1, 1, shape[2]]
         if shared or tail or len(shape) != 3:
             shapes[name], rates[name] = tuple(shape), float(module.p)  # type: ignore[arg-type]
     whole = {path for path in paths if all(mask_name(path, k) in shapes for k in range(count[path]))}
@@ -142,7 +145,8 @@ _BATCH_NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._Instan
 def is_random(model: Model, x: Any, masks: OwnMasks, live: tuple[str, ...] | None = None) -> bool:
     """Whether two passes in training mode differ, with the known masks held still and batch statistics out of the way."""
     shell = _dressed(model)
-    shell.place({name: torch.ones(shape, device=model.device) for name, shape in masks.shapes.items()})
+    like = next(iter(model.values().values()))
+    shell.place({name: like.new_ones(shape) for name, shape in masks.shapes.items()})
     shell.train(False, live_modules(model.net) if live is None else live)
     outputs = []
     with torch.no_grad():

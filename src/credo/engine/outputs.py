@@ -112,6 +112,8 @@ def moment_outputs(
 
     The same fixed points for every input, moved and scaled so that their mean and covariance over S are exactly the Gaussian's.
     """
+    if posterior.live:
+        raise SettingError("The network is random by itself, which moments do not see; predict without shortcut='moments'.")
     if samples < 2:
         raise SettingError(f"samples={samples}: moments are shown by points with their variance, of which it takes at least 2.")
     shell = model.shell()
@@ -198,9 +200,10 @@ class _Runner:
             self.shell.place({n: t[0] for n, t in own.items() if n in self.draws.fixed})
             varied = {n: t for n, t in own.items() if n not in self.draws.fixed}
             run = torch.vmap(self._forward, in_dims=(0, None))
-            rows.append(torch.cat([run(varied, batch) for batch in batches], 1))
+            parts = [run(varied, batch) for batch in batches]
+            rows.append(parts[0] if len(parts) == 1 else torch.cat(parts, 1))
             extras.append(extra)
-        return torch.cat(rows), {n: torch.cat([extra[n] for extra in extras]) for n in extras[0]}
+        return rows[0] if len(rows) == 1 else torch.cat(rows), {n: torch.cat([extra[n] for extra in extras]) for n in extras[0]}
 
     def _width(self, batch: Any) -> int:
         """Numbers that one draw's widest activation takes, told from two examples and remembered."""
@@ -209,7 +212,9 @@ class _Runner:
         if key not in known:
             own, _ = self._split(self.draws.realise(self.draws.numbers[:1]))
             self.shell.place({n: t[0] for n, t in own.items()})
-            known[key] = self.shell.width(few, [n for n in own if n not in self.draws.fixed]) // batch_of(few)
+            with isolated(self.seed, self.model.device):
+                width = self.shell.width(few, [n for n in own if n not in self.draws.fixed])
+            known[key] = width // batch_of(few)
         return known[key] * batch_of(batch)
 
     def _forward(self, params: Params, batch: Any) -> Tensor:

@@ -95,7 +95,8 @@ class Reinforce(Gated):
 class Arm(Gated):
     """Augment, REINFORCE, merge (Yin and Zhou 2019): E_u[(f(z') - f(z)) (u - 1/2)] with z = [u < keep], z' = [1 - u < keep].
 
-    Where the two masks agree the term is zero, so a rate near 0 has little variance; no baseline is needed.
+    u - 1/2 is replaced by its mean given both masks (Dong, Mnih and Tucker 2020): 0 where they agree and (z' - z) max(k, 1 - k) / 2 where
+    they differ, k the keep rate. So units whose masks agree add no noise, and no baseline is needed.
     """
 
     name: ClassVar[str] = "arm"
@@ -120,18 +121,25 @@ class Arm(Gated):
         return place(shell, posterior, self, plan, self._first if turn == 0 else Paired(self._first), folds, watch)
 
     def surrogate(self, passes: Sequence[Pass], state: nn.Module | None, size: int) -> Tensor:
-        """Differences of opposite passes times u - 1/2, on the logits of keeping."""
+        """Differences of opposite passes times the mean of u - 1/2, on the logits of keeping."""
         terms = []
         for one, two in zip(passes[::2], passes[1::2], strict=True):
             f, g = (p.each.detach().reshape(size, -1).sum(1) for p in (one, two))
             for gate in _gates(one):
-                score = _per_example(gate, (gate.uniform - 0.5) * gate.logit)
+                score = _per_example(gate, _opposite(gate) * gate.logit)
                 terms.append(((g - f) * score).sum() if gate.axis is not None else (g - f).sum() * score)
         return 2 * torch.stack(terms).sum() / len(passes) if terms else passes[0].nll.detach()
 
 
 def _gates(one: Pass) -> list[Gate]:
     return [gate for draw in one.draws if isinstance(draw, ConcreteDraw) for gate in draw.gates]
+
+
+def _opposite(gate: Gate) -> Tensor:
+    """E[u - 1/2 given z and z']."""
+    keep = torch.sigmoid(gate.logit.detach())
+    difference = (1 - gate.uniform < keep).to(keep.dtype) - (gate.uniform < keep).to(keep.dtype)
+    return difference * torch.maximum(keep, 1 - keep) / 2
 
 
 def _log_q(gate: Gate) -> Tensor:

@@ -3,7 +3,8 @@
 Paper: 4 or 5 hidden layers of 1024 units, dropout 0.1 or 0.2 on every hidden layer, ReLU or tanh, a weight decay of about 1e-6, a million
 steps on a GPU. Here 4 layers of 256 units, dropout 0.1 and a few thousand Adam steps; the noise is learned, and the same decay enters as the
 length scale of the prior. So short a training does not find the yearly cycle (0.15 wide at inputs from -1.7 to 1.7) from the usual start, so
-first-layer units start steep, and switch at places spread over the data. That serves tanh; ReLU has no scale, and follows the trend alone.
+first-layer units start steep, and switch at places spread over the data. That serves tanh; ReLU has no scale, and follows the trend alone;
+how far it rises or falls beyond the data then differs from seed to seed.
 
 The labels that come with the CO2 test inputs are a constant, not measurements. The record itself can be had: the training labels are
 monthly means of the weekly record, rows without data left out, minus their least-squares line, over their deviation. The same three steps

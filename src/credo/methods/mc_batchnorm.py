@@ -91,17 +91,21 @@ class MCBatchNorm(GradientMethod):
             for handle in handles:
                 handle.remove()
             shell.train(False)
+        twice = [name.rpartition(".")[0] for name, values in rows.items() if len(values) != self.batches]
+        if twice:
+            raise NetworkError(f"The BatchNorm layer {twice[0]!r} is not used once in a pass; give every use a layer of its own.")
         return {name: torch.stack(values) for name, values in rows.items()}
 
     def _inputs(self, model: Model, job: Job) -> Iterator[Any]:
         """``batches`` batches in orders of their own."""
-        left, epoch, size = self.batches, 0, job.batch_size
+        left, epoch, most = self.batches, 0, 2
         while left:
             order = generator(job.seed, "statistics", epoch)
             with isolated(mix(job.seed, "statistics", epoch), model.device):
-                for x, y in job.source(order, size):
-                    if len(y) < 2 or (size is not None and len(y) < size and job.source.num_data > size):
+                for x, y in job.source(order, job.batch_size):
+                    if len(y) < most:
                         continue  # statistics of a smaller last batch have another spread
+                    most = len(y)
                     yield model.move(x)
                     left -= 1
                     if not left:

@@ -31,6 +31,8 @@ class MCDropout(DropoutMethod):
     tolerance: ClassVar[float] = 0.05
     small: ClassVar[dict[str, Any]] = {"epochs": 600, "batch_size": None, "lr": 0.02, "train_samples": 8}
 
+    as_it_is: ClassVar[bool] = True
+
     def make_family(self, values: Any, places: Places, rates: dict[str, float]) -> Dropout:
         """Masks at fixed rates."""
         return Dropout.start(values, places, rates)

@@ -52,6 +52,13 @@ class VariationalDropout(DropoutMethod):
 
     def make_family(self, values: Any, places: Places, rates: dict[str, float]) -> GaussianDropout:
         """Factors of learned variance."""
+        high = {name: rate for name, rate in rates.items() if rate >= 0.5}
+        if high:
+            name, rate = next(iter(high.items()))
+            raise SettingError(
+                f"variational_dropout: {name} has the rate {rate:g}, which starts alpha = p / (1 - p) at 1 or above; "
+                "expected p < 0.5, e.g. p=0.3."
+            )
         if places.masks and self.noise == "weight":
             raise SettingError(
                 "variational_dropout: noise='weight' on a network with dropout modules of its own; use noise='input', or a network "

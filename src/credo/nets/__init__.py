@@ -1,5 +1,6 @@
 """Plain networks: ordinary ``nn.Module``s with nothing Bayesian in them."""
 
+from credo.nets.augmented import Augmented
 from credo.nets.catalogue import build, names
 from credo.nets.cnn import small_cnn
 from credo.nets.lenet import lenet5_caffe
@@ -8,6 +9,7 @@ from credo.nets.mlp import lenet_300_100, mlp
 from credo.nets.transformer import transformer_classifier
 
 __all__ = [
+    "Augmented",
     "build",
     "lenet5_caffe",
     "lenet_300_100",

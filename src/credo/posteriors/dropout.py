@@ -19,6 +19,7 @@ from credo.core.errors import CredoError
 from credo.core.seeds import Noise
 from credo.posteriors.family import families
 from credo.posteriors.multiplicative import Multiplicative, MultiplicativeDraw, Places
+from credo.priors import ScaleMixture
 
 _EDGE = 1e-6  # learned rates stay this far from 0 and 1
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
@@ -86,7 +87,10 @@ def _expected(prior: Distribution, value: Tensor, rate: Tensor | None, name: str
     if rate is None:
         return -prior.log_prob(value).sum()
     at_zero = prior.log_prob(torch.zeros_like(value))
-    if not torch.is_grad_enabled() and not bool(at_zero.isfinite().all()):  # asked once before training; a step must not wait
+    pole = isinstance(prior, ScaleMixture) and prior.mixing.name in ("log_uniform", "half_cauchy")
+    if pole or (
+        not torch.is_grad_enabled() and not bool(at_zero.isfinite().all())
+    ):  # asked before training: a step must not wait
         raise CredoError(
             f"The prior of {name!r} has no finite density at 0, where dropout puts its weights; use a prior such as Normal(0.0, 1.0)."
         )
@@ -107,9 +111,10 @@ class Dropout(Dropped):
         feeds: Mapping[str, str],
         rates: Mapping[str, float],
         live: Sequence[str] = (),
+        fed_axes: Mapping[str, Sequence[int]] | None = None,
         dtype: str = "float32",
     ) -> None:
-        super().__init__(shapes, axes, masks, feeds, live, dtype)
+        super().__init__(shapes, axes, masks, feeds, live, fed_axes, dtype)
         self.rates = {name: float(rates[name]) for name in self.noised}
 
     @classmethod
@@ -120,6 +125,11 @@ class Dropout(Dropped):
     def rate(self, name: str) -> Tensor:
         """The fixed number."""
         return torch.full((), self.rates[name], dtype=self.flat_mean.dtype, device=self.flat_mean.device)
+
+    def factor(self, name: str, raw: Tensor, align: Callable[[Tensor], Tensor]) -> Tensor:
+        """z / (1 - p), kept where u < 1 - p."""
+        keep = 1.0 - self.rates[name]
+        return (raw < keep) * (1.0 / keep) if raw.dtype == torch.get_default_dtype() else (raw < keep).to(raw.dtype) / keep
 
     def begin(self, noise: Noise, fold: Any = None) -> DropoutDraw:
         """Nothing is drawn yet."""
@@ -163,9 +173,10 @@ class ConcreteDropout(Dropped):
         per: str = "layer",
         temperature: float = 0.1,
         live: Sequence[str] = (),
+        fed_axes: Mapping[str, Sequence[int]] | None = None,
         dtype: str = "float32",
     ) -> None:
-        super().__init__(shapes, axes, masks, feeds, live, dtype)
+        super().__init__(shapes, axes, masks, feeds, live, fed_axes, dtype)
         self.per, self.temperature = per, temperature
         sizes = [self.unit_shape(name) if per == "unit" else () for name in self.noised]
         self.logits = nn.ParameterList([nn.Parameter(torch.zeros(s, dtype=self.flat_mean.dtype)) for s in sizes])
@@ -216,13 +227,13 @@ class Gate(NamedTuple):
 
 
 class ConcreteDraw(MultiplicativeDraw):
-    """One pass of a :class:`ConcreteDropout`; relaxed while gradients are recorded, unless hardened."""
+    """One pass of a :class:`ConcreteDropout`; relaxed while it is being fitted, unless hardened."""
 
     family: ConcreteDropout
 
     def __init__(self, family: ConcreteDropout, noise: Noise) -> None:
         super().__init__(family, noise)
-        self.soft = torch.is_grad_enabled()
+        self.soft = torch.is_grad_enabled() and family.flat_mean.requires_grad
         self.gates: list[Gate] = []
 
     def harden(self) -> None:

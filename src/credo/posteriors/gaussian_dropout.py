@@ -42,9 +42,10 @@ class GaussianDropout(Multiplicative):
         per: str = "layer",
         learn: bool = False,
         live: Sequence[str] = (),
+        fed_axes: Mapping[str, Sequence[int]] | None = None,
         dtype: str = "float32",
     ) -> None:
-        super().__init__(shapes, axes, masks, feeds, live, dtype)
+        super().__init__(shapes, axes, masks, feeds, live, fed_axes, dtype)
         self.noise, self.per, self.learn = noise, per, learn
         sizes = {"weight": lambda n: tuple(self.shapes[n]), "unit": super().unit_shape, "layer": lambda n: ()}
         raws = [torch.zeros(sizes[per](name), dtype=self.flat_mean.dtype) for name in self.noised]
@@ -100,10 +101,11 @@ class GaussianDropout(Multiplicative):
         """Under a log-uniform prior, the fit for every factor; else -E[log p(W s)] - H[s], which noise on weights does not have."""
         values, spread = self.layout.split(self.flat_mean), self.spread
         total = self.flat_mean.new_zeros(())
-        for source in dict.fromkeys(spread.values()):
-            read = [name for name in spread if spread[name] == source]
-            if all(_log_uniform(prior[name]) for name in read):
-                total = total + self._each(source, prior[read[0]])
+        uniform = [d for d in prior.values() if _log_uniform(d)]
+        for source in self.noised:
+            read = [prior[name] for name in spread if spread[name] == source]
+            if all(_log_uniform(d) for d in read) and uniform:  # a mask that no weight reads directly is noise all the same
+                total = total + self._each(source, uniform[0])
             elif self.noise == "weight":
                 return None
             else:

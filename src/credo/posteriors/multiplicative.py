@@ -28,12 +28,14 @@ class Places(NamedTuple):
     ``axes``: weights whose input units are scaled, with (the axis they lie along, groups of the convolution). ``masks``: places of
     dropout modules, with the shape of their masks. ``feeds``: weights that read the units of such a mask. The first two are scaled by
     draws, the first and the last cost what scaled weights cost. ``live``: modules with noise of their own that goes on beside it.
+    ``fed_axes``: as ``axes``, of the weights in ``feeds`` whose units do not lie along axis 1.
     """
 
     axes: dict[str, tuple[int, int]] = {}
     masks: dict[str, tuple[int, ...]] = {}
     feeds: dict[str, str] = {}
     live: tuple[str, ...] = ()
+    fed_axes: dict[str, tuple[int, int]] = {}
 
 
 class Multiplicative(Family):
@@ -50,11 +52,12 @@ class Multiplicative(Family):
         masks: Mapping[str, Sequence[int]],
         feeds: Mapping[str, str],
         live: Sequence[str] = (),
+        fed_axes: Mapping[str, Sequence[int]] | None = None,
         dtype: str = "float32",
     ) -> None:
         super().__init__({**shapes, **masks})
-        scaled = {n: (int(v[0]), int(v[1])) for n, v in axes.items()}
-        self.places = Places(scaled, {n: tuple(v) for n, v in masks.items()}, dict(feeds), tuple(live))
+        scaled, fed = ({n: (int(v[0]), int(v[1])) for n, v in given.items()} for given in (axes, fed_axes or {}))
+        self.places = Places(scaled, {n: tuple(v) for n, v in masks.items()}, dict(feeds), tuple(live), fed)
         self.layout = Layout({n: self.shapes[n] for n in shapes})
         self.flat_mean = nn.Parameter(torch.zeros(self.layout.numel, dtype=getattr(torch, dtype)))
 
@@ -102,7 +105,7 @@ class Multiplicative(Family):
 
     def over(self, name: str, units: Tensor) -> Tensor:
         """One number per input unit ``(..., units)`` shaped to broadcast against the weight ``(..., *shape)``."""
-        axis, groups = self.places.axes[name]
+        axis, groups = self.places.axes.get(name) or self.places.fed_axes.get(name, (1, 1))
         shape, lead = self.shapes[name], units.shape[:-1]
         if axis == 1 and groups > 1:
             rows = units.reshape(*lead, groups, 1, shape[1]).expand(*lead, groups, shape[0] // groups, shape[1])
@@ -140,20 +143,24 @@ class Multiplicative(Family):
 
         A mask over the channels of an image that is flattened before a dense layer holds for all entries of its channel.
         """
-        if values.dim() == 0 or weight in self.places.axes:
-            return values if values.dim() == 0 else self.over(weight, values)
-        flat, inputs = values.reshape(-1), self.shapes[weight][1]
+        if values.dim() == 0:
+            return values
+        if weight in self.places.axes:
+            return self.over(weight, values)
+        axis, groups = self.places.fed_axes.get(weight, (1, 1))
+        flat, inputs = values.reshape(-1), self.shapes[weight][axis] * (groups if axis == 1 else 1)
         if inputs % flat.numel():
             return flat.mean()
-        return along(flat.repeat_interleave(inputs // flat.numel()), 1, len(self.shapes[weight]))
+        return Multiplicative.over(self, weight, flat.repeat_interleave(inputs // flat.numel()))
 
     def moments(self, op: LinearMap, mean: Tensor, var: Tensor, w: str, b: str | None) -> tuple[Tensor, Tensor]:
         """V[y] = op(var_x + alpha (mean_x^2 + var_x), W^2): fast dropout, units independent (Wang and Manning 2013)."""
         values = self.mean()
         out = op(mean, values[w], None if b is None else values[b])
-        if w in self.fixed or op.is_product:
-            spread = var if w in self.fixed else self.excess(w) * (mean * mean + var) + var
-            return out, spread if op.is_product else op(spread, values[w] ** 2)
+        if op.is_product:
+            return out, self.excess(w) * (mean * mean + var) + var
+        if w in self.fixed:
+            return out, op(var, values[w] ** 2)
         if op.is_embedding:
             return out, self.over(w, self.excess(w).expand(self.unit_shape(w)))[mean.long()].expand_as(out) * out**2
         alpha = self.excess(w)
@@ -163,6 +170,7 @@ class Multiplicative(Family):
     def config(self) -> dict[str, Any]:
         """Shapes, places and dtype."""
         places: dict[str, Any] = {"axes": {n: list(v) for n, v in self.places.axes.items()}, "feeds": self.places.feeds}
+        places["fed_axes"] = {n: list(v) for n, v in self.places.fed_axes.items()}
         places |= {"masks": {n: list(v) for n, v in self.places.masks.items()}, "live": list(self.places.live)}
         shapes = {n: list(s) for n, s in self.shapes.items() if n not in self.places.masks}
         return {"name": self.name, "shapes": shapes, **places, "dtype": str(self.flat_mean.dtype).removeprefix("torch.")}

@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from credo.estimators.moments.state import Moments, is_random, joint, lift, like, make_moments, refusal, rule
+from credo.core.linear_map import LinearMap
+from credo.estimators.moments.state import Moments, RandomWeight, is_random, joint, lift, like, make_moments, refusal, rule
 from credo.posteriors.joint import sandwich
 
 
@@ -85,6 +86,8 @@ def _negative(func: Any, input: Any) -> Moments:
 )  # fmt: skip
 def _product(func: Any, input: Any, other: Any) -> Moments:
     """V[a b] = m_a^2 V_b + m_b^2 V_a + V_a V_b for independent a and b."""
+    if isinstance(other, RandomWeight) and not isinstance(input, RandomWeight) and other.site in other.family.masks:
+        return _masked(func, input, other)
     if not is_random(other):
         return _scale(func, input, other)
     if not is_random(input):
@@ -98,6 +101,17 @@ def _product(func: Any, input: Any, other: Any) -> Moments:
     mean = a.expected * b.expected
     var = a.expected.square() * b.spread + b.expected.square() * a.spread + a.spread * b.spread
     return make_moments(mean, var, False, a.sources | b.sources)
+
+
+def _masked(func: Any, input: Any, mask: RandomWeight) -> Moments:
+    """The mask of a dropout module, whose family has the rule."""
+    if mask.joint or (isinstance(input, Moments) and input.full):
+        raise refusal(func, "a dropout module's mask has no rule for covariances", "use the diagonal mode")
+    op = LinearMap(torch.mul, {}, 0, False)
+    known = isinstance(input, Moments)
+    mean, var = (input.expected, input.spread) if known else (input, torch.zeros_like(input))
+    out, spread = mask.family.moments(op, mean, var, mask.site, None)
+    return make_moments(out, spread, False, (input.sources if known else frozenset()) | {mask.site})
 
 
 @rule(
