@@ -1,6 +1,6 @@
 import json
 
-from credo.report.curves import bars, curves
+from credo.report.curves import bars, curves, rates
 from credo.report.style import GREY, GROUPS
 
 LINES = [{"name": "a", "x": [1, 10, 100], "y": [1.0, 10.0, 1000.0]}]
@@ -43,3 +43,12 @@ def test_bars_are_named_from_the_top_and_may_have_errors():
     (trace,) = figure["data"]
     assert trace["y"] == ["a", "b"] and trace["error_x"]["array"] == [0.1, 0.2]
     assert figure["layout"]["yaxis"]["autorange"] == "reversed"
+
+
+def test_learned_rates_of_a_history_are_a_line_per_place():
+    rows = [{"epoch": k, "nll": 1.0, "rate/2.weight": 0.1 * k, "rate/4.weight": 0.2} for k in range(3)]
+    entry = rates("concrete dropout", rows)
+    assert entry is not None and [line["name"] for line in entry["lines"]] == ["2.weight", "4.weight"]
+    assert entry["lines"][0]["x"] == [1, 2, 3] and entry["lines"][0]["y"] == [0.0, 0.1, 0.2]
+    assert len(curves(entry)["data"]) == 2
+    assert rates("vi", [{"epoch": 0, "nll": 1.0}]) is None and rates("nothing", []) is None

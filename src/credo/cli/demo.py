@@ -1,4 +1,4 @@
-"""``credo demo``: five ways to fit one network on two data sets that are always there, as tables and as a page."""
+"""``credo demo``: six ways to fit one network on two data sets that are always there, as tables and as a page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Directory for the report.")] = Path("credo-demo"),
     fast: Annotated[bool, typer.Option("--fast", help="A tenth of the training, to see that everything runs.")] = False,
 ) -> None:
-    """Compare point estimates and variational posteriors on embedded data, and write a report."""
+    """Compare point estimates, variational posteriors and dropout on embedded data, and write a report."""
     from credo.cli.demo_tasks import ENTRIES, diabetes, digits
     from credo.report import require, write
 

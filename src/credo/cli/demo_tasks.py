@@ -32,8 +32,9 @@ ENTRIES = (
     Entry("MLE", "mle", {}),
     Entry("MAP", "map", {}),
     Entry("VI, local", "vi", {"estimator": "local"}),
-    Entry("VI, weights", "vi", {"estimator": "weights"}),
     Entry("VI, flipout", "vi", {"estimator": "flipout"}),
+    Entry("MC dropout", "mc_dropout", {}),
+    Entry("concrete dropout", "concrete_dropout", {}),
 )
 
 
@@ -153,13 +154,19 @@ def _task(title: str, about: str, columns: list[dict[str, Any]]) -> dict[str, An
         "uncertainty": [],
         "band": [],
         "objective": [],
+        "curves": [],
         "bars": [],
     }
 
 
 def _add_objective(task: dict[str, Any], entry: Entry, bnn: Any) -> None:
+    from credo.report.curves import rates
+
     names = {"nll": "data term", "kl": "prior term (KL)"}
     parts = [{"name": label, "values": [float(row[key]) for row in bnn.history]} for key, label in names.items()]
+    curve = rates(entry.label, bnn.history)
+    if curve is not None:
+        task["curves"].append(curve)
     # A point estimate under a flat prior has a constant second part, which says nothing.
     moving = [part for part in parts if len(set(part["values"])) > 1]
     task["objective"].append({"method": entry.label, "parts": moving})
@@ -253,9 +260,9 @@ _DIABETES_COLUMNS: list[dict[str, Any]] = [
 _DIGITS_ABOUT = (
     "The 8 x 8 digits of scikit-learn: 1,437 to learn from, 360 to test. Letters A to J and random pixels, which belong to no "
     "class, show whether the network notices that it is being asked something strange. One network, 64-100-10, "
-    "the default prior, five ways to fit it."
+    "the default prior, six ways to fit it."
 )
 _DIABETES_ABOUT = (
     "Progression of diabetes after a year for 442 patients, from ten measurements: 354 to learn from, 88 to test. "
-    "One network, 10-50-1, the default prior, five ways to fit it."
+    "One network, 10-50-1, the default prior, six ways to fit it."
 )

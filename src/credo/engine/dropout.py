@@ -51,7 +51,7 @@ class DropoutMethod(ElboMethod):
     estimator: str = setting("local", "How noise enters training.", choices=("local", "weights", "per_example"))
 
     as_it_is: ClassVar[bool] = False  # whether a network's noise of any kind may stand for the method's own
-    rate_lr: ClassVar[float] = 10.0  # learning rate of what is learned of the noise, as a multiple of the weights'
+    rate_lr: ClassVar[float] = 3.0  # learning rate of what is learned of the noise, as a multiple of the weights'
 
     def make_optimizer(self, model: Model) -> MakeOptimizer | None:
         """Adam, faster for rates: one number steers a whole layer, and at the weights' pace it would hardly move."""

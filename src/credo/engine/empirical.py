@@ -26,7 +26,7 @@ def warn_if_collapsed(model: Model, posterior: Posterior) -> None:
         return
     for family in posterior.members:
         prior = family_prior(family, model)
-        if family.atoms is not None or prior is None:
+        if family.atoms is not None or prior is None or not family.bounds:
             continue
         numel = sum(family.shapes[n].numel() for n in family.names)
         share = float(kl(family, prior, Streams(0, range(DRAWS)))) / numel

@@ -72,10 +72,7 @@ class WeightNoise:
         rates = dict.fromkeys(axes, alpha / (1 + alpha))
         self.family = GaussianDropout.start(values, Places(axes), rates, noise="weight", per="weight", learn=True)
         self.elbo = Elbo(self.model, Posterior([self.family]), estimators["local"])
-        mover = adam(self.elbo, lr, num_data, rate_lr)
-        for group in mover.param_groups:
-            group["lr"] *= group.get("factor", 1.0)
-        self.step = make_step(self.elbo, mover, num_data, False)
+        self.step = make_step(self.elbo, adam(self.elbo, lr, num_data, rate_lr), num_data, False)
         self.model.shell().train(True)
 
     def train(self, x: Tensor, y: Tensor, epochs: int, batch: int, order: torch.Generator) -> float:

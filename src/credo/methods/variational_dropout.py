@@ -31,7 +31,7 @@ class VariationalDropout(DropoutMethod):
     tolerance: ClassVar[float] = 0.05
     small: ClassVar[dict[str, Any]] = {"epochs": 800, "batch_size": None, "lr": 0.05, "train_samples": 8, "rate_lr": 1.0}
 
-    rate_lr: float = setting(10.0, "Learning rate of the rates, as a multiple of the weights'.", gt=0.0)
+    rate_lr: float = setting(3.0, "Learning rate of the rates, as a multiple of the weights'.", gt=0.0)
     per: str = setting("unit", "What has its own alpha.", choices=("weight", "unit", "layer"))
     noise: str = setting("input", "Noise on inputs (one factor per unit) or on weights.", choices=("input", "weight"))
 

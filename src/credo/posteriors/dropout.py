@@ -233,7 +233,7 @@ class ConcreteDraw(MultiplicativeDraw):
 
     def __init__(self, family: ConcreteDropout, noise: Noise) -> None:
         super().__init__(family, noise)
-        self.soft = torch.is_grad_enabled() and family.flat_mean.requires_grad
+        self.soft = torch.is_grad_enabled() and any(p.requires_grad for p in family.parameters())
         self.gates: list[Gate] = []
 
     def harden(self) -> None:

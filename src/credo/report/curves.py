@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from credo.report.style import GREY, GROUPS, Figure, faded, layout, with_legend
@@ -35,6 +36,19 @@ def curves(entry: dict[str, Any]) -> Figure:
     if entry.get("y_range"):
         form["yaxis"] |= {"range": list(entry["y_range"])}
     return {"data": data, "layout": form}
+
+
+def rates(title: str, history: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """An entry of :func:`curves` with the learned drop rates of a history, one line per place; None where it has none."""
+    places = [key for key in (history[-1] if history else {}) if key.startswith("rate/")]
+    if not places:
+        return None
+    x = [row["epoch"] + 1 for row in history]
+    lines = [{"name": key.removeprefix("rate/"), "x": x, "y": [row[key] for row in history]} for key in places]
+    caption = "Of the inputs of every layer, averaged over their units. More data and more certain data pull rates down."
+    return {
+        "title": f"Learned drop rates: {title}", "x_label": "epoch", "y_label": "drop rate", "lines": lines, "caption": caption,
+    }  # fmt: skip
 
 
 def bars(entry: dict[str, Any]) -> Figure:
