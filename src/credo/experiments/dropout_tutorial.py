@@ -42,8 +42,8 @@ class Kind(NamedTuple):
 KINDS = (
     Kind("base", "map", {}, (89.37, 0.32), None),
     Kind("MC dropout", "mc_dropout", {"p": RATE}, (90.07, 0.44), (90.17, 0.23)),
-    Kind("concrete dropout", "concrete_dropout", {"p": RATE}, (90.23, 0.21), (90.20, 0.32)),
-    Kind("variational dropout", "variational_dropout", {"p": 0.3}, (88.77, 0.53), (89.60, 0.56)),
+    Kind("concrete dropout", "concrete_dropout", {"p": RATE, "rate_lr": 10.0}, (90.23, 0.21), (90.20, 0.32)),
+    Kind("variational dropout", "variational_dropout", {"p": 0.3, "rate_lr": 10.0}, (88.77, 0.53), (89.60, 0.56)),
 )
 
 
@@ -93,7 +93,9 @@ class DropoutTutorial(Experiment):
             (_count(few), few, self.epochs),
             (f"{self.more:,} images", _head(train, self.more), self.more_epochs),
         ):
-            bnn = self._fit("concrete_dropout", {"per": "unit", "layers": "all", "p": 0.2}, data, epochs, seed, device)
+            bnn = self._fit(
+                "concrete_dropout", {"per": "unit", "layers": "all", "p": 0.2, "rate_lr": 10.0}, data, epochs, seed, device
+            )
             keeps[label] = _keep(bnn)
             say(f"keep probabilities with {label}: " + ", ".join(f"{float(k.mean()):.3f}" for k in keeps[label]))
         spread, figures = self._images(shown, test)
