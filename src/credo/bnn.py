@@ -228,7 +228,7 @@ class BNN:
         """The predictive distribution at ``x`` from posterior draws (or prior draws: ``source="prior"``).
 
         ``shortcut="mean"`` is one pass with E[w]; ``"moments"`` one pass that carries means and variances of the activations
-        (``"moments_full"``: covariances too) and needs a Gaussian posterior. A seed fixes every draw; batching and vectorising do
+        (``"moments_full"``: covariances too), for Gaussian posteriors and dropout. A seed fixes every draw; batching and vectorising do
         not change them.
         """
         if shortcut in ("moments", "moments_full"):

@@ -157,7 +157,7 @@ def test_what_is_learned_of_the_noise_learns_faster():
         where, rates = chosen.places(model, x)
         posterior = with_points(model, model.values(), [chosen.make_family(model.values(), where, rates)])
         groups = chosen.make_optimizer(model)(Elbo(model, posterior, chosen.make_estimator()), 0.1, 10).param_groups
-        assert len(groups) == 1 + count and [g.get("factor", 1.0) for g in groups] == [1.0, 10.0][: 1 + count]
+        assert len(groups) == 1 + count and [g.get("factor", 1.0) for g in groups] == [1.0, 3.0][: 1 + count]
         assert sum(len(g["params"]) for g in groups) == sum(p.requires_grad for p in posterior.parameters()) + len(
             list(model.likelihood.parameters())
         )

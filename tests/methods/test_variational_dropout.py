@@ -60,7 +60,7 @@ def test_alpha_rises_where_an_input_does_not_matter_and_stays_below_one():
     """y depends on the first of five inputs."""
     x = torch.randn(300, 5, generator=generator("x"), dtype=torch.float64)
     y = 2 * x[:, :1] + 0.1 * torch.randn(300, 1, generator=generator("y"), dtype=torch.float64)
-    fitted = fit(nn.Linear(5, 1).double(), x, y, layers="all", epochs=300, lr=0.02, batch_size=300)
+    fitted = fit(nn.Linear(5, 1).double(), x, y, layers="all", epochs=300, lr=0.02, batch_size=300, rate_lr=10.0)
     alpha = fitted.posterior.members[0].excess("weight")
     assert float(alpha[0]) < 0.01 and float(alpha[1:].min()) > 0.5 and float(alpha.max()) <= 1.0
     rate = fitted.history[-1]["rate/weight"]

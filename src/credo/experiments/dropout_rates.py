@@ -177,14 +177,12 @@ def _valley(fixed: dict[int, dict[float, float]], learned: dict[int, list[dict[s
                 "colour": place,
             }
         )
-        for label in _layers(learned):
-            x = _mean([fit[label] for fit in learned[n]])
-            points.append(
-                {"name": f"{n:,}, learned: {label}", "x": [x], "y": [_mean([fit["nll"] for fit in learned[n]])], "colour": place}
-            )
+        x = [_mean([fit[label] for fit in learned[n]]) for label in _layers(learned)]
+        nll = _mean([fit["nll"] for fit in learned[n]])
+        points.append({"name": f"{n:,} images, learned", "x": x, "y": [nll] * len(x), "colour": place})
     return {
         "kind": "curves", "title": "Test nll by drop rate", "x_label": "drop rate", "y_label": "nll, nats per image", "lines": lines,
-        "points": points, "caption": "Learned rates are drawn at the nll of the fit that has both.",
+        "points": points, "caption": "Learned rates, one per layer, are drawn at the nll of their fit.",
     }  # fmt: skip
 
 
