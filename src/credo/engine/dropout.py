@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -74,9 +75,9 @@ class DropoutMethod(ElboMethod):
         family = self.make_family({name: values[name] for name in model.random}, places, rates)
         return with_points(model, values, [family])
 
+    @abstractmethod
     def make_family(self, values: Any, places: Places, rates: dict[str, float]) -> Multiplicative:
         """The family at its starting values."""
-        raise NotImplementedError
 
     def places(self, model: Model, example: Any) -> tuple[Places, dict[str, float]]:
         """Where the noise is, and its rate at every place."""

@@ -7,6 +7,7 @@ KL = -E_q[log p(w)] - H[z]. Under N(0, l^-2) that is sum l^2 / (2 (1 - p)) W^2 -
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -45,9 +46,9 @@ class Dropped(Multiplicative):
 
     kind: ClassVar[str] = "uniform"
 
+    @abstractmethod
     def rate(self, name: str) -> Tensor:
         """Drop rate of a place: one number, or one per unit."""
-        raise NotImplementedError
 
     def excess(self, name: str) -> Tensor:
         """p / (1 - p)."""
