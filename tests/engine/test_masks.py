@@ -216,3 +216,9 @@ def test_feeds_are_where_masking_the_weight_is_masking_the_units():
             plain.place({weight: scaled})
             with torch.no_grad():
                 assert torch.allclose(shell(x), plain(x), atol=1e-10), (name, weight)
+
+
+def test_a_module_that_drops_everything_is_refused():
+    net = nn.Sequential(nn.Linear(5, 3), nn.Dropout(1.0), nn.Linear(3, 2))
+    with pytest.raises(NetworkError, match="'1' drops everything"):
+        own_masks(make_model(net), torch.randn(3, 5), True)

@@ -52,6 +52,9 @@ def own_masks(model: Model, x: Any, shared: bool) -> OwnMasks:
     a sequence (three axes) if they are ``shared``; otherwise a module on sequences is left to draw for itself.
     """
     paths = {path: module for path, module in dropouts(model.net).items() if module.p > 0}  # type: ignore[operator]
+    for path, module in paths.items():
+        if module.p >= 1:  # type: ignore[operator]
+            raise NetworkError(f"The dropout module {path!r} drops everything (p = 1); expected a rate below 1.")
     if not paths:
         return OwnMasks({}, {}, {})
     first, feeds = _calls(model, list(paths), x)

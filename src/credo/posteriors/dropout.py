@@ -107,15 +107,11 @@ class Dropout(Dropped):
     def __init__(
         self,
         shapes: Mapping[str, Sequence[int]],
-        axes: Mapping[str, Sequence[int]],
-        masks: Mapping[str, Sequence[int]],
-        feeds: Mapping[str, str],
+        places: Places | Mapping[str, Any],
         rates: Mapping[str, float],
-        live: Sequence[str] = (),
-        fed_axes: Mapping[str, Sequence[int]] | None = None,
         dtype: str = "float32",
     ) -> None:
-        super().__init__(shapes, axes, masks, feeds, live, fed_axes, dtype)
+        super().__init__(shapes, places, dtype)
         self.rates = {name: float(rates[name]) for name in self.noised}
 
     @classmethod
@@ -168,16 +164,12 @@ class ConcreteDropout(Dropped):
     def __init__(
         self,
         shapes: Mapping[str, Sequence[int]],
-        axes: Mapping[str, Sequence[int]],
-        masks: Mapping[str, Sequence[int]],
-        feeds: Mapping[str, str],
+        places: Places | Mapping[str, Any],
         per: str = "layer",
         temperature: float = 0.1,
-        live: Sequence[str] = (),
-        fed_axes: Mapping[str, Sequence[int]] | None = None,
         dtype: str = "float32",
     ) -> None:
-        super().__init__(shapes, axes, masks, feeds, live, fed_axes, dtype)
+        super().__init__(shapes, places, dtype)
         self.per, self.temperature = per, temperature
         sizes = [self.unit_shape(name) if per == "unit" else () for name in self.noised]
         self.logits = nn.ParameterList([nn.Parameter(torch.zeros(s, dtype=self.flat_mean.dtype)) for s in sizes])

@@ -35,17 +35,13 @@ class GaussianDropout(Multiplicative):
     def __init__(
         self,
         shapes: Mapping[str, Sequence[int]],
-        axes: Mapping[str, Sequence[int]],
-        masks: Mapping[str, Sequence[int]],
-        feeds: Mapping[str, str],
+        places: Places | Mapping[str, Any],
         noise: str = "input",
         per: str = "layer",
         learn: bool = False,
-        live: Sequence[str] = (),
-        fed_axes: Mapping[str, Sequence[int]] | None = None,
         dtype: str = "float32",
     ) -> None:
-        super().__init__(shapes, axes, masks, feeds, live, fed_axes, dtype)
+        super().__init__(shapes, places, dtype)
         self.noise, self.per, self.learn = noise, per, learn
         sizes = {"weight": lambda n: tuple(self.shapes[n]), "unit": super().unit_shape, "layer": lambda n: ()}
         raws = [torch.zeros(sizes[per](name), dtype=self.flat_mean.dtype) for name in self.noised]

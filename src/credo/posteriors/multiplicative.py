@@ -37,6 +37,14 @@ class Places(NamedTuple):
     live: tuple[str, ...] = ()
     fed_axes: dict[str, tuple[int, int]] = {}
 
+    @classmethod
+    def of(cls, given: Places | Mapping[str, Any]) -> Places:
+        """Places from what JSON makes of them, or themselves."""
+        if isinstance(given, Places):
+            return given
+        axes, masks, fed = ({n: tuple(v) for n, v in given[key].items()} for key in ("axes", "masks", "fed_axes"))
+        return cls(axes, masks, dict(given["feeds"]), tuple(given["live"]), fed)  # type: ignore[arg-type]
+
 
 class Multiplicative(Family):
     """E[w] in one flat vector, and the noise a subclass puts on it. Parameters in none of the places are points."""
@@ -45,19 +53,10 @@ class Multiplicative(Family):
     bounds: ClassVar[bool] = False
     kind: ClassVar[str]  # of the noise a factor is made from: "uniform" or "normal"
 
-    def __init__(
-        self,
-        shapes: Mapping[str, Sequence[int]],
-        axes: Mapping[str, Sequence[int]],
-        masks: Mapping[str, Sequence[int]],
-        feeds: Mapping[str, str],
-        live: Sequence[str] = (),
-        fed_axes: Mapping[str, Sequence[int]] | None = None,
-        dtype: str = "float32",
-    ) -> None:
-        super().__init__({**shapes, **masks})
-        scaled, fed = ({n: (int(v[0]), int(v[1])) for n, v in given.items()} for given in (axes, fed_axes or {}))
-        self.places = Places(scaled, {n: tuple(v) for n, v in masks.items()}, dict(feeds), tuple(live), fed)
+    def __init__(self, shapes: Mapping[str, Sequence[int]], places: Places | Mapping[str, Any], dtype: str = "float32") -> None:
+        where = Places.of(places)
+        super().__init__({**shapes, **where.masks})
+        self.places = where
         self.layout = Layout({n: self.shapes[n] for n in shapes})
         self.flat_mean = nn.Parameter(torch.zeros(self.layout.numel, dtype=getattr(torch, dtype)))
 
@@ -66,7 +65,7 @@ class Multiplicative(Family):
         """A family whose mean is at ``values``."""
         flat = Layout({n: v.shape for n, v in values.items()}).join(values).detach()
         shapes = {n: v.shape for n, v in values.items()}
-        family = cls(shapes, **places._asdict(), dtype=str(flat.dtype).removeprefix("torch."), **settings).to(flat.device)
+        family = cls(shapes, places, dtype=str(flat.dtype).removeprefix("torch."), **settings).to(flat.device)
         with torch.no_grad():
             family.flat_mean.copy_(flat)
         return family
@@ -169,11 +168,9 @@ class Multiplicative(Family):
 
     def config(self) -> dict[str, Any]:
         """Shapes, places and dtype."""
-        places: dict[str, Any] = {"axes": {n: list(v) for n, v in self.places.axes.items()}, "feeds": self.places.feeds}
-        places["fed_axes"] = {n: list(v) for n, v in self.places.fed_axes.items()}
-        places |= {"masks": {n: list(v) for n, v in self.places.masks.items()}, "live": list(self.places.live)}
-        shapes = {n: list(s) for n, s in self.shapes.items() if n not in self.places.masks}
-        return {"name": self.name, "shapes": shapes, **places, "dtype": str(self.flat_mean.dtype).removeprefix("torch.")}
+        shapes = {n: list(s) for n, s in self.layout.shapes.items()}
+        dtype = str(self.flat_mean.dtype).removeprefix("torch.")
+        return {"name": self.name, "shapes": shapes, "places": self.places._asdict(), "dtype": dtype}
 
 
 class MultiplicativeDraw(Draw):
