@@ -170,8 +170,7 @@ class BNN:
 
     def _adopt(self, path: Path, model: Model, method: Method) -> Self:
         """Take over the result of a finished run."""
-        _, fitted, likelihood, prior = files.unpack(path)
-        self.likelihood.load_state_dict(likelihood.state_dict())
+        _, fitted, _, prior = files.unpack(path, self.likelihood)
         files.load_prior(model, prior)
         fitted.posterior.to(model.device).requires_grad_(False)
         self._fitted = Fitted(fitted.posterior, {n: b.to(model.device) for n, b in fitted.buffers.items()})
@@ -359,9 +358,18 @@ class BNN:
         return isinstance(model.prior, PosteriorPrior) or all(is_proper(model.prior.at(site)) for site in model.random.values())
 
 
-def load(path: str | os.PathLike[str], net: nn.Module, prior: Any = None, device: torch.device | str | None = None) -> BNN:
-    """A saved model or finished run, for a network of the same structure. ``prior`` only where the run could not store its own."""
-    config, fitted, likelihood, learned = files.unpack(Path(path))
+def load(
+    path: str | os.PathLike[str],
+    net: nn.Module,
+    prior: Any = None,
+    device: torch.device | str | None = None,
+    likelihood: Likelihood | None = None,
+) -> BNN:
+    """A saved model or finished run, for a network of the same structure.
+
+    ``prior`` only where the run could not store its own, ``likelihood`` only where it is one of your own that no registry holds.
+    """
+    config, fitted, likelihood, learned = files.unpack(Path(path), likelihood)
     own = {name: list(p.shape) for name, p in unwrap(net).named_parameters() if p.requires_grad}
     for name, shape in config["parameters"].items():
         if own.get(name) != shape:

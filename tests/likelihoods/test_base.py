@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import scipy.special
 import scipy.stats
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,7 @@ from credo.likelihoods import (
     Heteroscedastic,
     Laplace,
     Likelihood,
+    Pixels,
     Poisson,
     StudentT,
     get,
@@ -42,10 +44,19 @@ class Case:
     num_outputs: int
     scipy: Callable[[Tensor, Tensor], object] | None = None
     kink: bool = False
+    sobol: bool = False
 
 
 def softplus(x: Tensor) -> Tensor:
     return torch.nn.functional.softplus(x)
+
+
+def levels(y: Tensor, f: Tensor) -> Tensor:
+    """Outputs come level by level: column l D + d is level l of pixel d."""
+    width = y.shape[1]
+    logits = torch.stack([f[:, d::width] for d in range(width)], 1)
+    log_p = torch.as_tensor(scipy.special.log_softmax(logits.numpy(), -1))
+    return sum(log_p[torch.arange(len(y)), d, y[:, d]] for d in range(width))  # type: ignore[return-value]
 
 
 CASES = {
@@ -72,6 +83,9 @@ CASES = {
     "student_t-fixed": Case(lambda: StudentT(3.5, 0.4), 2, lambda y, f: scipy.stats.t.logpdf(y, 3.5, f, 0.4).sum(-1)),
     "poisson": Case(Poisson, 1, lambda y, f: scipy.stats.poisson.logpmf(y, f.exp()[..., 0])),
     "poisson-2": Case(Poisson, 2, lambda y, f: scipy.stats.poisson.logpmf(y, f.exp()).sum(-1)),
+    "pixels": Case(lambda: Pixels(5), 5, levels),
+    "pixels-2": Case(lambda: Pixels(2), 4, levels),
+    "pixels-3": Case(lambda: Pixels(3), 6, levels, sobol=True),
 }
 CONTINUOUS = [name for name, case in CASES.items() if not case.make().discrete]
 ORDERED = [name for name, case in CASES.items() if case.make().metric_family == "values"]
@@ -133,7 +147,10 @@ def test_expected_log_prob_equals_numeric_default(name):
     # The middle nodes of a 64-node rule lie h = pi/8 deviations apart; a kink between two of them costs at most h^2/8 times the
     # jump of the slope, 2/b, times the density there, 1/sqrt(2 pi), times the deviation, in each of two dimensions.
     kink = 2 * (math.pi / 8) ** 2 / 8 * (2 / 0.5) * math.sqrt(0.5) / math.sqrt(2 * math.pi)
-    tolerance = kink if CASES[name].kink else 1e-7
+    # Two pixels from 256 antithetic pairs, shared or not. The part of log p even in f - mean has no linear term, so its variance is
+    # at most half its mean squared slope (Gaussian Poincare), which for a softmax and variances below 1/2 is below 1/2.
+    sobol = Z * 2 * math.sqrt(0.25 / 256) * math.sqrt(1 + 1 / 2)
+    tolerance = kink if CASES[name].kink else sobol if CASES[name].sobol else 1e-7
     torch.testing.assert_close(closed, numeric, rtol=0, atol=tolerance)
     still = likelihood.expected_log_prob(mean, torch.zeros_like(var), y)
     torch.testing.assert_close(still, likelihood.log_prob(mean, y), rtol=1e-6, atol=1e-6)
@@ -315,6 +332,21 @@ def test_bad_targets_are_refused(name):
         likelihood.check_targets(torch.zeros(N, 2, 2))
     with pytest.raises(DataError, match="not numbers"):
         likelihood.check_targets(["a", "b"])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_inputs_are_floats_in_the_shape_of_the_targets(name):
+    likelihood, _, y = problem(name)
+    inputs = likelihood.inputs(y)
+    assert inputs.is_floating_point() and inputs.shape == y.shape
+    scale = 1 if not name.startswith("pixels") else likelihood.config()["levels"] - 1
+    torch.testing.assert_close(inputs.double() * scale, y.double())
+    assert not y.is_floating_point() or likelihood.inputs(y).dtype == y.dtype
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_nothing_is_watched_unless_a_likelihood_says_so(name):
+    assert CASES[name].make().monitor() == {}
 
 
 def test_get():

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import itertools
+import json
 
 import pytest
 import torch
 
-from credo.core.errors import DataError
-from credo.likelihoods import Bernoulli
+from credo.core.errors import DataError, SettingError
+from credo.likelihoods import Bernoulli, likelihoods
 from credo.likelihoods.mixtures import entropy_by_draws
 
 
@@ -54,3 +55,63 @@ def test_targets_and_tables():
     assert labels.tolist() == [0, 1]
     assert likelihood.label(torch.tensor([[0.2], [0.9]])).tolist() == [0, 1]
     assert likelihood.label(torch.tensor([[0.2, 0.7]])).tolist() == [[0, 1]]
+
+
+def test_grey_values_are_refused_with_both_ways_out():
+    with pytest.raises(
+        DataError, match=r"row 1, column 1 is 0\.25; expected 0 or 1.*ContinuousBernoulli\(\).*Bernoulli\(grey=True\)"
+    ):
+        Bernoulli().check_targets(torch.tensor([[0.0, 1.0], [1.0, 0.25]]))
+    with pytest.raises(DataError, match=r"row 1, column 0 is 2\.0; expected 0 or 1\.$"):
+        Bernoulli().check_targets(torch.tensor([0.0, 2.0]))
+    with pytest.raises(DataError, match="all 2 targets in column 0 are 0; expected both 0 and 1"):
+        Bernoulli().check_training_targets(torch.tensor([[0.0, 1.0], [0.0, 0.0]]))
+
+
+def test_grey_targets_give_the_cross_entropy():
+    generator = torch.Generator().manual_seed(0)
+    f = torch.randn(4, 5, 3, generator=generator, dtype=torch.float64)
+    y = torch.rand(5, 3, generator=generator, dtype=torch.float64)
+    likelihood = Bernoulli(grey=True)
+    assert torch.equal(likelihood.check_targets(y), y)
+    cross = torch.nn.functional.binary_cross_entropy_with_logits(f, y.expand_as(f), reduction="none").sum(-1)
+    torch.testing.assert_close(likelihood.log_prob(f, y), -cross)
+    torch.testing.assert_close(likelihood(f).log_prob(y), -cross)
+    labels = y.round()
+    assert torch.equal(likelihood.log_prob(f, labels), Bernoulli().log_prob(f, labels))
+    assert likelihood.check_targets(y[:, :1]).shape == (5,)
+
+
+def test_grey_targets_are_checked():
+    likelihood = Bernoulli(grey=True)
+    y = torch.tensor([[0.0, 0.3], [0.0, 0.6]])
+    assert torch.equal(likelihood.check_training_targets(y), y)  # the border of images is constant
+    with pytest.raises(DataError, match=r"bernoulli: all 2 targets in column 0 are 0; expected values that vary"):
+        likelihood.check_training_targets(y[:1].expand(2, -1))
+    with pytest.raises(DataError, match="all 2 targets are 0.5"):
+        likelihood.check_training_targets(torch.tensor([0.5, 0.5]))
+    for bad in (-0.1, 1.5, float("nan")):
+        with pytest.raises(DataError, match="row 1, column 0"):
+            likelihood.check_targets(torch.tensor([0.0, bad]))
+
+
+def test_grey_is_stored_and_must_be_a_bool():
+    config = json.loads(json.dumps(Bernoulli(grey=True).config()))
+    assert config == {"grey": True}
+    restored = likelihoods["bernoulli"].from_config(config)
+    assert restored.check_targets(torch.tensor([0.0, 0.5])).tolist() == [0.0, 0.5]
+    assert Bernoulli().config() == {"grey": False}
+    assert Bernoulli.from_config({}).config() == {"grey": False}  # as stored before the argument existed
+    with pytest.raises(SettingError, match="grey='yes'"):
+        Bernoulli(grey="yes")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("grey", [False, True])
+def test_gradients_at_extreme_logits(grey):
+    """|f| = 80 in single precision: the gradient is y - sigmoid(f)."""
+    f = torch.tensor([[80.0, -80.0], [-80.0, 80.0]], requires_grad=True)
+    y = torch.tensor([[0.0, 1.0], [0.0, 1.0]]) if not grey else torch.tensor([[0.25, 0.5], [0.0, 0.75]])
+    value = Bernoulli(grey=grey).log_prob(f, y)
+    value.sum().backward()
+    assert bool(value.isfinite().all())
+    torch.testing.assert_close(f.grad, y - f.detach().sigmoid())

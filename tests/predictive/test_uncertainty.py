@@ -13,6 +13,7 @@ from credo.likelihoods import (
     Gaussian,
     Heteroscedastic,
     Laplace,
+    Pixels,
     Poisson,
     StudentT,
 )
@@ -24,6 +25,8 @@ CASES = [
     (Bernoulli(), 3),
     (Poisson(), 1),
     (Poisson(), 2),
+    (Pixels(4), 4),
+    (Pixels(3), 6),
     (Gaussian(0.5), 1),
     (Gaussian(0.5), 2),
     (FullGaussian([[1.0, 0.3], [0.3, 0.5]]), 2),

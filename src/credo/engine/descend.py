@@ -87,7 +87,7 @@ def descend(
             if elbo.kl_kind == "apart":
                 kl = elbo.divergence()
             row = _row(epoch, float(nll) * num_data / seen, float(kl), time.perf_counter() - started)
-            row |= elbo.posterior.monitor()
+            row |= elbo.posterior.monitor() | elbo.likelihood.monitor()
             if job.validate is not None:
                 shell.train(False)
                 row["validation_nll"] = job.validate(elbo.posterior, elbo.buffers_.tensors())

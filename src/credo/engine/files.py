@@ -50,8 +50,11 @@ def load_prior(model: Model, numbers: Mapping[str, Tensor]) -> None:
         parts.requires_grad_(False)
 
 
-def unpack(path: Path) -> tuple[dict[str, Any], Fitted, Likelihood, dict[str, Tensor]]:
-    """Config, posterior with buffers, likelihood, and the learned numbers of the prior, of a saved model or a finished run."""
+def unpack(path: Path, own: Likelihood | None = None) -> tuple[dict[str, Any], Fitted, Likelihood, dict[str, Tensor]]:
+    """Config, posterior with buffers, likelihood, and the learned numbers of the prior, of a saved model or a finished run.
+
+    ``own``: a likelihood to fill with the stored numbers, needed where the registry has none of that name.
+    """
     config = Run(path).config() if path.is_dir() else None
     if config is None:
         raise RunError(f"{path} holds no saved model; expected a directory written by save() or fit(run=...).")
@@ -63,7 +66,7 @@ def unpack(path: Path) -> tuple[dict[str, Any], Fitted, Likelihood, dict[str, Te
         return {name.removeprefix(f"{kind}/"): tensor for name, tensor in tensors.items() if name.startswith(f"{kind}/")}
 
     try:
-        likelihood = likelihoods[config["likelihood"]["name"]].from_config(config["likelihood"]["config"])
+        likelihood = own or likelihoods[config["likelihood"]["name"]].from_config(config["likelihood"]["config"])
         likelihood.load_state_dict(part("likelihood"))
         posterior = Posterior.from_config(config["posterior"])
         posterior.load_state_dict(part("posterior"))

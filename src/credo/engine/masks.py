@@ -146,8 +146,13 @@ _BATCH_NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._Instan
 
 
 def is_random(model: Model, x: Any, masks: OwnMasks, live: tuple[str, ...] | None = None) -> bool:
-    """Whether two passes in training mode differ, with the known masks held still and batch statistics out of the way."""
+    """Whether two passes in training mode differ, with the known masks held still and batch statistics out of the way.
+
+    A network whose noise is part of what it says of the data, not of its weights, has a method ``hold`` that stills it for good.
+    """
     shell = _dressed(model)
+    if callable(getattr(shell.module, "hold", None)):
+        shell.module.hold()  # type: ignore[operator]
     like = next(iter(model.values().values()))
     shell.place({name: like.new_ones(shape) for name, shape in masks.shapes.items()})
     shell.train(False, live_modules(model.net) if live is None else live)

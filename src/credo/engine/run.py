@@ -94,9 +94,10 @@ class Run:
         """Create the directory and store the config, or check that a run to resume has the same one."""
         old = self.config()
         if old is not None:
-            differing = [k for k, v in config.items() if k != "posterior" and old.get(k) != _plain(v)]
+            before, now = _flat(old), _flat(_plain({k: v for k, v in config.items() if k != "posterior"}))
+            differing = [k for k, v in now.items() if before.get(k) != v]
             if differing:
-                detail = "; ".join(f"{k}: there {old.get(k)!r}, now {config[k]!r}" for k in differing)
+                detail = "; ".join(f"{k}: there {before.get(k)!r}, now {now[k]!r}" for k in differing)
                 raise RunError(
                     f"{self.path} holds another run ({detail}). Choose another directory, or the same settings to resume."
                 )
@@ -149,6 +150,14 @@ class Run:
 
 def _plain(value: Any) -> Any:
     return json.loads(json.dumps(value))
+
+
+def _flat(config: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """Nested entries by their path, such as ``fit.lr``."""
+    out: dict[str, Any] = {}
+    for key, value in config.items():
+        out |= _flat(value, f"{path}{key}.") if isinstance(value, dict) and value else {f"{path}{key}": value}
+    return out
 
 
 @contextlib.contextmanager

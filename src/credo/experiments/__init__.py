@@ -1,28 +1,40 @@
 """Published tables and figures, one file each: expected values, seed and cost beside the code that measures them again."""
 
 from credo.experiments.base import Experiment, Say, experiments, make_experiment, perform
+from credo.experiments.bayesian_vae import BayesianVAE
 from credo.experiments.blundell import Blundell
+from credo.experiments.continuous_bernoulli import ContinuousAgainstPlain
 from credo.experiments.dropout_rates import DropoutRates
 from credo.experiments.dropout_tutorial import DropoutTutorial
 from credo.experiments.elbo_variance import ElboVariance
 from credo.experiments.gal_co2_solar import GalCO2Solar
 from credo.experiments.graves import Graves
+from credo.experiments.iwae import IWAE
+from credo.experiments.latent_draws import LatentDraws
+from credo.experiments.latent_gradients import LatentGradients
 from credo.experiments.li_regression import LiRegression
 from credo.experiments.local_variance import LocalVariance
 from credo.experiments.mean_field import MeanFieldFailings
 from credo.experiments.outcome import Check, Outcome, Result, Row, Table
 from credo.experiments.rate_gradients import RateGradients
+from credo.experiments.vae_outliers import VAEOutliers
+from credo.experiments.vae_tutorial import VAETutorial
 from credo.experiments.weight_decay import WeightDecay
 
 __all__ = [
+    "IWAE",
+    "BayesianVAE",
     "Blundell",
     "Check",
+    "ContinuousAgainstPlain",
     "DropoutRates",
     "DropoutTutorial",
     "ElboVariance",
     "Experiment",
     "GalCO2Solar",
     "Graves",
+    "LatentDraws",
+    "LatentGradients",
     "LiRegression",
     "LocalVariance",
     "MeanFieldFailings",
@@ -32,6 +44,8 @@ __all__ = [
     "Row",
     "Say",
     "Table",
+    "VAEOutliers",
+    "VAETutorial",
     "WeightDecay",
     "experiments",
     "make_experiment",

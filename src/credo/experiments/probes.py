@@ -1,4 +1,4 @@
-"""What experiments share: a fitted posterior under another estimator, minibatches, and image data as rows."""
+"""What experiments share: a fitted posterior under another estimator, minibatches, image data as rows, and initial weights."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from credo.bnn import BNN
 from credo.data import load
@@ -46,6 +46,13 @@ def digits(seed: int, num_test: int) -> tuple[tuple[Tensor, Tensor], tuple[Tenso
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
     test, train = order[:num_test], order[num_test:]
     return (x[train], y[train]), (x[test], y[test])
+
+
+def glorot(*coders: nn.Module) -> None:
+    """Uniform weights of variance 2 / (fan-in + fan-out), biases zero."""
+    for layer in (layer for coder in coders for layer in coder.modules() if isinstance(layer, nn.Linear)):
+        nn.init.xavier_uniform_(layer.weight)
+        nn.init.zeros_(layer.bias)
 
 
 def _rows(array: np.ndarray) -> Tensor:

@@ -8,6 +8,7 @@ from credo.likelihoods.full_gaussian import FullGaussian
 from credo.likelihoods.gaussian import Gaussian
 from credo.likelihoods.heteroscedastic import Heteroscedastic
 from credo.likelihoods.laplace import Laplace
+from credo.likelihoods.pixels import Pixels
 from credo.likelihoods.poisson import Poisson
 from credo.likelihoods.student_t import StudentT
 
@@ -20,6 +21,7 @@ __all__ = [
     "Heteroscedastic",
     "Laplace",
     "Likelihood",
+    "Pixels",
     "Poisson",
     "StudentT",
     "get",

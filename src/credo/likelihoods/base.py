@@ -66,6 +66,10 @@ class Likelihood(nn.Module, ABC):
     def sample(self, outputs: Tensor, generator: torch.Generator | int = 0) -> Tensor:
         """One y per leading index and datum, from a generator on the outputs' device or a seed; the global RNG is not touched."""
 
+    def inputs(self, y: Tensor) -> Tensor:
+        """Checked targets as the input of a network that reads them, such as an encoder: themselves, as floats, in their shape."""
+        return y if y.is_floating_point() else y.to(torch.get_default_dtype())
+
     # --- given f ------------------------------------------------------------------------------------------------------
 
     def target_dim(self, num_outputs: int) -> int:
@@ -154,6 +158,10 @@ class Likelihood(nn.Module, ABC):
     def label_table(self, probs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Probabilities ``(M, C)`` summing to one and labels ``(M,)``: the form that accuracy, ECE and Brier score take."""
         raise CredoError(f"The {self.name} likelihood has no labels to score; use metrics of real values such as rmse or crps.")
+
+    def monitor(self) -> dict[str, float]:
+        """Numbers worth watching while a model is fitted, for the history; none unless a likelihood says otherwise."""
+        return {}
 
     # --- checks, storage ----------------------------------------------------------------------------------------------
 

@@ -11,10 +11,11 @@ from torch.distributions import Bernoulli as TorchBernoulli
 from torch.distributions import Distribution, Independent
 from torch.nn.functional import softplus
 
+from credo.core.errors import DataError, SettingError
 from credo.likelihoods.base import likelihoods
 from credo.likelihoods.labels import LabelLikelihood
 from credo.likelihoods.mixtures import make_generator, over_data
-from credo.likelihoods.targets import binary_targets, refuse_constant
+from credo.likelihoods.targets import binary_targets, real_targets, refuse_constant, unit_targets
 
 EXACT_LABELS = 8  # with more labels than this their 2^D joint outcomes are drawn instead of enumerated
 
@@ -22,13 +23,19 @@ EXACT_LABELS = 8  # with more labels than this their 2^D joint outcomes are draw
 class Bernoulli(LabelLikelihood):
     """p(y_d = 1 given f) = sigmoid(f_d), labels independent given f: targets ``(N,)`` for one output, ``(N, D)`` for several.
 
-    Grey values between 0 and 1 are refused: ``ContinuousBernoulli`` is the likelihood for those.
+    Grey values between 0 and 1 are refused: ``ContinuousBernoulli`` is the likelihood for those. With ``grey=True`` they are taken,
+    and a constant column too (the border of images), as much published work on images does: sum_d y_d f_d - log(1 + exp f_d) is
+    then minus a cross-entropy and not a log density, for exp of it does not integrate to one over [0, 1] (``ContinuousBernoulli`` is
+    the normalised form). Use it to compare with such work; its values compare with no other likelihood's.
     """
 
     name: ClassVar[str] = "bernoulli"
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, grey: bool = False) -> None:
+        if not isinstance(grey, bool):
+            raise SettingError(f"Bernoulli: grey={grey!r} is not valid; expected True or False.")
+        super().__init__(grey=grey)
+        self.grey = grey
 
     def forward(self, outputs: Tensor) -> Distribution:
         """``Bernoulli`` with batch shape ``(..., N)``; event shape ``()`` for one output, else ``(D,)``."""
@@ -37,12 +44,26 @@ class Bernoulli(LabelLikelihood):
         return Independent(self.marginals(outputs), 1, validate_args=False)
 
     def check_targets(self, y: Any) -> Tensor:
-        """Zeros and ones as floats, ``(N,)`` or ``(N, D)``."""
+        """Zeros and ones (with ``grey``: numbers from 0 to 1) as floats, ``(N,)`` or ``(N, D)``."""
+        if self.grey:
+            y = unit_targets(y, self.name)
+            return y.squeeze(-1) if y.shape[1] == 1 else y
+        y = real_targets(y, self.name)
+        between = (y > 0) & (y < 1)
+        if bool(between.any()):
+            row, column = between.nonzero()[0].tolist()
+            raise DataError(
+                f"{self.name}: the target in row {row}, column {column} is {y[row, column].item()}; expected 0 or 1. For grey values "
+                "use ContinuousBernoulli(), a density, or Bernoulli(grey=True), a cross-entropy."
+            )
         return binary_targets(y, self.name)
 
     def check_training_targets(self, y: Any) -> Tensor:
-        """``check_targets`` with both values in every column."""
-        return refuse_constant(self.check_targets(y), self.name, "both 0 and 1")
+        """``check_targets`` with both values in every column; with ``grey`` it is enough that not all rows are equal."""
+        y = self.check_targets(y)
+        if self.grey and bool((y != y[:1]).any()):
+            return y
+        return refuse_constant(y, self.name, "values that vary" if self.grey else "both 0 and 1")
 
     def num_outputs(self, y: Tensor) -> int:
         """One logit per label."""

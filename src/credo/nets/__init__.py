@@ -3,6 +3,7 @@
 from credo.nets.augmented import Augmented
 from credo.nets.catalogue import build, names
 from credo.nets.cnn import small_cnn
+from credo.nets.coders import conv_decoder, conv_encoder, mlp_decoder, mlp_encoder
 from credo.nets.lenet import lenet5_caffe
 from credo.nets.lstm import lstm_classifier
 from credo.nets.mlp import lenet_300_100, mlp
@@ -11,10 +12,14 @@ from credo.nets.transformer import transformer_classifier
 __all__ = [
     "Augmented",
     "build",
+    "conv_decoder",
+    "conv_encoder",
     "lenet5_caffe",
     "lenet_300_100",
     "lstm_classifier",
     "mlp",
+    "mlp_decoder",
+    "mlp_encoder",
     "names",
     "small_cnn",
     "transformer_classifier",

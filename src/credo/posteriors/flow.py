@@ -17,10 +17,10 @@ from credo.posteriors.family import Draw, Family, Layout, Params, families
 _KINDS = {"affine": "MAF", "spline": "NSF"}
 
 
-def _flows() -> Any:
+def flows_of(owner: str) -> Any:
     """zuko's module of flows. Its import switches off the validation of every torch distribution, which is put back."""
     if importlib.util.find_spec("zuko") is None:
-        raise SettingError("A flow posterior needs the package 'zuko'; install credo[flows].")
+        raise SettingError(f"{owner} needs the package 'zuko'; install credo[flows].")
     names = ("_validate_args", "arg_constraints")
     before = {name: vars(Distribution)[name] for name in names}
     try:
@@ -49,7 +49,7 @@ class Flow(Family):
         dtype: str = "float32",
     ) -> None:
         super().__init__(shapes)
-        flows = _flows()
+        flows = flows_of("A flow posterior")
         self.layout, self.arguments = Layout(self.shapes), {"kind": kind, "transforms": transforms, "hidden": hidden}
         if self.layout.numel < 2:
             raise SettingError("A flow needs at least two weights to couple; choose more layers.")
