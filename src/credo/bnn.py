@@ -12,7 +12,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from credo.core.errors import CredoError, DataError, RunError, SettingError
+from credo.core.errors import CredoError, DataError, SettingError
 from credo.core.files import write_atomic
 from credo.core.settings import positive, whole
 from credo.core.shell import unwrap
@@ -170,7 +170,8 @@ class BNN:
 
     def _adopt(self, path: Path, model: Model, method: Method) -> Self:
         """Take over the result of a finished run."""
-        _, fitted, _, prior = files.unpack(path, self.likelihood)
+        _, fitted, likelihood, prior = files.unpack(path, self.likelihood)
+        self.likelihood.load_state_dict(likelihood.state_dict())
         files.load_prior(model, prior)
         fitted.posterior.to(model.device).requires_grad_(False)
         self._fitted = Fitted(fitted.posterior, {n: b.to(model.device) for n, b in fitted.buffers.items()})
@@ -370,12 +371,7 @@ def load(
     ``prior`` only where the run could not store its own, ``likelihood`` only where it is one of your own that no registry holds.
     """
     config, fitted, likelihood, learned = files.unpack(Path(path), likelihood)
-    own = {name: list(p.shape) for name, p in unwrap(net).named_parameters() if p.requires_grad}
-    for name, shape in config["parameters"].items():
-        if own.get(name) != shape:
-            raise RunError(
-                f"{path} was fitted with {name!r} of shape {shape}; this network has {own.get(name, 'no such parameter')}."
-            )
+    files.check_network(config, unwrap(net), path)
     if prior is None:
         prior = from_config(config["prior"]) if config["prior"] else Unstored(config["prior_text"])
     bnn = BNN(net, likelihood, prior, config["random"], config["output"])

@@ -5,11 +5,11 @@ import torch
 from zoo.models import make_model, make_posterior
 from zoo.networks import make
 
-from credo.core.errors import RunError
+from credo.core.errors import CredoError, RunError
 from credo.engine.files import describe, pack, unpack
 from credo.engine.job import Fitted
 from credo.engine.run import CONFIG, POSTERIOR, Run, write_json, write_tensors
-from credo.likelihoods import Gaussian
+from credo.likelihoods import Gaussian, Poisson
 
 
 @pytest.fixture
@@ -62,3 +62,39 @@ def test_parts_that_do_not_belong_together(saved):
     (path / POSTERIOR).unlink()
     with pytest.raises(RunError, match="does not exist"):
         unpack(path)
+
+
+class Own(Gaussian):
+    """A likelihood that no registry holds."""
+
+    name = "own"
+
+
+@pytest.fixture
+def saved_own(tmp_path):
+    net, _ = make("batchnorm")
+    likelihood = Own()
+    likelihood.log_std.data.fill_(-1.25)
+    model = make_model(net, "weights", likelihood)
+    fitted = Fitted(make_posterior("mean_field", model), model.buffers())
+    run = Run(tmp_path / "own")
+    config = describe(model, model.prior, fitted.posterior)
+    run.begin(config)
+    run.finish(pack(fitted, model), config)
+    return tmp_path / "own"
+
+
+def test_a_likelihood_of_ones_own_is_filled_with_the_stored_numbers(saved_own):
+    with pytest.raises(CredoError, match="own"):
+        unpack(saved_own)
+    mine = Own()
+    _, _, likelihood, _ = unpack(saved_own, mine)
+    assert isinstance(likelihood, Own) and float(likelihood.log_std) == -1.25
+    assert float(mine.log_std) != -1.25, "the caller's own stays as it is"
+
+
+def test_a_likelihood_that_does_not_fit_the_stored_numbers(saved, saved_own):
+    with pytest.raises(RunError, match="does not fit together"):
+        unpack(saved_own, Own(std=0.3))
+    with pytest.raises(RunError, match="gaussian"):
+        unpack(saved[0], Poisson())

@@ -104,6 +104,39 @@ def test_begin_writes_once_and_checks_afterwards(tmp_path):
         run.begin({"lr": 0.2, "shape": (2, 3)})
 
 
+def test_nested_settings_are_named_by_their_path(tmp_path):
+    run = Run(tmp_path / "run")
+    run.begin({"fit": {"lr": 0.1, "seed": 0}, "deep": {"a": {"b": [1, 2]}}, "none": {}})
+    run.begin({"fit": {"lr": 0.1, "seed": 0}, "deep": {"a": {"b": (1, 2)}}, "none": {}})
+    for config, words in [
+        ({"fit": {"lr": 0.2, "seed": 0}}, r"\(fit\.lr: there 0\.1, now 0\.2\)"),
+        ({"fit": {"lr": 0.2, "seed": 3}}, r"\(fit\.lr: there 0\.1, now 0\.2; fit\.seed: there 0, now 3\)"),
+        ({"deep": {"a": {"b": [1]}}}, r"deep\.a\.b: there \[1, 2\], now \[1\]"),
+        ({"deep": {"a": {"b": [1, 2], "c": 4}}}, r"deep\.a\.c: there None, now 4"),
+        ({"fit": {}}, r"fit"),
+        ({"none": {"x": 1}}, r"none\.x: there None, now 1"),
+    ]:
+        with pytest.raises(RunError, match=words):
+            run.begin(config)
+
+
+def test_a_nested_setting_that_is_gone_is_a_difference_too(tmp_path):
+    """A network with a parameter less is another network."""
+    run = Run(tmp_path / "run")
+    run.begin({"parameters": {"0.weight": [2, 3], "1.weight": [3, 3]}, "deep": {"a": {"b": 1}}})
+    with pytest.raises(RunError, match=r"parameters\.1\.weight: there \[3, 3\]"):
+        run.begin({"parameters": {"0.weight": [2, 3]}, "deep": {"a": {"b": 1}}})
+    with pytest.raises(RunError, match=r"deep"):
+        run.begin({"parameters": {"0.weight": [2, 3], "1.weight": [3, 3]}, "deep": {}})
+
+
+def test_what_a_finished_run_adds_is_no_difference(tmp_path):
+    run = Run(tmp_path / "run")
+    run.begin({"a": {"b": 1}})
+    run.finish(TENSORS, {"a": {"b": 1}, "posterior": {"families": []}})
+    run.begin({"a": {"b": 1}})
+
+
 def test_strange_directories_are_refused(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(RunError, match="is a file; a run needs a directory"):

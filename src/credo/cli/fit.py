@@ -52,7 +52,7 @@ def fit(
     if validation is not None and not 0.0 < validation < 1.0:
         raise SettingError(f"--validation {validation} is not valid; expected a share above 0 and below 1, such as 0.1.")
     sizes = parse_sizes(hidden, "--hidden")
-    existed = _check_directory(out, resume)
+    existed = check_directory(out, resume)
     frame = read_table(data)
     files = _describe(frame, target, task, sizes)
     if resume and (out / TABLE).is_file():
@@ -127,7 +127,7 @@ def _train(
         raise
 
 
-def _check_directory(out: Path, resume: bool) -> bool:
+def check_directory(out: Path, resume: bool) -> bool:
     """Whether the directory was there; a used one is only continued when that was asked for."""
     from credo.engine.run import CONFIG
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,19 @@ def pack(fitted: Fitted, model: Model) -> dict[str, Tensor]:
     return {f"{kind}/{name}": tensor for kind, tensors in parts.items() for name, tensor in tensors.items()}
 
 
+def check_network(config: Mapping[str, Any], net: nn.Module, path: Any) -> None:
+    """Refuse a network whose trainable parameters are not those that were fitted, by name and shape."""
+    own = {name: list(p.shape) for name, p in net.named_parameters() if p.requires_grad}
+    for name, shape in config["parameters"].items():
+        if own.get(name) != shape:
+            raise RunError(
+                f"{path} was fitted with {name!r} of shape {shape}; this network has {own.get(name, 'no such parameter')}."
+            )
+    extra = next((name for name in own if name not in config["parameters"]), None)
+    if extra is not None:
+        raise RunError(f"{path} was fitted without {extra!r}, which this network has; build the network that was fitted.")
+
+
 def load_prior(model: Model, numbers: Mapping[str, Tensor]) -> None:
     """Put what was learned of the prior back into it."""
     parts = nn.ModuleList(model.prior.parts())
@@ -53,7 +67,7 @@ def load_prior(model: Model, numbers: Mapping[str, Tensor]) -> None:
 def unpack(path: Path, own: Likelihood | None = None) -> tuple[dict[str, Any], Fitted, Likelihood, dict[str, Tensor]]:
     """Config, posterior with buffers, likelihood, and the learned numbers of the prior, of a saved model or a finished run.
 
-    ``own``: a likelihood to fill with the stored numbers, needed where the registry has none of that name.
+    ``own``: a likelihood to copy and to give the stored numbers, needed where the registry has none of that name.
     """
     config = Run(path).config() if path.is_dir() else None
     if config is None:
@@ -66,7 +80,10 @@ def unpack(path: Path, own: Likelihood | None = None) -> tuple[dict[str, Any], F
         return {name.removeprefix(f"{kind}/"): tensor for name, tensor in tensors.items() if name.startswith(f"{kind}/")}
 
     try:
-        likelihood = own or likelihoods[config["likelihood"]["name"]].from_config(config["likelihood"]["config"])
+        name = config["likelihood"]["name"]
+        if own is not None and own.name != name:
+            raise RunError(f"{path} was fitted with the {name} likelihood, not with {own.name}; give one of that name.")
+        likelihood = copy.deepcopy(own) if own else likelihoods[name].from_config(config["likelihood"]["config"])
         likelihood.load_state_dict(part("likelihood"))
         posterior = Posterior.from_config(config["posterior"])
         posterior.load_state_dict(part("posterior"))

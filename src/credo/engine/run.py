@@ -94,10 +94,11 @@ class Run:
         """Create the directory and store the config, or check that a run to resume has the same one."""
         old = self.config()
         if old is not None:
-            before, now = _flat(old), _flat(_plain({k: v for k, v in config.items() if k != "posterior"}))
-            differing = [k for k, v in now.items() if before.get(k) != v]
+            names = [name for name in config if name != "posterior"]
+            before, now = _flat({k: old.get(k) for k in names}), _flat(_plain({k: config[k] for k in names}))
+            differing = [k for k in before | now if before.get(k) != now.get(k)]
             if differing:
-                detail = "; ".join(f"{k}: there {before.get(k)!r}, now {now[k]!r}" for k in differing)
+                detail = "; ".join(f"{k}: there {before.get(k)!r}, now {now.get(k)!r}" for k in differing)
                 raise RunError(
                     f"{self.path} holds another run ({detail}). Choose another directory, or the same settings to resume."
                 )

@@ -3,7 +3,7 @@
 from credo.generative import codes, priors
 from credo.generative.bounds import Bound
 from credo.generative.files import load
-from credo.generative.outliers import LikelihoodRatio, perturb
+from credo.generative.outliers import Compressor, LikelihoodRatio, perturb
 from credo.generative.vae import VAE, Autoencoder
 
-__all__ = ["VAE", "Autoencoder", "Bound", "LikelihoodRatio", "codes", "load", "perturb", "priors"]
+__all__ = ["VAE", "Autoencoder", "Bound", "Compressor", "LikelihoodRatio", "codes", "load", "perturb", "priors"]

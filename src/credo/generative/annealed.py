@@ -111,23 +111,22 @@ class Chains:
 
 def anneal(net: LatentNet, x: Tensor, chains: int, steps: int, leapfrog: int) -> Tensor:
     """The estimate of log p(x) ``(N,)`` for data as they are modelled."""
-    like = next(net.decoder.parameters())
-    start = _from_prior(net, chains, len(x), like)
+    start = _from_prior(net, chains, len(x))
     run = Chains(density(net, x), steps, leapfrog, start)
     run.tune(start)
-    return log_mean_exp(run.up(_from_prior(net, chains, len(x), like)))
+    return log_mean_exp(run.up(_from_prior(net, chains, len(x))))
 
 
 def both_ways(net: LatentNet, z: Tensor, x: Tensor, chains: int, steps: int, leapfrog: int) -> tuple[Tensor, Tensor]:
     """Lower and upper estimate of log p(x) ``(N,)`` for data with the codes ``(N, D)`` they were drawn from."""
-    start = _from_prior(net, chains, len(x), z)
+    start = _from_prior(net, chains, len(x))
     run = Chains(density(net, x), steps, leapfrog, start)
     run.tune(start)
-    lower = log_mean_exp(run.up(_from_prior(net, chains, len(x), z)))
+    lower = log_mean_exp(run.up(_from_prior(net, chains, len(x))))
     upper = -log_mean_exp(run.down(z.expand(chains, *z.shape).clone()))
     return lower, upper
 
 
-def _from_prior(net: LatentNet, chains: int, count: int, like: Tensor) -> Tensor:
+def _from_prior(net: LatentNet, chains: int, count: int) -> Tensor:
     with torch.no_grad():
-        return net.prior.sample(chains * count, net.posterior, like).unflatten(0, (chains, count))
+        return net.from_prior(chains * count).unflatten(0, (chains, count))

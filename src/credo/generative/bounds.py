@@ -48,6 +48,8 @@ class Bound:
         validate(self, "VAE")
         if self.free_bits and self.bound == "iwae":
             raise SettingError("free_bits go with bound='elbo': the importance-weighted bound has no KL of its own.")
+        if self.free_bits and self.gradient == "doubly":
+            raise SettingError("free_bits need gradients that see the KL as such: 'reparameterised' or 'score', not 'doubly'.")
         if self.kl_warmup and self.kl_schedule == "constant":
             raise SettingError("kl_warmup needs a schedule that rises: kl_schedule='linear' or 'cosine'.")
         if not self.kl_warmup and self.kl_schedule != "constant":
@@ -108,6 +110,8 @@ class Gradient(ABC):
     name: ClassVar[str]
     #: Whether the KL may enter in closed form; otherwise all of it is sampled.
     exact_kl: ClassVar[bool] = True
+    #: Whether its draws are draws from q, so that the bound can be read off them.
+    hard: ClassVar[bool] = True
 
     def __init__(self, bound: Bound, latent_dim: int) -> None:
         self.bound, self.latent_dim = bound, latent_dim
@@ -126,16 +130,20 @@ class Gradient(ABC):
         """What is climbed ``(N,)``; its value is of no use."""
         if self.bound.bound == "iwae":
             return log_mean_exp(parts.log_weights(parts.weight))
-        return parts.fit.mean(0) - parts.weight * self.penalty(parts)
+        return parts.fit.mean(0) - self.penalty(parts)
 
     def penalty(self, parts: Parts) -> Tensor:
-        """The KL ``(N,)`` without the parts whose batch average is below the free bits."""
-        free = self.bound.free_bits
-        if not free:
-            return parts.divergence()
-        each = parts.divergence().unsqueeze(-1) if parts.closed is None else parts.closed
-        share = self.latent_dim / each.shape[-1]  # latent variables that a column stands for
-        return (each * (each.mean(0) > free * share).to(each.dtype)).sum(-1)
+        """The weighted KL ``(N,)``, without the parts whose batch average is below the free bits."""
+        if parts.closed is None:
+            return self.weight(parts) * parts.divergence()
+        free = self.bound.free_bits * self.latent_dim / parts.closed.shape[-1]  # a column may stand for several variables
+        kept = (parts.closed.detach().mean(0) > free).to(parts.closed.dtype) if free else 1.0
+        return parts.weight * (parts.closed * kept).sum(-1)
+
+    def weight(self, parts: Parts) -> Tensor | float:
+        """The weight of a sampled KL: nothing while its batch average, over all variables together, is below the free bits."""
+        free = self.bound.free_bits * self.latent_dim
+        return parts.weight * (parts.divergence().detach().mean() > free).to(parts.fit.dtype) if free else parts.weight
 
 
 @gradients.register("reparameterised")
@@ -165,29 +173,34 @@ class Doubly(Gradient):
         z, _, q = code.draw(numbers, self.bound.draws)
         if self.bound.bound == "iwae":
             z, self._tag = Weighed.apply(z)  # pyright: ignore  two tensors
-        return Drawn(z, code.at(numbers, frozen=True).log_prob(z), q)
+        return Drawn(z, code.density(numbers, z), q)
 
     def objective(self, parts: Parts) -> Tensor:
-        """ELBO: the mean of log w. IWAE: log w under its normalised weights, which the encoder's gradient meets once more."""
+        """ELBO: the mean of log w. IWAE: log w under its normalised weights s, which the encoder's gradient meets once more.
+
+        With a weight b of the KL the encoder's gradient meets 1 - b + b s.
+        """
         log_w = parts.log_weights(parts.weight)
         if self.bound.bound == "elbo":
             return log_w.mean(0)
         shares = torch.softmax(log_w, 0).detach()
-        return (shares * (log_w + self._tag)).sum(0)
+        again = 1.0 - parts.weight + parts.weight * shares
+        return (shares * log_w + again * self._tag[:-1]).sum(0) + self._tag[-1]
 
 
 class Weighed(torch.autograd.Function):
-    """Draws ``(K, N, D)`` as they are, and zeros ``(K, N)`` as a tag; what flows back to the draws is multiplied by the tag's share.
+    """Draws ``(K, N, D)`` as they are, and zeros ``(K + 1, N)`` as a tag; what flows back to draw k is multiplied by tag k over the last one.
 
-    The weights of draws are not known before the decoder has run. Multiplied with the tag in the objective they come back as its
-    gradient, times whatever scale the objective has: normalised over the draws they are themselves again.
+    What the draws' gradients are to be multiplied by is not known before the decoder has run. As the factor of the tag in the objective it
+    comes back as the tag's gradient, times whatever scale the objective has; the last row has factor one, and so is that scale.
     """
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(z: Tensor) -> tuple[Tensor, Tensor]:  # pyright: ignore
-        return z.clone(), torch.zeros_like(z[..., 0])
+        tag = torch.zeros(z.shape[0] + 1, *z.shape[1:-1], dtype=z.dtype, device=z.device)
+        return z.clone(), tag
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -195,9 +208,8 @@ class Weighed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, tag: Tensor) -> Tensor:  # pyright: ignore
-        total = tag.sum(0)
-        share = tag / torch.where(total == 0, 1.0, total)
-        return grad * share.unsqueeze(-1)
+        scale = tag[-1]
+        return grad * (tag[:-1] / torch.where(scale == 0, 1.0, scale)).unsqueeze(-1)
 
 
 @gradients.register("score")
@@ -225,16 +237,17 @@ class Score(Gradient):
             left = log_mean_exp(log_w).detach() - self._without(log_w.detach())
             return (left * log_q).sum(0) + (shares * log_w).sum(0)
         sampled = parts.closed is None
-        gain = parts.fit if not sampled else parts.fit + parts.weight * (parts.log_p - log_q)
+        weight = self.weight(parts) if sampled else parts.weight
+        gain = parts.fit if not sampled else parts.fit + weight * (parts.log_p - log_q)
         gain = gain.detach()
         count, size = gain.shape
         if count > 1:
             left = gain - (gain.sum(0) - gain) / (count - 1)
         else:
             left = gain - (gain.sum() - gain) / (size - 1) if size > 1 else gain
-        direct = parts.fit + parts.weight * parts.log_p if sampled else parts.fit
+        direct = parts.fit + weight * parts.log_p if sampled else parts.fit
         out = (left * log_q + direct).mean(0)
-        return out if sampled else out - parts.weight * self.penalty(parts)
+        return out if sampled else out - self.penalty(parts)
 
     def _without(self, log_w: Tensor) -> Tensor:
         """The bound of the other draws ``(K, N)``, the missing weight replaced by their geometric mean."""
@@ -251,9 +264,10 @@ class Gumbel(Gradient):
     """Through a relaxation of the draws (Gumbel-softmax): low noise, but biased, and training then sees codes that are not one-hot."""
 
     name: ClassVar[str] = "gumbel"
+    hard: ClassVar[bool] = False
 
     def draw(self, code: Code, numbers: Tensor) -> Drawn:
-        """Relaxed draws; log q is that of the nearest category's mixture, which only a sampled KL would use."""
+        """Relaxed draws; the KL is always that of hard ones, in closed form."""
         q = code.at(numbers)
         assert isinstance(q, OneHot)
         z = q.relaxed(torch.Size([self.bound.draws]), self.bound.temperature)

@@ -50,8 +50,12 @@ class Code(nn.Module, ABC):
         return self.latent_dim
 
     @abstractmethod
-    def at(self, numbers: Tensor, frozen: bool = False) -> Distribution:
-        """q for encoder outputs ``(N, width)``; ``frozen``: as a density without gradients to whatever made it."""
+    def at(self, numbers: Tensor) -> Distribution:
+        """q for encoder outputs ``(N, width)``."""
+
+    def density(self, numbers: Tensor, z: Tensor) -> Tensor:
+        """log q(z given x) ``(K, N)`` whose only gradients are those of z: whatever made q counts as constant."""
+        return self.at(numbers.detach()).log_prob(z)
 
     def draw(self, numbers: Tensor, count: int) -> tuple[Tensor, Tensor, Distribution]:
         """``count`` draws ``(K, N, size)`` with gradients, their log density ``(K, N)``, and q."""
@@ -73,9 +77,9 @@ class Point(Code):
         """One number per latent variable."""
         return self.latent_dim
 
-    def at(self, numbers: Tensor, frozen: bool = False) -> Distribution:
+    def at(self, numbers: Tensor) -> Distribution:
         """All mass on one value."""
-        return Certain(numbers.detach() if frozen else numbers)
+        return Certain(numbers)
 
 
 @codes.register("diagonal")
@@ -89,9 +93,9 @@ class Diagonal(Code):
         """Mean and raw deviation."""
         return 2 * self.latent_dim
 
-    def at(self, numbers: Tensor, frozen: bool = False) -> Distribution:
+    def at(self, numbers: Tensor) -> Distribution:
         """``Independent(Normal)``."""
-        mean, raw = (numbers.detach() if frozen else numbers).chunk(2, -1)
+        mean, raw = numbers.chunk(2, -1)
         return Independent(Normal(mean, _spread(raw), validate_args=False), 1, validate_args=False)
 
 
@@ -112,10 +116,10 @@ class Full(Code):
         """D + D (D + 1) / 2."""
         return 2 * self.latent_dim + len(self.rows)
 
-    def at(self, numbers: Tensor, frozen: bool = False) -> Distribution:
+    def at(self, numbers: Tensor) -> Distribution:
         """``MultivariateNormal`` from its Cholesky factor."""
         d = self.latent_dim
-        mean, raw, below = (numbers.detach() if frozen else numbers).split([d, d, len(self.rows)], -1)
+        mean, raw, below = numbers.split([d, d, len(self.rows)], -1)
         factor = torch.zeros(*mean.shape[:-1], d * d, dtype=mean.dtype, device=mean.device).index_copy(-1, self.rows, below)
         factor = factor.unflatten(-1, (d, d)) + torch.diag_embed(_spread(raw))
         return MultivariateNormal(mean, scale_tril=factor, validate_args=False)
@@ -129,6 +133,9 @@ class Flow(Code):
 
     def __init__(self, latent_dim: int, transforms: int = 2, hidden: int = 64) -> None:
         super().__init__(latent_dim, transforms=transforms, hidden=hidden)
+        for name, value in self.arguments.items():
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise SettingError(f"Flow: {name}={value!r} is not valid; expected a whole number above 0.")
         if latent_dim < 2:
             raise SettingError("A flow needs at least two latent variables to couple; use posterior='diagonal' for one.")
         make = flows_of("A flow posterior").MAF
@@ -139,15 +146,20 @@ class Flow(Code):
         """Mean and raw deviation of e, which T sees too."""
         return 2 * self.latent_dim
 
-    def at(self, numbers: Tensor, frozen: bool = False) -> Pushed:
+    def at(self, numbers: Tensor) -> Pushed:
         """A diagonal normal pushed through T."""
-        numbers = numbers.detach() if frozen else numbers
         mean, raw = numbers.chunk(2, -1)
         base = Independent(Normal(mean, _spread(raw), validate_args=False), 1, validate_args=False)
-        if not frozen:
-            return Pushed(base, self.transform(numbers))
-        held = {name: p.detach() for name, p in self.transform.named_parameters()}
-        return Pushed(base, functional_call(self.transform, held, (numbers,)))
+        return Pushed(base, self.transform(numbers))
+
+    def forward(self, numbers: Tensor, z: Tensor) -> Tensor:
+        """log q(z given x), as a call that parameters can be given to."""
+        return self.at(numbers).log_prob(z)
+
+    def density(self, numbers: Tensor, z: Tensor) -> Tensor:
+        """With T's own parameters held constant too; the whole evaluation happens inside, because T is made when it is used."""
+        held = {name: p.detach() for name, p in self.named_parameters()}
+        return functional_call(self, held, (numbers.detach(), z))
 
     def draw(self, numbers: Tensor, count: int) -> tuple[Tensor, Tensor, Distribution]:
         """The density of a draw comes with it, without T's inverse."""
@@ -182,9 +194,9 @@ class Categorical(Code):
         """One-hot rows, side by side."""
         return self.width
 
-    def at(self, numbers: Tensor, frozen: bool = False) -> OneHot:
+    def at(self, numbers: Tensor) -> OneHot:
         """Independent one-hot variables."""
-        return OneHot((numbers.detach() if frozen else numbers).unflatten(-1, (self.latent_dim, self.categories)))
+        return OneHot(numbers.unflatten(-1, (self.latent_dim, self.categories)))
 
 
 def _spread(raw: Tensor) -> Tensor:

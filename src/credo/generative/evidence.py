@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from credo.core.errors import CredoError
-from credo.likelihoods.base import Likelihood
+from credo.likelihoods.base import Likelihood, likelihoods
 
 
 class Evidence(Likelihood):
@@ -26,6 +26,8 @@ class Evidence(Likelihood):
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
+        of = likelihoods[arguments["data"]["name"]] if "data" in arguments else None
+        self.discrete = of is None or of.discrete  # pyright: ignore  as the data are
         self.register_buffer("sums", torch.zeros(3, dtype=torch.float64), persistent=False)
 
     def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:

@@ -23,20 +23,22 @@ def log_weights(net: LatentNet, x: Tensor, draws: int, proposal: str) -> Tensor:
         z = q.sample(torch.Size([draws]))
         log_ratio = net.log_prior(z) - q.log_prob(z)
     elif proposal == "prior":
-        z = net.prior.sample(draws * len(x), net.posterior, _floats(net)).unflatten(0, (draws, len(x)))
+        z = net.from_prior(draws * len(x)).unflatten(0, (draws, len(x)))
         log_ratio = torch.zeros((), device=z.device)
     else:
         raise SettingError(f"proposal={proposal!r}; expected 'encoder' or 'prior'.")
     return net.log_fit(z, net.targets(x)) + log_ratio
 
 
-def _floats(net: LatentNet) -> Tensor:
-    return next(p for p in net.decoder.parameters() if p.is_floating_point())
+def chunk(net: LatentNet, rows: int) -> int:
+    """How many draws of z for ``rows`` data to hold at once: by what the decoder gives for them, or the prior compares them with."""
+    wide = max(net.numbers(), net.code.size * net.prior.wants)
+    return max(1, BUDGET.get(net.ramp.device.type, BUDGET["cpu"]) // (rows * wide))
 
 
 def importance(net: LatentNet, x: Tensor, draws: int, proposal: str = "encoder") -> Tensor:
     """The estimate ``(N,)`` from ``draws`` draws, made a few at a time."""
-    size = max(1, BUDGET[x.device.type] // (len(x) * max(math.prod(net.shape), 1)))
+    size = chunk(net, len(x))
     total: Tensor | None = None
     for start in range(0, draws, size):
         part = torch.logsumexp(log_weights(net, x, min(size, draws - start), proposal).double(), 0)

@@ -39,10 +39,17 @@ class LatentNet(nn.Module):
         super().__init__()
         self.encoder, self.decoder, self.code, self.prior, self.likelihood = encoder, decoder, code, prior, likelihood
         self.shape, self.binarise, self.bound = tuple(shape), binarise, Bound()
+        self.code.to(self.dtype)
+        self.prior.to(self.dtype)
         self._single = math.prod(shape) == 1 and likelihood.check_targets(torch.zeros(1, 1)).dim() == 1
         self._held = False
         self.register_buffer("ramp", torch.ones(1))  # the KL's weight, step by step, up to its last value
         self.register_buffer("steps", torch.zeros((), dtype=torch.long))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the codes, and of what the encoder sees."""
+        return next((p.dtype for p in self.decoder.parameters() if p.is_floating_point()), torch.get_default_dtype())
 
     def climbing(self, bound: Bound, ramp: Sequence[float]) -> None:
         """Train on this bound, with these weights of the KL in the first steps."""
@@ -67,7 +74,7 @@ class LatentNet(nn.Module):
 
     def read(self, seen: Tensor) -> Tensor:
         """The encoder's numbers ``(N, width)`` for inputs as the network sees them."""
-        numbers = self.encoder(seen)
+        numbers = _wide(self.encoder(seen))
         if numbers.dim() != 2 or numbers.shape[-1] != self.code.width:
             raise NetworkError(
                 f"The encoder gives shape {tuple(numbers.shape)} for {len(seen)} data; the latent posterior {self.code.name!r} with "
@@ -77,7 +84,7 @@ class LatentNet(nn.Module):
 
     def inputs(self, x: Tensor) -> Tensor:
         """Data as the encoder sees them."""
-        return self.likelihood.inputs(x.flatten(1)).reshape(x.shape)
+        return self.likelihood.inputs(x.flatten(1)).reshape(x.shape).to(self.dtype)
 
     def posterior(self, seen: Tensor) -> Distribution:
         """q(z given x) for inputs as the network sees them."""
@@ -85,7 +92,19 @@ class LatentNet(nn.Module):
 
     def decode(self, z: Tensor) -> Tensor:
         """Decoder outputs ``(..., F)`` for ``(..., size)``."""
-        return self.decoder(z.flatten(0, -2)).flatten(1).unflatten(0, z.shape[:-1])
+        rows = z.flatten(0, -2)
+        outputs = _wide(self.decoder(rows))
+        if outputs.dim() < 2 or len(outputs) != len(rows):
+            raise NetworkError(f"The decoder gives shape {tuple(outputs.shape)} for {len(rows)} codes; expected a row per code.")
+        return outputs.flatten(1).unflatten(0, z.shape[:-1])
+
+    def numbers(self) -> int:
+        """Outputs of the decoder per datum, as the likelihood wants them."""
+        return math.prod(self.shape) * (self.likelihood.latents_per_target or 1)
+
+    def from_prior(self, count: int) -> Tensor:
+        """Codes ``(count, size)`` from the global generator."""
+        return self.prior.sample(count, self.posterior, torch.empty(0, dtype=self.dtype, device=self.ramp.device))
 
     def log_prior(self, z: Tensor) -> Tensor:
         """log p(z)."""
@@ -127,5 +146,11 @@ class LatentNet(nn.Module):
         climb = self.bound.climb(self.code)
         parts = self.parts(x, climb)
         climbed = climb.objective(parts)
-        value = climb.value(parts).detach() + (climbed - climbed.detach())
-        return torch.stack([value, parts.divergence().detach()], -1)
+        with torch.no_grad():
+            found = torch.stack([climb.value(parts), parts.divergence()], -1) if climb.hard else self.value(x, self.bound)
+        return torch.stack([found[:, 0] + (climbed - climbed.detach()), found[:, 1]], -1)
+
+
+def _wide(t: Tensor) -> Tensor:
+    """Matrix products may be in half precision; densities and their sums are not."""
+    return t.float() if t.dtype in (torch.bfloat16, torch.float16) else t

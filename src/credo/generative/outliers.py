@@ -1,24 +1,28 @@
-"""Out-of-distribution scores of data under a VAE: by its bound, and by a likelihood ratio.
+"""Out-of-distribution scores of data under a VAE: log p(x) alone, and its ratio to a background that knows what is common to all data.
 
-A low log p(x) is a poor sign of strangeness: a model of clothes gives digits a higher one than clothes, because digits have more empty background,
-which is easy (Nalisnick et al. 2019). The ratio to a second model that was trained on perturbed data, and so knows background but no
-content, takes that part out (Ren et al. 2019).
+A low log p(x) is a poor sign of strangeness: a model of clothes gives digits a higher one than clothes, because digits are emptier and so easier
+(Nalisnick et al. 2019). A likelihood ratio takes that part out. The background may be a second model, trained on perturbed data (Ren et al.
+2019), or a general-purpose compressor, whose code length is a log-likelihood of all images alike (Serra et al. 2020).
 """
 
 from __future__ import annotations
 
-from typing import Any, final
+import math
+import zlib
+from typing import Any, Protocol, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from credo.core.errors import SettingError
+from credo.core.errors import DataError, SettingError
 from credo.core.seeds import generator
+from credo.data.checks import check_inputs
 from credo.generative.vae import VAE
 
 
 def perturb(x: Tensor, rate: float = 0.2, seed: int = 0) -> Tensor:
-    """Data in [0, 1] with a share ``rate`` of their numbers replaced by even draws of [0, 1], for the background model.
+    """Data in [0, 1] with a share ``rate`` of their numbers replaced by even draws of [0, 1], for a background model.
 
     Binary data (zeros and ones alone) get fair coins instead.
     """
@@ -30,16 +34,59 @@ def perturb(x: Tensor, rate: float = 0.2, seed: int = 0) -> Tensor:
     return torch.where(chance < rate, noise.round() if binary else noise, x)
 
 
+class Background(Protocol):
+    """What a model is compared with: another log-likelihood of the same data."""
+
+    def log_marginal(self, x: Any, k: int, *, seed: int = 0, batch_size: int | None = None) -> Tensor:
+        """Per datum ``(N,)``, in nats."""
+        ...
+
+
+@final
+class Compressor:
+    """minus the length of each datum's DEFLATE code, in nats: the likelihood of a coder that knows no data set.
+
+    Numbers in [0, 1] are taken at ``levels`` grey levels, whole numbers as they are. Of three codes the shortest counts: of the levels
+    themselves, and of their differences along either image axis, as in a PNG file. A constant overhead of some bytes is in it.
+    """
+
+    def __init__(self, levels: int = 256) -> None:
+        if isinstance(levels, bool) or not isinstance(levels, int) or not 2 <= levels <= 256:
+            raise SettingError(f"Compressor: levels={levels!r} is not valid; expected a whole number from 2 to 256.")
+        self.levels = levels
+
+    def log_marginal(self, x: Any, k: int = 1, *, seed: int = 0, batch_size: int | None = None) -> Tensor:
+        """Per datum ``(N,)``; the arguments beside ``x`` are those of a model, and mean nothing here."""
+        tensor = check_inputs(x)
+        if not isinstance(tensor, Tensor):
+            raise DataError(f"The data are a {type(x).__name__}; expected one tensor or array.")
+        values = tensor * (self.levels - 1) if tensor.is_floating_point() and bool((tensor <= 1).all()) else tensor
+        if bool((values < 0).any()) or bool((values > self.levels - 1).any()):
+            raise DataError(f"The data go beyond [0, 1] and beyond {self.levels} levels; rescale them to [0, 1].")
+        levels = values.round().to(torch.uint8).cpu().numpy()
+        lengths = [_shortest(one) for one in levels]
+        return -torch.tensor(lengths, dtype=torch.float64, device=tensor.device) * 8.0 * math.log(2.0)
+
+
+def _shortest(levels: np.ndarray) -> int:
+    """Bytes of the best of three codes; flat data of square size count as an image."""
+    side = math.isqrt(levels.size)
+    image = levels.reshape(side, side) if levels.ndim == 1 and side * side == levels.size else levels
+    zero = np.uint8(0)
+    forms = [image, *(np.diff(image, axis=axis, prepend=zero) for axis in range(max(0, image.ndim - 2), image.ndim))]
+    return min(len(zlib.compress(np.ascontiguousarray(form).tobytes(), 9)) for form in forms)
+
+
 @final
 class LikelihoodRatio:
-    """log p(x) - log p_0(x), the second under a model of perturbed data: high for data like the training data."""
+    """log p(x) - log p_0(x), the second under a background: high for data like the training data, whatever their complexity."""
 
-    def __init__(self, model: VAE, background: VAE) -> None:
-        if model.shape != background.shape:
+    def __init__(self, model: VAE, background: Background) -> None:
+        if isinstance(background, VAE) and model.shape != background.shape:
             raise SettingError(f"The models are of data of different shapes, {model.shape} and {background.shape}.")
         self.model, self.background = model, background
 
     def score(self, x: Any, k: int = 100, seed: int = 0, batch_size: int | None = None) -> Tensor:
-        """In nats per datum ``(N,)``, both by importance sampling with ``k`` draws; a low score means strange."""
-        parts = [vae.log_marginal(x, k=k, seed=seed, batch_size=batch_size) for vae in (self.model, self.background)]
-        return parts[0] - parts[1]
+        """In nats per datum ``(N,)``, by importance sampling with ``k`` draws; a low score means strange."""
+        own, other = (m.log_marginal(x, k, seed=seed, batch_size=batch_size) for m in (self.model, self.background))
+        return own - other.to(own.device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -15,7 +16,7 @@ from torch.distributions import Distribution, Independent, MultivariateNormal, N
 
 from credo.core.errors import DataError, SettingError
 from credo.core.registry import Registry
-from credo.generative.codes import OneHot
+from credo.generative.codes import Code, OneHot
 
 priors: Registry[type[LatentPrior]] = Registry("latent prior")
 Encode = Callable[[Tensor], Distribution]  # inputs as the network sees them -> q(z given x)
@@ -176,6 +177,22 @@ class Vamp(LatentPrior):
         """A pseudo-input, then a draw from its posterior."""
         chosen = torch.randint(self.components, (count,), device=like.device)
         return encode(self.inputs[chosen]).sample()
+
+
+def make_prior(code: Code, prior: str | LatentPrior | None) -> LatentPrior:
+    """A prior by name or as it is, for codes of this kind; None is the code's own."""
+    name = prior.name if isinstance(prior, LatentPrior) else prior or code.priors[0]
+    kind = priors[name]  # an unknown name is refused by the registry
+    if name not in code.priors:
+        raise SettingError(f"prior={name!r} is not for the latent posterior {code.name!r}; it has {', '.join(code.priors)}.")
+    groups = {"groups": code.latent_dim} if issubclass(kind, Uniform) else {}
+    if not isinstance(prior, LatentPrior):
+        return kind(code.size, **groups)
+    if prior.size != code.size or any(prior.arguments[key] != value for key, value in groups.items()):
+        made = f"size {prior.size}" + "".join(f", {key} {prior.arguments[key]}" for key in groups)
+        wanted = f"size {code.size}" + "".join(f", {key} {value}" for key, value in groups.items())
+        raise SettingError(f"The prior {name!r} was made for codes of {made}; the latent posterior needs {wanted}.")
+    return copy.deepcopy(prior)
 
 
 def _count(components: int) -> int:

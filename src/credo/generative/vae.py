@@ -14,10 +14,11 @@ from credo.core.settings import positive
 from credo.generative.annealed import anneal, both_ways
 from credo.generative.bounds import Bound, log_mean_exp
 from credo.generative.codes import Code
-from credo.generative.marginal import importance
-from credo.generative.model import LatentModel, means
+from credo.generative.marginal import chunk, importance
+from credo.generative.model import LatentModel
 from credo.generative.network import LatentNet
 from credo.generative.priors import LatentPrior
+from credo.generative.reading import means
 from credo.likelihoods.base import Likelihood
 
 kinds: Registry[type[LatentModel]] = Registry("autoencoder")
@@ -63,13 +64,22 @@ class VAE(LatentModel):
 
         ``draws`` of z per datum; with random weights averaged over ``samples`` draws of them, before their own KL is counted.
         """
-        bound = Bound(draws=positive("draws", draws, 1))
-        return self.each(x, lambda net, rows: net.value(rows, bound)[:, 0], samples, seed, batch_size).mean(0)
+        return self._values(x, draws, samples, seed, batch_size)[..., 0]
 
     def latent_kl(self, x: Any, draws: int = 1, samples: int = 1, seed: int = 0, batch_size: int | None = None) -> Tensor:
         """KL[q(z given x), p(z)] of each datum in nats, ``(N,)``; exact where it has a closed form."""
-        bound = Bound(draws=positive("draws", draws, 1))
-        return self.each(x, lambda net, rows: net.value(rows, bound)[:, 1], samples, seed, batch_size).mean(0)
+        return self._values(x, draws, samples, seed, batch_size)[..., 1]
+
+    def _values(self, x: Any, draws: int, samples: int, seed: int, batch_size: int | None) -> Tensor:
+        """Bound and KL ``(N, 2)``; many draws are made a few at a time."""
+        positive("draws", draws, 1)
+
+        def make(net: LatentNet, rows: Tensor) -> Tensor:
+            size = chunk(net, len(rows))
+            counts = [min(size, draws - start) for start in range(0, draws, size)]
+            return sum((net.value(rows, Bound(draws=n)) * (n / draws) for n in counts), torch.zeros((), device=rows.device))
+
+        return self.each(x, make, samples, seed, batch_size).mean(0)
 
     def log_marginal(
         self,
@@ -85,7 +95,7 @@ class VAE(LatentModel):
         With random weights p(x) is averaged over ``samples`` draws of them. In expectation a lower bound.
         """
         k = positive("k", k, 1)
-        rows = batch_size or 100
+        rows = positive("batch_size", batch_size, 100)
 
         def make(net: LatentNet, batch: Tensor) -> Tensor:
             return importance(net, batch, k, proposal)
@@ -121,24 +131,28 @@ class VAE(LatentModel):
         self._differentiable()
         sizes = positive("chains", chains, 1), positive("steps", steps, 1), positive("leapfrog", leapfrog, 1)
         z, x = self.simulate(n, seed)
-        with self.placed(self.bnn.posterior.numbers(1)[0], seed) as net, isolated(mix(seed, "bracket"), z.device):
+        with self.placed(self.numbers(1, seed)[0], seed) as net, isolated(mix(seed, "bracket"), z.device):
             return both_ways(net, z, x, *sizes)
 
     def _differentiable(self) -> None:
         if not self.code.continuous:
             raise SettingError("Annealing follows gradients of z, which a discrete code has none of; use log_marginal.")
+        if self.bnn.posterior.live:
+            raise SettingError(
+                "Annealing needs a density that stays what it is; this decoder is random by itself: use log_marginal."
+            )
 
     def objective(self, x: Any, samples: int = 1, seed: int = 0) -> dict[str, float]:
         """The whole bound on data, in nats: nll (minus the expected bounds), kl of the weights, elbo = -nll - kl."""
-        return self.bnn.objective(self._pair(self._data(x)), samples=samples, seed=seed)
+        data = self._data(x)
+        return self.bnn.objective((data, torch.zeros(len(data))), samples=samples, seed=seed)
 
     def sample(self, n: int, seed: int = 0, noise: bool = False, samples: int = 16) -> Tensor:
         """``n`` data drawn from the model, in their shape: E[x given z] with z from the prior, or with ``noise`` x itself.
 
         Random weights: the draws are spread over ``samples`` draws of them.
         """
-        positive("n", n, 1)
-        numbers = self.bnn.posterior.numbers(min(positive("samples", samples, 1), n))
+        numbers = self.numbers(min(positive("samples", samples, 1), positive("n", n, 1)), seed)
         out = []
         with torch.no_grad():
             for place, number in enumerate(numbers):
@@ -149,18 +163,16 @@ class VAE(LatentModel):
     def _draw(self, number: int, count: int, seed: int, noise: bool) -> Tensor:
         device = self.bnn.model.device
         with self.placed(number, seed) as net, isolated(mix(seed, "sample", number), device):
-            like = next(net.decoder.parameters())
-            z = net.prior.sample(count, net.posterior, like)
+            z = net.from_prior(count)
             if not noise:
                 return means(net, z)
             return net.likelihood.sample(net.decode(z), mix(seed, "noise", number)).reshape(count, *net.shape)
 
     def simulate(self, n: int, seed: int = 0) -> tuple[Tensor, Tensor]:
         """``n`` draws (z, x) from the joint distribution under the first draw of the weights: data whose true code is known."""
-        with torch.no_grad(), self.placed(self.bnn.posterior.numbers(1)[0], seed) as net:
-            device = self.bnn.model.device
-            with isolated(mix(seed, "simulate"), device):
-                z = net.prior.sample(positive("n", n, 1), net.posterior, next(net.decoder.parameters()))
+        number = self.numbers(1, seed)[0]
+        with torch.no_grad(), self.placed(number, seed) as net, isolated(mix(seed, "simulate"), self.bnn.model.device):
+            z = net.from_prior(positive("n", n, 1))
             x = net.likelihood.sample(net.decode(z), mix(seed, "simulated"))
             return z, x.reshape(n, *net.shape)
 
@@ -191,3 +203,9 @@ class Autoencoder(LatentModel):
     ) -> Self:
         """As it was made."""
         return cls(encoder, decoder, code.latent_dim, likelihood, binarise=binarise)
+
+    def make_bound(self, settings: dict[str, Any]) -> Bound:
+        """Reconstruction alone; there is nothing to set."""
+        if settings:
+            raise SettingError(f"A plain autoencoder climbs no bound, so it has no {', '.join(sorted(settings))}; use a VAE.")
+        return Bound()

@@ -6,10 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from credo.report.style import GREY, GROUPS, Figure, faded, layout, with_legend
+from credo.report.style import GREY, GROUPS, Figure, faded, layout, legend_room, with_legend
 
 _HEIGHT = 400
-_LEGEND = 420  # pixels there are for the legend
 
 
 def curves(entry: dict[str, Any]) -> Figure:
@@ -25,9 +24,7 @@ def curves(entry: dict[str, Any]) -> Figure:
     data += [_line(item, place) for place, item in enumerate(lines)]
     data += [_points(item, place) for place, item in enumerate(points)]
     form: Figure = with_legend(layout(entry["title"], entry["x_label"], entry["y_label"])) | {"height": _HEIGHT}
-    names = [trace["name"] for trace in data if trace["showlegend"]]
-    beside = max(1, int(_LEGEND // (45 + 6.5 * max(map(len, names), default=1))))  # a column is as wide as the longest name
-    form["margin"] |= {"t": 48 + 19 * max(1, -(-len(names) // beside))}
+    form["margin"] |= {"t": legend_room([trace["name"] for trace in data if trace["showlegend"]])}
     for axis in ("x", "y"):
         if entry.get(f"log_{axis}"):
             form[f"{axis}axis"] |= _log_axis(

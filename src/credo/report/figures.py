@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from credo.report.curves import bars, curves
+from credo.report.images import mosaic, scatter
 from credo.report.style import BLUE, GREY, GROUPS, ORANGE, Figure, faded, layout, with_legend
 
 
@@ -175,6 +176,20 @@ SECTIONS: Sequence[Section] = (
             "at its prior."
         ),
         objective,
+    ),
+    Section(
+        "mosaic",
+        "What do the images look like?",
+        "Each square is one image, of the data or made by the model, from black (0) to white (1).",
+        mosaic,
+        wide=True,
+    ),
+    Section(
+        "scatter",
+        "Which of them lie together?",
+        "Each point is one datum, coloured by its label. Click a name in the legend to hide or show its points.",
+        scatter,
+        wide=True,
     ),
     Section("curves", "", "", curves, wide=True),
     Section("bars", "", "", bars, wide=True),

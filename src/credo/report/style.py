@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 Figure = dict[str, Any]
@@ -9,6 +10,10 @@ Figure = dict[str, Any]
 # Distinguishable with every common kind of colour vision, on white and on black.
 BLUE, ORANGE, GREEN, GREY = "#3b82c4", "#e07b39", "#2f9e77", "#8a8f98"
 GROUPS = (BLUE, ORANGE, GREEN, "#b565a7", "#c9a227", "#5f6fd1", "#4bb3c4")
+# For points of up to ten kinds: further apart than the colours of lines, which have a legend in the same order to help.
+KINDS = ("#3b6fd4", "#f08c2e", "#2fa84f", "#d63c3c", "#9a5fd0", "#8c6239", "#ee7fc0", "#8a8f98", "#b8b32a", "#2fc4d8")
+
+_LEGEND = 420  # pixels there are for the legend
 
 
 def faded(colour: str, opacity: float) -> str:
@@ -36,3 +41,9 @@ def with_legend(form: dict[str, Any]) -> dict[str, Any]:
     form["margin"] |= {"t": 64}
     form["title"] |= {"y": 0.97, "yanchor": "top"}
     return form
+
+
+def legend_room(names: Sequence[str]) -> int:
+    """Top margin in pixels for a title and a legend with these names; a column of it is as wide as the longest."""
+    beside = max(1, int(_LEGEND // (45 + 6.5 * max(map(len, names), default=1))))
+    return 48 + 19 * max(1, -(-len(names) // beside))

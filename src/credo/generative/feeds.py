@@ -1,0 +1,112 @@
+"""Data without targets: tensors, arrays, data sets and loaders as the pairs that everything else in the library takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, final
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+from credo.core.errors import DataError
+from credo.data.checks import check_inputs
+from credo.data.intake import intake
+from credo.data.source import Source, Stream
+from credo.likelihoods.base import Likelihood
+from credo.likelihoods.targets import unit_targets
+
+
+@final
+class Datum:
+    """What data must be like: of one shape (the first that is seen, unless given) and with values the likelihood can have made."""
+
+    def __init__(self, likelihood: Likelihood, dtype: torch.dtype, binarise: bool, shape: tuple[int, ...] | None = None) -> None:
+        self.likelihood, self.dtype, self.binarise, self.shape = likelihood, dtype, binarise, shape
+
+    def __call__(self, x: Any) -> Tensor:
+        """The data as a tensor ``(N, *shape)``, or a ``DataError``."""
+        tensor = check_inputs(x, dtype=self.dtype)
+        if not isinstance(tensor, Tensor):
+            raise DataError(f"The data are a {type(x).__name__}; expected one tensor or array.")
+        tensor = tensor if tensor.dim() > 1 else tensor.unsqueeze(-1)
+        shape = tuple(tensor.shape[1:])
+        if self.shape is not None and shape != self.shape:
+            raise DataError(f"The data have shape {shape} each; this model was fitted to {self.shape}.")
+        self.shape = shape
+        tensor = tensor.to(self.dtype) if self.binarise or tensor.dtype == torch.bool else tensor
+        self.targets(tensor)
+        return tensor
+
+    def targets(self, x: Tensor) -> Tensor:
+        """As the likelihood sees them, checked."""
+        flat = x.flatten(1)
+        return unit_targets(flat, "binarise=True") if self.binarise else self.likelihood.check_targets(flat)
+
+
+def _alone(given: Any) -> Any:
+    """The data of an example or a batch, without what stands beside them."""
+    return given[0] if isinstance(given, (tuple, list)) else given
+
+
+@final
+class Batches:
+    """A loader of which only the data count, every batch checked; zeros stand beside them."""
+
+    def __init__(self, loader: Iterable[Any], datum: Datum) -> None:
+        self.loader, self.datum = loader, datum
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self.loader:
+            x = self.datum(_alone(batch))
+            yield x, torch.zeros(len(x))
+
+
+@final
+class Rows(Dataset[Any]):
+    """A data set likewise, example by example."""
+
+    def __init__(self, data: Dataset[Any], datum: Datum) -> None:
+        self.data, self.datum = data, datum
+
+    def __len__(self) -> int:
+        return len(self.data)  # type: ignore[arg-type]
+
+    def __getitem__(self, row: int) -> Any:
+        return self.datum(torch.as_tensor(_alone(self.data[row])).unsqueeze(0))[0], torch.zeros(())
+
+
+@final
+class StreamedRows(IterableDataset[Any]):
+    """A data set without a length, likewise."""
+
+    def __init__(self, data: IterableDataset[Any], datum: Datum) -> None:
+        self.data, self.datum = data, datum
+
+    def __iter__(self) -> Iterator[Any]:
+        for row in self.data:
+            yield self.datum(torch.as_tensor(_alone(row)).unsqueeze(0))[0], torch.zeros(())
+
+
+def source_of(x: Any, datum: Datum, num_data: int | None = None) -> Source:
+    """Data of any kind as a source of pairs."""
+    if isinstance(x, TensorDataset):
+        x = x.tensors[0]
+    if isinstance(x, DataLoader):
+        return Source(Stream(Batches(x, datum)), intake(x, num_data=num_data).num_data)
+    if isinstance(x, IterableDataset):
+        return intake(StreamedRows(x, datum), num_data=num_data)
+    if isinstance(x, Dataset):
+        return intake(Rows(x, datum), num_data=num_data)
+    tensor = datum(x)
+    return intake((tensor, torch.zeros(len(tensor))), num_data=num_data)
+
+
+def first(source: Source, count: int) -> Tensor:
+    """The first ``count`` data, or all where there are fewer."""
+    parts: list[Tensor] = []
+    for x, _ in source(None, None):
+        parts.append(x)  # type: ignore[arg-type]
+        if sum(map(len, parts)) >= count:
+            break
+    return torch.cat(parts)[:count]
