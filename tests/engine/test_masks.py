@@ -222,3 +222,82 @@ def test_a_module_that_drops_everything_is_refused():
     net = nn.Sequential(nn.Linear(5, 3), nn.Dropout(1.0), nn.Linear(3, 2))
     with pytest.raises(NetworkError, match="'1' drops everything"):
         own_masks(make_model(net), torch.randn(3, 5), True)
+
+
+# --- networks that can be stilled ---------------------------------------------------------------------------------------
+
+
+class Stilled(nn.Module):
+    """Noise of what it says of the data, which ``hold`` stills, and a dropout module that it does not."""
+
+    def __init__(self, p=0.0):
+        super().__init__()
+        self.layer, self.drop, self.held = nn.Linear(5, 2), nn.Dropout(p), False
+
+    def hold(self):
+        self.held = True
+
+    def forward(self, x):
+        out = self.layer(self.drop(x))
+        return out if self.held else out + torch.randn_like(out)
+
+
+def test_noise_that_the_network_stills_is_none_of_its_weights():
+    net, x = Stilled(), torch.randn(3, 5)
+    assert not is_random(make_model(net), x, NONE)
+    del Stilled.hold
+    try:
+        assert is_random(make_model(net), x, NONE), "the same network without a way to still it"
+    finally:
+        Stilled.hold = lambda self: setattr(self, "held", True)
+
+
+def test_other_noise_of_a_stilled_network_still_counts():
+    net, x = Stilled(0.4), torch.randn(3, 5)
+    model = make_model(net)
+    assert is_random(model, x, NONE) and not is_random(model, x, own_masks(model, x, True))
+
+
+def test_the_callers_network_is_not_stilled():
+    net, x = Stilled(), torch.randn(3, 5)
+    model = make_model(net)
+    shell = model.shell()
+    is_random(model, x, NONE)
+    assert not net.held and not shell.module.held and not model.shell().module.held
+    assert not torch.equal(net(x), net(x))
+
+
+def test_only_a_method_can_still_a_network():
+    class Setting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.hold = nn.Linear(5, 2), 0.5
+
+        def forward(self, x):
+            return self.layer(x) + self.hold * torch.randn(len(x), 2, dtype=x.dtype)
+
+    assert is_random(make_model(Setting()), torch.randn(3, 5), NONE)
+
+
+@pytest.mark.parametrize("binarise", [False, True])
+@pytest.mark.parametrize("posterior", ["diagonal", "full", "categorical"])
+@pytest.mark.parametrize(("draws", "bound"), [(1, "elbo"), (3, "elbo"), (3, "iwae")])
+def test_latent_draws_are_no_noise_of_the_weights_but_a_coders_dropout_is(posterior, binarise, draws, bound):
+    from credo.generative.bounds import Bound
+    from credo.generative.codes import codes
+    from credo.generative.network import LatentNet
+    from credo.generative.priors import make_prior
+    from credo.likelihoods import Bernoulli
+
+    x = torch.rand(4, 6, dtype=torch.float64).round()
+    for p in (0.0, 0.5):
+        code = codes[posterior](2)
+        encoder, decoder = nn.Linear(6, code.width), nn.Sequential(nn.Linear(code.size, 8), nn.Dropout(p), nn.Linear(8, 6))
+        net = LatentNet(encoder, decoder, code, make_prior(code, None), Bernoulli(), (6,), binarise)
+        gradient = "score" if posterior == "categorical" and bound == "iwae" else None
+        net.climbing(Bound(draws=draws, bound=bound, gradient=gradient), [])
+        model = make_model(net.double())
+        assert is_random(model, x, NONE) == (p > 0)
+        if p and draws == 1:  # several draws meet a module at once, so that its mask has no axis of examples
+            assert not is_random(model, x, own_masks(model, x, True))
+    assert not net._held and not torch.equal(net(x), net(x))

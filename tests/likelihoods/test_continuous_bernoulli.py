@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.distributions import ContinuousBernoulli as TorchContinuousBernoulli
 
-from credo.core.errors import DataError
+from credo.core.errors import DataError, SettingError
 from credo.likelihoods import ContinuousBernoulli
 from credo.likelihoods.continuous_bernoulli import (
     SMALL,
@@ -104,3 +104,18 @@ def test_targets_stay_in_the_unit_interval():
         ContinuousBernoulli().check_targets(torch.tensor([0.2, 1.5]))
     quantile = ContinuousBernoulli().mixture_quantile(torch.tensor([[[-40.0]], [[40.0]]]), 0.999)
     assert 0.9 < quantile.item() <= 1.0
+
+
+def test_a_limit_bounds_the_parameter_and_the_density():
+    free, bound = ContinuousBernoulli(), ContinuousBernoulli(limit=16.0)
+    f = torch.tensor([[-1000.0], [-0.5], [0.0], [1000.0]], dtype=torch.float64)
+    inside = 16.0 * torch.tanh(f / 16.0)
+    y = torch.tensor([[0.0], [0.3], [0.9], [1.0]], dtype=torch.float64)
+    torch.testing.assert_close(bound.log_prob(f, y), free.log_prob(inside, y))
+    torch.testing.assert_close(bound.moments(f)[0], free.moments(inside)[0])
+    torch.testing.assert_close(bound.sample(f, 3), free.sample(inside, 3))
+    assert float(bound.log_prob(f, y).max()) == pytest.approx(math.log(16.0), abs=1e-6)
+    assert ContinuousBernoulli.from_config(bound.config()).limit == 16.0 and ContinuousBernoulli.from_config({}).limit is None
+    for bad in (0.0, -1.0, math.inf, True, "16"):
+        with pytest.raises(SettingError, match="limit="):
+            ContinuousBernoulli(limit=bad)  # type: ignore[arg-type]

@@ -122,14 +122,18 @@ def counted(likelihood: Likelihood, x: np.ndarray) -> np.ndarray:
     return x if top == 1.0 else (x * top).round()
 
 
+LIMIT = 16.0  # of a continuous Bernoulli's parameter: pixels that are exactly black would otherwise draw all of the effort
+
+
 def make_likelihood(name: str, levels: int) -> Likelihood:
-    """A likelihood by name; one that counts levels gets as many as the pixels have."""
+    """A likelihood by name; one that counts levels gets as many as the pixels have, one that can be bounded is."""
     import inspect
 
     from credo.likelihoods import likelihoods
 
     kind = likelihoods[name]
-    return kind(**({"levels": levels} if "levels" in inspect.signature(kind).parameters else {}))
+    known = inspect.signature(kind).parameters
+    return kind(**{key: value for key, value in (("levels", levels), ("limit", LIMIT)) if key in known})
 
 
 def times(shape: Sequence[int]) -> str:

@@ -83,6 +83,11 @@ def unpack(path: Path, own: Likelihood | None = None) -> tuple[dict[str, Any], F
         name = config["likelihood"]["name"]
         if own is not None and own.name != name:
             raise RunError(f"{path} was fitted with the {name} likelihood, not with {own.name}; give one of that name.")
+        if own is None and name not in likelihoods:
+            raise RunError(
+                f"{path} was fitted with the likelihood {name!r}, which no registry holds: pass it as likelihood=, or load the run with "
+                "what made it (credo.generative.load for autoencoders)."
+            )
         likelihood = copy.deepcopy(own) if own else likelihoods[name].from_config(config["likelihood"]["config"])
         likelihood.load_state_dict(part("likelihood"))
         posterior = Posterior.from_config(config["posterior"])

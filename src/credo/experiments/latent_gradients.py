@@ -117,7 +117,7 @@ class LatentGradients(Experiment):
                 adam.zero_grad(set_to_none=True)
                 (-climb(x[rows]).mean()).backward()
                 adam.step()
-                if step % max(1, steps // 30) == 0 or step == steps - 1:
+                if step in _marks(steps):
                     with torch.no_grad():
                         course.append(float(self._exact(net, x).mean()))
         return course
@@ -173,8 +173,7 @@ class LatentGradients(Experiment):
                 digits=4,
             ),
         ]
-        points = len(next(iter(reached.values()))[0])
-        grid = [round(place * self.steps / max(1, points - 1)) for place in range(points)]
+        grid = [step + 1 for step in _marks(self.steps)]
         figure = {
             "kind": "curves",
             "title": "Training with each gradient",
@@ -203,6 +202,11 @@ class LatentGradients(Experiment):
             ),
         ]
         return Outcome(tables, [figure], checks)
+
+
+def _marks(steps: int) -> list[int]:
+    """About thirty steps at which the course is noted, the last one among them."""
+    return sorted({*range(0, steps, max(1, steps // 30)), steps - 1})
 
 
 def _flat(grads: tuple[Tensor, ...]) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from credo.bnn import BNN
+from credo.core.errors import SettingError
 from credo.data import load
 from credo.engine.elbo import Elbo
 from credo.estimators import estimators
@@ -52,7 +53,21 @@ def glorot(*coders: nn.Module) -> None:
     """Uniform weights of variance 2 / (fan-in + fan-out), biases zero."""
     for layer in (layer for coder in coders for layer in coder.modules() if isinstance(layer, nn.Linear)):
         nn.init.xavier_uniform_(layer.weight)
-        nn.init.zeros_(layer.bias)
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
+
+
+def sizes(name: str, text: str, most: int) -> list[int]:
+    """Different whole numbers from 1 to ``most``, separated by commas."""
+    try:
+        found = [int(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or min(found) < 1 or max(found) > most or len(set(found)) < len(found):
+        raise SettingError(
+            f"{name}={text!r} is not valid; expected different whole numbers from 1 to {most}, separated by commas."
+        )
+    return found
 
 
 def _rows(array: np.ndarray) -> Tensor:

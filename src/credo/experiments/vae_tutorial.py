@@ -70,9 +70,9 @@ class VAETutorial(Experiment):
                 )
                 found[name].append([row["bound"] for row in vae.history])
                 say(f"{name}, seed {place}: {[round(value, 1) for value in found[name][-1]]}")
-        return self._outcome(found)
+        return self._outcome(found, seed)
 
-    def _outcome(self, found: dict[str, list[list[float]]]) -> Outcome:
+    def _outcome(self, found: dict[str, list[list[float]]], seed: int) -> Outcome:
         columns = [f"epoch {epoch}" for epoch in range(1, self.epochs + 1)]
         source = dict(zip(columns, SOURCE, strict=False))
         rows = []
@@ -85,7 +85,9 @@ class VAETutorial(Experiment):
         checks = [Check(f"ELBO of epoch {self.epochs}", text, f"at least {LIMIT:g}", mean >= LIMIT)]
         epochs = list(range(1, self.epochs + 1))
         lines = [{"name": "the tutorial's log", "x": epochs[: len(SOURCE)], "y": list(SOURCE[: self.epochs]), "dash": True}]
-        lines += [{"name": f"seed {place}", "x": epochs, "y": run, "marks": True} for place, run in enumerate(found["Bernoulli"])]
+        lines += [
+            {"name": f"seed {seed + place}", "x": epochs, "y": run, "marks": True} for place, run in enumerate(found["Bernoulli"])
+        ]
         figure = {
             "kind": "curves",
             "title": "Training ELBO with the Bernoulli likelihood",

@@ -75,9 +75,9 @@ class Drawn(NamedTuple):
     q: Distribution
 
     @classmethod
-    def centre(cls, q: Distribution) -> Drawn:
-        """The mean in place of a draw."""
-        z = q.mean.unsqueeze(0)
+    def centre(cls, q: Distribution, count: int) -> Drawn:
+        """The mean in place of every draw."""
+        z = q.mean.expand(count, *q.mean.shape)
         return cls(z, q.log_prob(z), q)
 
 

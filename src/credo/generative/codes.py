@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, MultivariateNormal, Normal, constraints
 from torch.func import functional_call
 
-from credo.core.errors import SettingError
+from credo.core.errors import CredoError, SettingError
 from credo.core.registry import Registry
 from credo.posteriors.flow import flows_of
 from credo.posteriors.scale import scales
@@ -242,6 +242,10 @@ class Pushed(Distribution):
     def mean(self) -> Tensor:
         """Where the base's mean goes: a typical value, not the expectation."""
         return self.transform(self.base.mean)
+
+    @property
+    def variance(self) -> Tensor:
+        raise CredoError("A flow's variance has no closed form; take that of draws: q.sample((1000,)).var(0).")
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         return self.transform(self.base.rsample(torch.Size(sample_shape)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, final
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
@@ -23,6 +24,15 @@ class Datum:
 
     def __init__(self, likelihood: Likelihood, dtype: torch.dtype, binarise: bool, shape: tuple[int, ...] | None = None) -> None:
         self.likelihood, self.dtype, self.binarise, self.shape = likelihood, dtype, binarise, shape
+        self.before = "the first data have" if shape is None else "this model was fitted to"
+
+    def one(self, x: Any, where: str) -> Tensor:
+        """A single datum, named by ``where`` in a ``DataError``."""
+        try:
+            value = x if isinstance(x, Tensor) else np.asarray(x)
+            return self(value[None])[0]
+        except (DataError, ValueError) as error:
+            raise DataError(f"{where}: {error}") from error
 
     def __call__(self, x: Any) -> Tensor:
         """The data as a tensor ``(N, *shape)``, or a ``DataError``."""
@@ -32,10 +42,10 @@ class Datum:
         tensor = tensor if tensor.dim() > 1 else tensor.unsqueeze(-1)
         shape = tuple(tensor.shape[1:])
         if self.shape is not None and shape != self.shape:
-            raise DataError(f"The data have shape {shape} each; this model was fitted to {self.shape}.")
-        self.shape = shape
+            raise DataError(f"The data have shape {shape} each; {self.before} {self.shape}.")
         tensor = tensor.to(self.dtype) if self.binarise or tensor.dtype == torch.bool else tensor
         self.targets(tensor)
+        self.shape = shape
         return tensor
 
     def targets(self, x: Tensor) -> Tensor:
@@ -45,8 +55,9 @@ class Datum:
 
 
 def _alone(given: Any) -> Any:
-    """The data of an example or a batch, without what stands beside them."""
-    return given[0] if isinstance(given, (tuple, list)) else given
+    """The data of an example or a batch, without what stands beside them; a list of numbers is a datum itself."""
+    paired = isinstance(given, tuple) or (isinstance(given, list) and bool(given) and not isinstance(given[0], (int, float)))
+    return given[0] if paired else given
 
 
 @final
@@ -57,8 +68,11 @@ class Batches:
         self.loader, self.datum = loader, datum
 
     def __iter__(self) -> Iterator[Any]:
-        for batch in self.loader:
-            x = self.datum(_alone(batch))
+        for count, batch in enumerate(self.loader):
+            try:
+                x = self.datum(_alone(batch))
+            except DataError as error:
+                raise DataError(f"Batch {count}: {error}") from error
             yield x, torch.zeros(len(x))
 
 
@@ -73,7 +87,7 @@ class Rows(Dataset[Any]):
         return len(self.data)  # type: ignore[arg-type]
 
     def __getitem__(self, row: int) -> Any:
-        return self.datum(torch.as_tensor(_alone(self.data[row])).unsqueeze(0))[0], torch.zeros(())
+        return self.datum.one(_alone(self.data[row]), f"Example {row}"), torch.zeros(())
 
 
 @final
@@ -84,8 +98,8 @@ class StreamedRows(IterableDataset[Any]):
         self.data, self.datum = data, datum
 
     def __iter__(self) -> Iterator[Any]:
-        for row in self.data:
-            yield self.datum(torch.as_tensor(_alone(row)).unsqueeze(0))[0], torch.zeros(())
+        for count, row in enumerate(self.data):
+            yield self.datum.one(_alone(row), f"Example {count}"), torch.zeros(())
 
 
 def source_of(x: Any, datum: Datum, num_data: int | None = None) -> Source:

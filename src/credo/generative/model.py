@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from credo.bnn import BNN
-from credo.core.errors import NetworkError, SettingError
+from credo.core.errors import NetworkError, SettingError, nearest
 from credo.core.masks import dropouts
 from credo.core.seeds import isolated
 from credo.core.settings import positive
@@ -21,7 +21,7 @@ from credo.core.shell import Shell, unwrap
 from credo.core.sites import select
 from credo.engine.dropout import DropoutMethod
 from credo.engine.job import Callback
-from credo.engine.method import Method, make_method
+from credo.engine.method import Method, make_method, methods
 from credo.engine.schedules import schedules
 from credo.generative.bounds import Bound
 from credo.generative.codes import Code, codes
@@ -31,6 +31,7 @@ from credo.generative.network import LatentNet
 from credo.generative.priors import LatentPrior, make_prior
 from credo.generative.reading import Reading
 from credo.likelihoods.base import Likelihood, get
+from credo.methods.mc_batchnorm import MCBatchNorm
 from credo.methods.stochastic import StochasticForward
 
 BOUND = {f.name for f in fields(Bound)}
@@ -103,6 +104,7 @@ class LatentModel(Reading):
         watched, as ``validation_nll`` in the history.
         """
         bound = self.make_bound({name: settings.pop(name) for name in list(settings) if name in BOUND})
+        self._check_names(method, settings)
         chosen = make_method(method, settings)
         self._check_method(chosen, bound)
         datum = Datum(self._likelihood, self._dtype, self.binarise)
@@ -122,6 +124,16 @@ class LatentModel(Reading):
         bnn.fit(source, chosen, validation=held, progress=progress, callbacks=callbacks, **options)
         self._bnn = bnn
         return self
+
+    def _check_names(self, method: str | Method, settings: dict[str, Any]) -> None:
+        """Refuse what neither the bound nor the method has, naming the nearest of both."""
+        kind = methods[method] if isinstance(method, str) else type(method)
+        own = {f.name for f in fields(kind)}
+        for name in settings:
+            if name not in own:
+                raise SettingError(
+                    f"Neither the bound nor the method {kind.name!r} has a setting {name!r}.{nearest(name, own | BOUND)}"
+                )
 
     def make_bound(self, settings: dict[str, Any]) -> Bound:
         """What is climbed."""
@@ -152,13 +164,22 @@ class LatentModel(Reading):
 
     def _check_method(self, method: Method, bound: Bound) -> None:
         """All draws of z must meet the same weights, and noise of the encoder is none of the decoder's weights."""
-        masked = isinstance(method, (DropoutMethod, StochasticForward))
-        if masked and any(module.p > 0 for module in dropouts(self.encoder).values()):  # type: ignore[operator]
+        noise = {
+            DropoutMethod: any(module.p > 0 for module in dropouts(self.encoder).values()),  # type: ignore[operator]
+            MCBatchNorm: any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in self.encoder.modules()),
+        }
+        noise[StochasticForward] = noise[DropoutMethod]
+        if any(found and isinstance(method, kind) for kind, found in noise.items()):
             raise SettingError(
-                f"{method.name} would take the encoder's dropout for a posterior over the decoder's weights; leave dropout to the decoder."
+                f"{method.name} would take the encoder's dropout or batch statistics for a posterior over the decoder's weights; "
+                "leave them to the decoder."
             )
-        how = getattr(method, "estimator", "noise of its own" if masked else "weights")
-        if bound.draws > 1 and how != "weights":
+        if bound.draws == 1:
+            return
+        how = getattr(method, "estimator", None)
+        if isinstance(method, (StochasticForward, MCBatchNorm)):
+            raise SettingError(f"draws={bound.draws} with {method.name} would give every draw of z other noise; use draws=1.")
+        if how not in (None, "weights"):
             raise SettingError(
                 f"draws={bound.draws} with {method.name} and estimator={how!r} would give every draw of z other weights; use estimator='weights'."
             )

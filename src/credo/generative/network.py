@@ -127,7 +127,7 @@ class LatentNet(nn.Module):
     def parts(self, x: Tensor, climb: Gradient) -> Parts:
         """Draw z and evaluate everything the bound is made of."""
         numbers = self.read(self.inputs(x))
-        drawn = Drawn.centre(self.code.at(numbers)) if self._held else climb.draw(self.code, numbers)
+        drawn = Drawn.centre(self.code.at(numbers), climb.bound.draws) if self._held else climb.draw(self.code, numbers)
         closed = self.prior.divergence(drawn.q) if climb.exact_kl and climb.bound.bound == "elbo" else None
         log_p = self.log_prior(drawn.z) if closed is None else torch.zeros_like(drawn.log_q)
         return Parts(self.log_fit(drawn.z, self.targets(x)), log_p, drawn.log_q, closed, self.weight())

@@ -78,12 +78,15 @@ class Reading:
 
     def _fitted(self, name: str, initial: Part) -> Part:
         """A part of the network with the mean of its fitted values, on the model's device; as it was made before a fit."""
-        if self._bnn is None:
-            return initial
-        clone = copy.deepcopy(getattr(self.bnn.net, name)).to(self.bnn.model.device)
+        return initial if self._bnn is None else getattr(self._means(), name)
+
+    def _means(self) -> LatentNet:
+        """A copy of the whole network, so that layers which its parts share stay shared, with the mean of its fitted values."""
+        clone = copy.deepcopy(self.bnn.net).to(self.bnn.model.device)
         state = self.bnn.posterior.mean() | dict(self.bnn._result().buffers)
-        own = {n.removeprefix(f"{name}."): t for n, t in state.items() if n.startswith(f"{name}.")}
-        clone.load_state_dict(own, strict=False)  # masks of dropout are in the state too, and frozen parameters are not
+        state.pop("ramp")  # as long as a warm-up, which is over
+        clone.load_state_dict(state, strict=False)  # masks of dropout are in the state too, and frozen parameters are not
+        assert isinstance(clone, LatentNet)
         return clone
 
     def _data(self, x: Any) -> Tensor:
@@ -170,7 +173,8 @@ class Reading:
 
     def networks(self) -> tuple[nn.Module, nn.Module]:
         """Encoder and decoder as plain modules with the mean of their fitted weights; yours stay as they were."""
-        return self._fitted("encoder", self.encoder).eval(), self._fitted("decoder", self.decoder).eval()
+        net = self._means().eval()
+        return net.encoder, net.decoder
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a directory of JSON and safetensors, whole or not at all."""

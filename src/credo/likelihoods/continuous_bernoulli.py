@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent, constraints
 from torch.nn.functional import softplus
 
+from credo.core.errors import SettingError
 from credo.likelihoods.base import likelihoods
 from credo.likelihoods.continuous import ContinuousLikelihood
 from credo.likelihoods.mixtures import make_generator
@@ -117,14 +118,21 @@ def log_normalizer(logits: Tensor) -> Tensor:
 class ContinuousBernoulli(ContinuousLikelihood):
     """p(y_d given f) = f_d exp(f_d y_d) / (exp(f_d) - 1) on [0, 1]: the normalised form of a Bernoulli likelihood on grey values.
 
-    Its mean is not sigmoid(f). Targets outside [0, 1] are refused. Rarely a good fit to targets with an interior mode.
+    Its mean is not sigmoid(f). Targets outside [0, 1] are refused. Rarely a good fit to targets with an interior mode. At targets that are
+    exactly 0 or 1 the density grows without bound as f does, and a model of images with an empty background can spend all its effort there:
+    ``limit`` bounds the parameter softly, f -> limit tanh(f / limit), and with it the density at the ends (about ``limit``).
     """
 
     name: ClassVar[str] = "continuous_bernoulli"
     support: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, limit: float | None = None) -> None:
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, (int, float)) or not 0 < limit < math.inf):
+            raise SettingError(
+                f"ContinuousBernoulli: limit={limit!r} is not valid; expected a number above 0, such as 16, or None."
+            )
+        super().__init__(limit=limit)
+        self.limit = limit
 
     def forward(self, outputs: Tensor) -> Distribution:
         """Independent continuous Bernoullis: batch shape ``(..., N)``, event shape ``(D,)``."""
@@ -134,9 +142,10 @@ class ContinuousBernoulli(ContinuousLikelihood):
         """Floats in [0, 1], ``(N, D)``."""
         return unit_targets(y, self.name)
 
-    def marginals(self, outputs: Tensor) -> Distribution:
+    def marginals(self, outputs: Tensor) -> ContinuousBernoulliLogits:
         """``ContinuousBernoulliLogits`` with batch shape ``(..., N, D)``."""
-        return ContinuousBernoulliLogits(outputs, validate_args=False)
+        f = outputs if self.limit is None else self.limit * torch.tanh(outputs / self.limit)
+        return ContinuousBernoulliLogits(f, validate_args=False)
 
     def entropy(self, outputs: Tensor) -> Tensor:
         """sum_d log Z(f_d) - f_d E[y_d], ``(..., N)``; at most 0, the entropy of the uniform law."""
@@ -145,7 +154,7 @@ class ContinuousBernoulli(ContinuousLikelihood):
     def sample(self, outputs: Tensor, generator: torch.Generator | int = 0) -> Tensor:
         """Draws ``(..., N, D)`` by the inverse cdf."""
         uniform = torch.empty_like(outputs).uniform_(generator=make_generator(outputs, generator))
-        return ContinuousBernoulliLogits(outputs, validate_args=False).icdf(uniform)
+        return self.marginals(outputs).icdf(uniform)
 
 
 likelihoods.register(ContinuousBernoulli.name)(ContinuousBernoulli)

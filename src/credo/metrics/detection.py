@@ -13,7 +13,7 @@ def auroc(inside: Tensor, outside: Tensor) -> Tensor:
     """P(outside score > inside score) + 1/2 P(equal): the area under the ROC curve."""
     from torchmetrics.functional.classification import binary_auroc
 
-    return binary_auroc(*_ranked(inside, outside), validate_args=False)
+    return binary_auroc(*_ranked(inside, outside), validate_args=False).clamp(0.0, 1.0)  # rounding may go beyond
 
 
 def aupr(inside: Tensor, outside: Tensor) -> Tensor:
