@@ -214,3 +214,15 @@ def test_a_discrete_value_is_of_one_hot_codes_in_evaluation():
     net.train()(torch.randn(4, 3))
     relaxed, hard = seen  # one for the gradient, one for the value
     assert len(relaxed.unique()) > 2 and set(hard.unique().tolist()) == {0.0, 1.0}
+
+
+@pytest.mark.parametrize(("code", "gradient"), [(Categorical(2, 3), "gumbel"), (Categorical(2, 3), "score")])
+def test_one_step_of_training_is_one_step_of_the_warm_up(code, gradient):
+    """Also where the value takes a second pass, and never where the network is only evaluated."""
+    net = LatentNet(nn.Linear(3, 6), nn.Linear(6, 3), code, Uniform(6, groups=2), Gaussian(std=1.0), (3,))
+    net.climbing(Bound(gradient=gradient, kl_schedule="linear", kl_warmup=1), [0.0, 0.5])
+    x = torch.randn(4, 3)
+    for taken in (1, 2):
+        net.train()(x)
+        net.eval()(x)
+        assert int(net.steps) == taken

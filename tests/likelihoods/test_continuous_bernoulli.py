@@ -119,3 +119,11 @@ def test_a_limit_bounds_the_parameter_and_the_density():
     for bad in (0.0, -1.0, math.inf, True, "16"):
         with pytest.raises(SettingError, match="limit="):
             ContinuousBernoulli(limit=bad)  # type: ignore[arg-type]
+
+
+def test_first_and_second_derivatives_of_log_sinhc():
+    u = torch.tensor([-30.0, -2.0, -0.3, 0.0, 1e-3, 0.499, 0.501, 7.0, 60.0], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(log_sinhc, u) and torch.autograd.gradgradcheck(log_sinhc, u)
+    torch.testing.assert_close(torch.vmap(log_sinhc)(u), log_sinhc(u))
+    single = log_sinhc(u.detach().float()).double()
+    torch.testing.assert_close(single, log_sinhc(u).detach(), rtol=1e-6, atol=1e-7)

@@ -51,7 +51,7 @@ def _pillow() -> Any:
         from PIL import Image
     except ImportError as error:
         raise SettingError(
-            "A folder of images needs the package 'pillow'; install it, or give an array file (.npy, .npz)."
+            "A folder of images needs the package 'pillow'; install credo[images], or give an array file (.npy, .npz)."
         ) from error
     return Image
 

@@ -117,20 +117,20 @@ class LatentNet(nn.Module):
     # --- the bound ----------------------------------------------------------------------------------------------------
 
     def weight(self) -> Tensor | float:
-        """The KL's weight at this step."""
-        if not self.training or len(self.ramp) == 1:
+        """The KL's weight at this step of training, which is then over."""
+        if len(self.ramp) == 1:
             return self.bound.beta
         now = self.ramp.gather(0, self.steps.clamp(max=len(self.ramp) - 1).reshape(1)).squeeze(0)
         self.steps += 1
         return self.bound.beta * now
 
-    def parts(self, x: Tensor, climb: Gradient) -> Parts:
+    def parts(self, x: Tensor, climb: Gradient, weight: Tensor | float = 1.0) -> Parts:
         """Draw z and evaluate everything the bound is made of."""
         numbers = self.read(self.inputs(x))
         drawn = Drawn.centre(self.code.at(numbers), climb.bound.draws) if self._held else climb.draw(self.code, numbers)
         closed = self.prior.divergence(drawn.q) if climb.exact_kl and climb.bound.bound == "elbo" else None
         log_p = self.log_prior(drawn.z) if closed is None else torch.zeros_like(drawn.log_q)
-        return Parts(self.log_fit(drawn.z, self.targets(x)), log_p, drawn.log_q, closed, self.weight())
+        return Parts(self.log_fit(drawn.z, self.targets(x)), log_p, drawn.log_q, closed, weight)
 
     def value(self, x: Tensor, bound: Bound) -> Tensor:
         """Bound and KL ``(N, 2)`` of data as they are modelled, from plain draws: never relaxed, and without gradients to q."""
@@ -144,7 +144,7 @@ class LatentNet(nn.Module):
         if not self.training:
             return self.value(x, self.bound)
         climb = self.bound.climb(self.code)
-        parts = self.parts(x, climb)
+        parts = self.parts(x, climb, self.weight())
         climbed = climb.objective(parts)
         with torch.no_grad():
             found = torch.stack([climb.value(parts), parts.divergence()], -1) if climb.hard else self.value(x, self.bound)

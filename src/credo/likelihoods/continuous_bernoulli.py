@@ -25,23 +25,46 @@ SERIES = (
 )
 
 
-def _piecewise(u: Tensor, derivative: int, closed: Callable[[Tensor], Tensor]) -> Tensor:
-    """The derivative-th derivative of the series divided by u^(derivative mod 2) near zero, ``closed`` elsewhere.
+TERMS = {torch.float32: 6}  # of the series, which leave less than its rounding
 
-    Each branch sees arguments from its own side only, so that gradients stay finite.
+
+def _piecewise(u: Tensor, derivative: int, closed: Callable[[Tensor], Tensor]) -> Tensor:
+    """The derivative-th derivative of the series divided by u^(derivative mod 2) near zero, ``closed`` of |u| elsewhere; both are even.
+
+    Each branch sees arguments from its own side only, so that gradients stay finite. Clamps and one blend, because a choice element by
+    element costs more than all the rest.
     """
-    small = u.abs() < SMALL
-    z = torch.where(small, u, 0.0).square()
-    total = torch.zeros_like(z)
-    for k in range(len(SERIES), 0, -1):
-        total = total * z + SERIES[k - 1] * math.perm(2 * k, derivative)
+    size = u.abs()
+    z = size.clamp(max=SMALL).square()
+    terms = [SERIES[k - 1] * math.perm(2 * k, derivative) for k in range(TERMS.get(u.dtype, len(SERIES)), 0, -1)]
+    total = terms[0] * z + terms[1]
+    for term in terms[2:]:
+        total = torch.addcmul(z.new_tensor(term), total, z)  # one pass over memory
     series = total * z if derivative == 0 else total
-    return torch.where(small, series, closed(torch.where(small, 1.0, u)))
+    return torch.lerp(closed(size.clamp(min=SMALL)), series, (size < SMALL).to(u.dtype))
+
+
+class _LogSinhc(torch.autograd.Function):
+    """With its derivative in closed form: autograd through both branches takes three times as long."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(u: Tensor) -> Tensor:  # pyright: ignore
+        return _piecewise(u, 0, lambda v: v + torch.log(torch.expm1(-2.0 * v) / (-2.0 * v)))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(inputs[0])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # pyright: ignore
+        return grad * langevin(ctx.saved_tensors[0])
 
 
 def log_sinhc(u: Tensor) -> Tensor:
     """log(sinh(u) / u), even in u."""
-    return _piecewise(u, 0, lambda v: v.abs() + torch.log(-torch.expm1(-2.0 * v.abs())) - torch.log(2.0 * v.abs()))
+    return _LogSinhc.apply(u)  # pyright: ignore
 
 
 def langevin(u: Tensor) -> Tensor:
@@ -51,7 +74,7 @@ def langevin(u: Tensor) -> Tensor:
 
 def langevin_slope(u: Tensor) -> Tensor:
     """1/u^2 - 1/sinh(u)^2, the derivative of ``langevin``."""
-    return _piecewise(u, 2, lambda v: v.pow(-2) - 4.0 * torch.exp(-2.0 * v.abs()) / torch.expm1(-2.0 * v.abs()).square())
+    return _piecewise(u, 2, lambda v: v.pow(-2) - 4.0 * torch.exp(-2.0 * v) / torch.expm1(-2.0 * v).square())
 
 
 class ContinuousBernoulliLogits(Distribution):
