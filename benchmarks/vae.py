@@ -1,7 +1,8 @@
 """An epoch of MNIST with a VAE next to a plain autoencoder of the same sizes, in one run.
 
-784-500-500-20 and back, batches of 100, cross-entropy of grey pixels. Plain: a loop in torch, with its default Adam and with the fused one. credo: the
-last of a few epochs of ``fit``, with all that an epoch costs. Rounds are interleaved; the ratio is to the plain epoch timed just before.
+784-500-500-20 and back, batches of 100, cross-entropy of grey pixels. Plain: a loop in torch, with its default Adam and with the fused
+one. credo: the last of a few epochs of ``fit``, with all that an epoch costs. Rounds are interleaved; the ratio is to the plain epoch
+timed just before.
 """
 
 from __future__ import annotations

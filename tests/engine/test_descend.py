@@ -194,9 +194,9 @@ def test_resuming_with_other_settings_is_refused(tmp_path):
     x, y = (t.float() for t in data())
     how = {"epochs": 2, "batch_size": 8, "progress": False, "run": tmp_path / "run"}
     BNN(net, "gaussian").fit((x, y), "vi", **how)
-    with pytest.raises(RunError, match=r"holds another run \(fit: "):
+    with pytest.raises(RunError, match=r"holds another run \(fit\.epochs: there 2, now 3\)"):
         BNN(net, "gaussian").fit((x, y), "vi", **(how | {"epochs": 3}))
-    with pytest.raises(RunError, match="settings: there"):
+    with pytest.raises(RunError, match=r"settings\.beta: there 1\.0, now 2\.0"):
         BNN(net, "gaussian").fit((x, y), "vi", beta=2.0, **how)
     again = BNN(net, "gaussian").fit((x, y), "vi", **how)
     assert len(again.history) == 2 and os.path.exists(Path(tmp_path / "run" / POSTERIOR))
