@@ -53,39 +53,6 @@ def plain(x: Tensor, fused: bool | None = None) -> Epoch:
     return epoch
 
 
-def captured(x: Tensor) -> Epoch:
-    """The plain step as one CUDA graph."""
-    encoder, decoder = coders(LATENT, x.device)
-    optimizer = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], lr=1e-3, fused=True, capturable=True)
-    held = x[:BATCH].clone()
-
-    def step() -> None:
-        optimizer.zero_grad(set_to_none=True)
-        (F.binary_cross_entropy_with_logits(decoder(encoder(held)), held, reduction="sum") / BATCH).backward()
-        optimizer.step()
-
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        step()
-
-    def epoch() -> float:
-        sync(x.device)
-        start = time.perf_counter()
-        for rows in torch.randperm(len(x), device=x.device).split(BATCH):
-            held.copy_(x[rows])
-            graph.replay()
-        sync(x.device)
-        return time.perf_counter() - start
-
-    return epoch
-
-
 def ours(x: Tensor, kind: type[VAE] | type[Autoencoder], **settings: object) -> Epoch:
     def epoch() -> float:
         networks = coders(2 * LATENT if kind is VAE else LATENT, x.device)
@@ -118,7 +85,6 @@ def main() -> None:
         "credo VAE, IWAE with 5 draws": ours(x, VAE, bound="iwae", draws=5),
     }
     if device.type == "cuda":
-        contestants["plain autoencoder, CUDA graph"] = captured(x)
         contestants["credo VAE, compile=True"] = ours(x, VAE, compile=True)
     base, *others = contestants
     contestants[base]()
