@@ -1,5 +1,7 @@
 """The VAE against what is known: probabilistic PCA, exact posteriors and evidence; and the plain autoencoder."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import nn
@@ -69,6 +71,18 @@ def test_the_elbo_falls_short_by_the_kl_to_the_exact_posterior():
     q = model.encode(X)
     gap = torch.distributions.kl_divergence(q.base_dist, Normal(mean, cover.diagonal().sqrt())).sum(-1)
     has_mean(torch.stack([model.elbo(X, seed=s) for s in range(400)]), MODEL.log_evidence(X) - gap)
+
+
+def test_the_weighted_bound_rises_with_the_draws_and_stays_below_the_truth():
+    """In the mean: every step up by more than Z deviations of the paired differences, and never above by as many."""
+    model, exact = MODEL.vae(X, shift=0.5, stretch=1.8), MODEL.log_evidence(X)
+    found = [torch.stack([model.log_marginal(X, k=k, seed=s).mean() for s in range(300)]) for k in (1, 2, 5, 20, 100)]
+    for fewer, more in pairwise(found):
+        rise = more - fewer
+        assert float(rise.mean() / rise.std() * len(rise) ** 0.5) > Z
+    for rows in found:
+        assert float((rows.mean() - exact.mean()) / rows.std() * len(rows) ** 0.5) < Z
+    assert float(exact.mean() - found[-1].mean()) < 0.1 * float(exact.mean() - found[0].mean())
 
 
 def test_latent_kl_is_torchs():
