@@ -77,15 +77,6 @@ def test_a_single_epoch_has_a_time_or_none_but_not_zero():
     assert row.measured["seconds per epoch"] is None or row.measured["seconds per epoch"] > 0
 
 
-def test_initial_weights_are_glorots_and_follow_the_seed():
-    experiment = make_experiment("iwae", {"hidden": 30, "latent_dim": 4})
-    (encoder, decoder), (again, _), (other, _) = (experiment._coders(seed) for seed in (0, 0, 1))
-    assert encoder(torch.zeros(2, 784)).shape == (2, 8) and decoder(torch.zeros(2, 4)).shape == (2, 784)
-    assert all(not bool(p.any()) for name, p in encoder.named_parameters() if name.endswith("bias"))
-    one, two, three = (next(net.parameters()) for net in (encoder, again, other))
-    assert torch.equal(one, two) and not torch.equal(one, three)
-
-
 @pytest.mark.parametrize("models", ["vae,wae", "", "vae;iwae5", "vae,"])
 def test_unknown_models_are_refused_before_any_data_are_read(models, monkeypatch):
     monkeypatch.setattr("credo.experiments.iwae.images", lambda *_: pytest.fail("data were read"))

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import credo
-from credo.experiments.probes import digits, glorot, images, minibatches, probe
+from credo.experiments.probes import coders, digits, glorot, images, minibatches, probe
 
 
 def test_a_probe_measures_the_nll_of_the_fitted_posterior_and_no_kl():
@@ -72,3 +72,15 @@ def test_glorot_takes_layers_with_and_without_biases(net):
     before = next(net.parameters()).detach().clone()
     glorot(net)
     assert not torch.equal(before, next(net.parameters()))
+
+
+def test_coders_follow_the_seed_and_leave_the_callers_generator():
+    state = torch.get_rng_state()
+    (encoder, decoder), (again, _), (other, _) = (coders(seed, 8, 4, (30,), start=glorot) for seed in (0, 0, 1))
+    assert torch.equal(state, torch.get_rng_state())
+    assert encoder(torch.zeros(2, 784)).shape == (2, 8) and decoder(torch.zeros(2, 4)).shape == (2, 784)
+    assert all(not bool(p.any()) for name, p in encoder.named_parameters() if name.endswith("bias"))
+    one, two, three = (next(net.parameters()) for net in (encoder, again, other))
+    assert torch.equal(one, two) and not torch.equal(one, three)
+    _, wide = coders(0, 8, 4, (30,), 64, outputs=128)
+    assert wide(torch.zeros(2, 4)).shape == (2, 128)

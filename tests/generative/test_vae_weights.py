@@ -211,3 +211,9 @@ def test_moments_are_refused_in_a_sentence():
     for settings in ({"method": "moments"}, {"method": "vi", "estimator": "moments"}):
         with pytest.raises((NetworkError, SettingError)):
             vae().fit(real(), **settings, **QUICK)
+
+
+@pytest.mark.parametrize("method", ["mc_dropout", "concrete_dropout", "stochastic"])
+def test_several_draws_of_z_under_a_decoders_own_dropout_are_refused(method):
+    with pytest.raises(SettingError, match=f"draws=3 with {method} would give every draw of z other noise; use draws=1"):
+        VAE(coder(6, 4), dropped(), 2, "gaussian").fit(real(), method, draws=3, **QUICK)

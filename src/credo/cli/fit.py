@@ -10,7 +10,7 @@ import typer
 
 from credo.cli.assignments import parse_assignments, parse_sizes
 from credo.cli.guard import guarded, is_terminal, say
-from credo.cli.run_files import TABLE, RunFiles, discard
+from credo.cli.run_files import TABLE, RunFiles, check_directory, discard
 from credo.core.errors import CredoError, RunError, SettingError
 
 _STEPS = 2000
@@ -125,19 +125,6 @@ def _train(
         if not resume:
             discard(out, existed=existed)
         raise
-
-
-def check_directory(out: Path, resume: bool) -> bool:
-    """Whether the directory was there; a used one is only continued when that was asked for."""
-    from credo.engine.run import CONFIG
-
-    if out.is_file():
-        raise RunError(f"--out {out} is a file; expected a directory to write the run into.")
-    if resume and not (out / CONFIG).is_file():
-        raise RunError(f"{out} holds no run to resume; leave out --resume to start one there.")
-    if not resume and out.is_dir() and any(out.iterdir()):
-        raise RunError(f"{out} is not empty; pass --resume to continue the run in it, or choose another directory with --out.")
-    return out.is_dir()
 
 
 def _check_same(now: RunFiles, before: RunFiles, out: Path) -> None:

@@ -59,6 +59,19 @@ class RunFiles:
         return RunFiles(TableSchema.from_json((run / TABLE).read_text()), network)
 
 
+def check_directory(out: Path, resume: bool) -> bool:
+    """Whether the directory was there; a used one is only continued when that was asked for."""
+    from credo.engine.run import CONFIG
+
+    if out.is_file():
+        raise RunError(f"--out {out} is a file; expected a directory to write the run into.")
+    if resume and not (out / CONFIG).is_file():
+        raise RunError(f"{out} holds no run to resume; leave out --resume to start one there.")
+    if not resume and out.is_dir() and any(out.iterdir()):
+        raise RunError(f"{out} is not empty; pass --resume to continue the run in it, or choose another directory with --out.")
+    return out.is_dir()
+
+
 def discard(run: Path, *, existed: bool) -> None:
     """Remove what a failed fit wrote into a directory that was new or empty, unless there is a checkpoint to resume from."""
     from credo.engine.run import CHECKPOINT, POSTERIOR

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from credo.likelihoods import Likelihood
 
 FILE = "vae.json"
+LIMIT = 16.0  # of a continuous Bernoulli's parameter: pixels that are exactly black would otherwise draw all of the effort
 SOURCE = "Name of a data set (digits comes with credo), folder of PNG or JPEG files, or array file: .npy, .npz, .safetensors."
 _KEYS = {"encoder": dict, "decoder": dict, "data": dict, "fit": dict}
 
@@ -120,9 +121,6 @@ def counted(likelihood: Likelihood, x: np.ndarray) -> np.ndarray:
 
     top = 1.0 / float(likelihood.inputs(torch.ones(1, 1)))
     return x if top == 1.0 else (x * top).round()
-
-
-LIMIT = 16.0  # of a continuous Bernoulli's parameter: pixels that are exactly black would otherwise draw all of the effort
 
 
 def make_likelihood(name: str, levels: int) -> Likelihood:

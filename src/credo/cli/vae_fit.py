@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from credo.cli.assignments import parse_assignments, parse_sizes
-from credo.cli.fit import check_directory
 from credo.cli.guard import guarded, is_terminal, say
-from credo.cli.run_files import discard
+from credo.cli.run_files import check_directory, discard
 from credo.cli.vae_files import (
     FILE,
     SOURCE,

@@ -20,11 +20,10 @@ from credo.core.seeds import generator, isolated, mix
 from credo.core.settings import setting
 from credo.experiments.base import Experiment, Say, experiments
 from credo.experiments.outcome import Check, Outcome, Row, Table
-from credo.experiments.probes import digits
+from credo.experiments.probes import coders, digits
 from credo.generative import Bound, codes, priors
 from credo.generative.network import LatentNet
 from credo.likelihoods import Bernoulli
-from credo.nets import mlp_decoder, mlp_encoder
 
 KINDS: dict[str, dict[str, Any]] = {
     "score, 1 draw": {"gradient": "score"},
@@ -79,10 +78,9 @@ class LatentGradients(Experiment):
 
     def _net(self, seed: int, device: torch.device) -> LatentNet:
         code = codes.Categorical(self.variables, self.categories)
-        with isolated(mix(seed, "coders")):
-            coders = mlp_encoder((64,), code.width, (self.hidden,)), mlp_decoder(code.size, 64, (self.hidden,))
+        pair = coders(seed, code.width, code.size, (self.hidden,), 64)
         prior = priors.Uniform(code.size, groups=self.variables)
-        return LatentNet(*coders, code, prior, Bernoulli(), (64,)).to(device).train()
+        return LatentNet(*pair, code, prior, Bernoulli(), (64,)).to(device).train()
 
     def _every_code(self, like: Tensor) -> Tensor:
         """All codes, one-hot, ``(C^G, size)``."""
@@ -174,6 +172,7 @@ class LatentGradients(Experiment):
             ),
         ]
         grid = [step + 1 for step in _marks(self.steps)]
+        ends = [float(v.mean()) for v in finals.values()]
         figure = {
             "kind": "curves",
             "title": "Training with each gradient",
@@ -183,6 +182,7 @@ class LatentGradients(Experiment):
                 {"name": label, "x": grid, "y": torch.tensor(runs).mean(0).tolist(), "dash": label == EXACT}
                 for label, runs in reached.items()
             ],
+            "y_range": [min(ends) - 4.0, max(ends) + 1.0],
             "caption": f"Mean of {self.seeds} fits, on all data, with hard codes.",
         }
         score = [row for row in compared if row.label.startswith("score")]

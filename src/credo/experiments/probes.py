@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -10,9 +10,11 @@ from torch import Tensor, nn
 
 from credo.bnn import BNN
 from credo.core.errors import SettingError
+from credo.core.seeds import isolated, mix
 from credo.data import load
 from credo.engine.elbo import Elbo
 from credo.estimators import estimators
+from credo.nets import mlp_decoder, mlp_encoder
 
 
 def probe(bnn: BNN, estimator: str) -> Elbo:
@@ -55,6 +57,26 @@ def glorot(*coders: nn.Module) -> None:
         nn.init.xavier_uniform_(layer.weight)
         if layer.bias is not None:
             nn.init.zeros_(layer.bias)
+
+
+def coders(
+    seed: int,
+    width: int,
+    size: int,
+    hidden: Sequence[int],
+    features: int = 784,
+    outputs: int | None = None,
+    activation: str = "relu",
+    start: Callable[..., None] = lambda *_: None,
+) -> tuple[nn.Module, nn.Module]:
+    """Perceptrons from ``features`` numbers to ``width`` and from ``size`` to ``outputs``, with initial values of this seed."""
+    with isolated(mix(seed, "coders")):
+        pair = (
+            mlp_encoder((features,), width, hidden, activation),
+            mlp_decoder(size, features if outputs is None else outputs, hidden, activation),
+        )
+        start(*pair)
+    return pair
 
 
 def sizes(name: str, text: str, most: int) -> list[int]:

@@ -15,15 +15,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from credo.core.seeds import isolated, mix
 from credo.core.settings import setting
 from credo.experiments.base import Experiment, Say, experiments
 from credo.experiments.outcome import Check, Outcome, Row, Table
-from credo.experiments.probes import images
+from credo.experiments.probes import coders, images
 from credo.generative import VAE, Compressor, LikelihoodRatio, perturb
 from credo.likelihoods import Bernoulli, ContinuousBernoulli, Likelihood, Pixels
 from credo.metrics import auroc
-from credo.nets import mlp_decoder, mlp_encoder
 
 LIKELIHOODS: dict[str, Callable[[int], Likelihood]] = {
     "pixels": Pixels,
@@ -103,9 +101,7 @@ class VAEOutliers(Experiment):
         likelihood = LIKELIHOODS[self.likelihood](self.levels)
         outputs = likelihood.num_outputs(x[:1])
         hidden = (self.hidden, self.hidden)
-        with isolated(mix(seed, "coders")):
-            coders = mlp_encoder((784,), 2 * self.latent_dim, hidden), mlp_decoder(self.latent_dim, outputs, hidden)
-        vae = VAE(*coders, self.latent_dim, likelihood)
+        vae = VAE(*coders(seed, 2 * self.latent_dim, self.latent_dim, hidden, outputs=outputs), self.latent_dim, likelihood)
         return vae.fit(x, epochs=self.epochs, batch_size=100, seed=seed, device=device, compile=self.compile, progress=False)
 
     def _figure(self, label: str, kind: str, inside: str, outside: str, values: tuple[Tensor, Tensor]) -> dict[str, Any]:

@@ -12,14 +12,12 @@ from typing import Any, ClassVar
 
 import torch
 
-from credo.core.seeds import isolated, mix
 from credo.core.settings import setting
 from credo.experiments.base import Experiment, Say, experiments
 from credo.experiments.outcome import Check, Outcome, Row, Table
-from credo.experiments.probes import glorot, images
+from credo.experiments.probes import coders, glorot, images
 from credo.generative import VAE
 from credo.likelihoods import Bernoulli, ContinuousBernoulli, Likelihood
-from credo.nets import mlp_decoder, mlp_encoder
 
 SOURCE = (-400.2, -218.9, -206.1, -202.2, -200.2, -197.6)
 LIMIT = -198.0  # for the last epoch
@@ -53,11 +51,7 @@ class VAETutorial(Experiment):
         found: dict[str, list[list[float]]] = {name: [] for name in likelihoods}
         for name, likelihood in likelihoods.items():
             for place in range(seed, seed + self.seeds):
-                with isolated(mix(place, "coders")):
-                    hidden = (self.hidden, self.hidden)
-                    coders = mlp_encoder((784,), 40, hidden), mlp_decoder(20, 784, hidden)
-                    glorot(*coders)
-                vae = VAE(*coders, 20, likelihood)
+                vae = VAE(*coders(place, 40, 20, (self.hidden, self.hidden), start=glorot), 20, likelihood)
                 vae.fit(
                     x,
                     epochs=self.epochs,

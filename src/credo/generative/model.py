@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from typing import Any, Self
@@ -68,11 +67,13 @@ class LatentModel(Reading):
         self._bnn = None
 
     @classmethod
-    @abstractmethod
     def restore(
         cls, encoder: nn.Module, decoder: nn.Module, code: Code, likelihood: Likelihood, prior: LatentPrior, binarise: bool
     ) -> Self:
-        """As it was made, from what a directory says."""
+        """As it was made, from the parts that a directory describes."""
+        model = cls.__new__(cls)
+        LatentModel.__init__(model, encoder, decoder, code.latent_dim, likelihood, code, prior, "all", None, binarise)
+        return model
 
     def __repr__(self) -> str:
         state = "fitted" if self._bnn else "not fitted"
@@ -164,12 +165,9 @@ class LatentModel(Reading):
 
     def _check_method(self, method: Method, bound: Bound) -> None:
         """All draws of z must meet the same weights, and noise of the encoder is none of the decoder's weights."""
-        noise = {
-            DropoutMethod: any(module.p > 0 for module in dropouts(self.encoder).values()),  # type: ignore[operator]
-            MCBatchNorm: any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in self.encoder.modules()),
-        }
-        noise[StochasticForward] = noise[DropoutMethod]
-        if any(found and isinstance(method, kind) for kind, found in noise.items()):
+        masked = isinstance(method, (DropoutMethod, StochasticForward))
+        batched = isinstance(method, MCBatchNorm)
+        if (masked and _drops(self.encoder)) or (batched and _normalises(self.encoder)):
             raise SettingError(
                 f"{method.name} would take the encoder's dropout or batch statistics for a posterior over the decoder's weights; "
                 "leave them to the decoder."
@@ -177,7 +175,7 @@ class LatentModel(Reading):
         if bound.draws == 1:
             return
         how = getattr(method, "estimator", None)
-        if isinstance(method, (StochasticForward, MCBatchNorm)):
+        if batched or isinstance(method, StochasticForward) or (masked and _drops(self.decoder)):
             raise SettingError(f"draws={bound.draws} with {method.name} would give every draw of z other noise; use draws=1.")
         if how not in (None, "weights"):
             raise SettingError(
@@ -201,3 +199,11 @@ class LatentModel(Reading):
                 f"The decoder gives {outputs.shape[-1]} outputs per datum, but the {self._likelihood.name} likelihood needs "
                 f"{self._likelihood.num_outputs(targets)} for data of shape {net.shape}; change its last layer."
             )
+
+
+def _drops(net: nn.Module) -> bool:
+    return any(module.p > 0 for module in dropouts(net).values())  # type: ignore[operator]
+
+
+def _normalises(net: nn.Module) -> bool:
+    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in net.modules())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -51,13 +51,6 @@ class VAE(LatentModel):
         if posterior == "point" or (isinstance(posterior, Code) and posterior.name == "point"):
             raise SettingError("posterior='point' makes a plain autoencoder; use credo.generative.Autoencoder.")
         super().__init__(encoder, decoder, latent_dim, likelihood, posterior, prior, random, weight_prior, binarise)
-
-    @classmethod
-    def restore(
-        cls, encoder: nn.Module, decoder: nn.Module, code: Code, likelihood: Likelihood, prior: LatentPrior, binarise: bool
-    ) -> Self:
-        """As it was made."""
-        return cls(encoder, decoder, code.latent_dim, likelihood, posterior=code, prior=prior, binarise=binarise)
 
     def elbo(self, x: Any, draws: int = 1, samples: int = 1, seed: int = 0, batch_size: int | None = None) -> Tensor:
         """The evidence lower bound of each datum in nats, ``(N,)``: E_q[log p(x given z)] - KL[q(z given x), p(z)], beta 1 whatever training used.
@@ -196,13 +189,6 @@ class Autoencoder(LatentModel):
         binarise: bool = False,
     ) -> None:
         super().__init__(encoder, decoder, latent_dim, likelihood, "point", None, random, weight_prior, binarise)
-
-    @classmethod
-    def restore(
-        cls, encoder: nn.Module, decoder: nn.Module, code: Code, likelihood: Likelihood, prior: LatentPrior, binarise: bool
-    ) -> Self:
-        """As it was made."""
-        return cls(encoder, decoder, code.latent_dim, likelihood, binarise=binarise)
 
     def make_bound(self, settings: dict[str, Any]) -> Bound:
         """Reconstruction alone; there is nothing to set."""
