@@ -127,6 +127,8 @@ class BNN:
         validation: Any, seed: int, device: Any, run: Any, progress: bool, callbacks: Sequence[Callback],
     ) -> Self:  # fmt: skip
         dtype = self._dtype
+        if epochs is not None and not method.takes_epochs:
+            raise SettingError(f"epochs={epochs}: {method.name} counts moves; set num_warmup, num_draws and thin.")
         source = intake(data, num_data=num_data, dtype=dtype)
         model = self._make_model(device, prior, method)
         self._check(model, source)

@@ -20,6 +20,8 @@ from credo.conformance.targets import targets
 from credo.core.errors import SettingError
 from credo.core.registry import Registry
 from credo.engine.method import Method
+from credo.metrics.chains import mcse_mean
+from credo.posteriors import Samples
 
 Check = Callable[["Candidate"], None]
 checks: Registry[Check] = Registry("conformance check")
@@ -43,7 +45,18 @@ class Candidate:
     def quick(self) -> dict[str, Any]:
         """Arguments of a fit that exercises everything and converges to nothing."""
         small = dict(self.method.small)
-        return small | ({"epochs": 3, "batch_size": 16} if "epochs" in small else {})
+        few = {
+            "epochs": 3,
+            "batch_size": 16,
+            "num_warmup": 2,
+            "num_draws": 4,
+            "num_moves": 5,
+            "num_chains": 2,
+            "particles": 3,
+            "thin": 1,
+        }
+        few |= {"num_proposals": 100}
+        return small | {key: value for key, value in few.items() if key in small}
 
     def example(self) -> tuple[BNN, tuple[Any, Tensor]]:
         """A fresh model and data the method can take."""
@@ -220,7 +233,7 @@ def conjugate_mean(candidate: Candidate) -> None:
     """On conjugate linear regression the draws are centred where the method's exact answer is, by z-test."""
     problem = conjugate(**candidate.method.problem)
     target = targets[candidate.method.target](problem).mean
-    draws = _draws(candidate)
+    draws, chains = _draws(candidate)
     sd = problem.covariance.diagonal().sqrt()
     if len(draws) == 1:
         expect(
@@ -230,20 +243,20 @@ def conjugate_mean(candidate: Candidate) -> None:
         return
     slack = candidate.method.tolerance * sd  # what the method's own convergence leaves
     excess = ((draws.mean(0) - target).abs() - slack).clamp_min(0)
-    z = torch.where(excess > 0, excess / (draws.std(0) / math.sqrt(len(draws))), 0.0)  # a point has no standard error
+    z = torch.where(excess > 0, excess / _error(draws, chains), 0.0)  # a point has no standard error
     expect(z.max() < Z, f"posterior means are off by z = {z.max():.1f} (limit {Z}, failure rate {RATE})")
 
 
 @checks.register("conjugate_covariance")
 def conjugate_covariance(candidate: Candidate) -> None:
-    """There, too, the draws have the variances the family can reach, by a z-test with the fourth moment's standard error."""
+    """There, too, the draws have the variances the family can reach, by a z-test with the standard error of their squares."""
     target = targets[candidate.method.target](conjugate(**candidate.method.problem)).variance
-    draws = _draws(candidate)
+    draws, chains = _draws(candidate)
     expect((draws.var(0)[target == 0] == 0).all(), "a parameter that should be a point has spread")
     draws, target = draws[:, target > 0], target[target > 0]
     log_ratio = (draws.var(0) / target).log().abs()
     centred = (draws - draws.mean(0)).square()
-    error = (centred.square().mean(0) / centred.mean(0).square() - 1).clamp_min(0).div(len(draws)).sqrt() + 1e-3
+    error = _error(centred, chains) / centred.mean(0) + 1e-3
     z = (log_ratio - 2 * candidate.method.tolerance).clamp_min(0) / error
     expect(z.max() < Z, f"posterior variances are off by z = {z.max():.1f} (limit {Z}, failure rate {RATE})")
 
@@ -252,13 +265,21 @@ def conjugate_covariance(candidate: Candidate) -> None:
 Z, RATE = 4.2, 1e-4
 
 
-def _draws(candidate: Candidate) -> Tensor:
-    """Draws (S, 4) of weights and bias on the conjugate problem; one row for a point estimate."""
+def _error(values: Tensor, chains: int) -> Tensor:
+    """Standard error of the mean of ``(S, 4)``: of independent draws, or of chains that lie one after another."""
+    if chains == 1:
+        return values.std(0) / math.sqrt(len(values))
+    return mcse_mean(values.reshape(chains, -1, values.shape[1]))
+
+
+def _draws(candidate: Candidate) -> tuple[Tensor, int]:
+    """Draws (S, 4) of weights and bias on the conjugate problem, one row for a point estimate, and of how many chains they are."""
     problem = conjugate(**candidate.method.problem)
     bnn = problem.bnn(candidate.method.dress).fit(
         (problem.x, problem.y), candidate.method(), progress=False, **candidate.method.small
     )
-    numbers = bnn.posterior.numbers(4000)
+    chains = next((family.chains for family in bnn.posterior.members if isinstance(family, Samples)), 1)
+    numbers = bnn.posterior.numbers(bnn.posterior.atoms or 4000)
     params = bnn.posterior.realise(numbers, 0)
     found = [next(value for name, value in params.items() if name.endswith(leaf)) for leaf in ("weight", "bias")]
-    return torch.cat([value.flatten(1) for value in found], 1).double()
+    return torch.cat([value.flatten(1) for value in found], 1).double(), chains

@@ -8,7 +8,8 @@ place of its parameters and stay there. The caller's network is never touched.
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -147,6 +148,17 @@ class Shell:
         if isinstance(x, (tuple, list)):
             return self.module(*x)
         return self.module(x)
+
+
+@contextmanager
+def plain_attention() -> Iterator[None]:
+    """Attention without its shortcut of evaluation mode, which has neither a batching rule nor a derivative."""
+    quick = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(quick)
 
 
 def _remember(value: Any, memo: dict[int, Any], device: torch.device | None) -> None:

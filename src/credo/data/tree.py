@@ -32,6 +32,6 @@ def map_leaves(f: Callable[[str, Any], Any], tree: Tree, name: str) -> Tree:
     return f(name, tree)
 
 
-def take(tree: Tree, rows: Tensor | slice) -> Tree:
+def take(tree: Tree, rows: Tensor | slice | int) -> Tree:
     """The chosen rows of every leaf."""
     return map_leaves(lambda _, leaf: leaf[rows], tree, "x")

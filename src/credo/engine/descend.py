@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,6 +15,7 @@ from credo.core.seeds import generator, isolated, mix
 from credo.data.source import Arrays, Source
 from credo.engine.elbo import Elbo
 from credo.engine.job import Fitted, Job
+from credo.engine.progress import progress
 from credo.engine.run import pack_optimizer, unpack_optimizer
 from credo.engine.schedules import Schedule, constant, hold
 from credo.engine.step import make_step
@@ -60,7 +59,7 @@ def descend(
     step = make_step(elbo, mover, num_data, compile)
     begin = _restore(elbo, mover, job)
     last_saved = time.monotonic()
-    with _progress(job) as advance:
+    with progress(job, job.epochs) as advance:
         advance(begin)
         for epoch in range(begin, job.epochs):
             shell.train(True)
@@ -73,8 +72,8 @@ def descend(
             with isolated(mix(job.seed, "noise", epoch), model.device):
                 for x, y in source(order, job.batch_size):
                     x, y = model.move(x), model.move(y)
-                    progress = (epoch + batches / count) / warmup if warmup else 1.0
-                    weight = schedule(progress, batches, count)
+                    share = (epoch + batches / count) / warmup if warmup else 1.0
+                    weight = schedule(share, batches, count)
                     _tell(mover, weight)
                     try:
                         part, kl = step(x, y, beta * weight)
@@ -95,7 +94,7 @@ def descend(
             if job.run is not None and (stop or time.monotonic() - last_saved >= job.checkpoint_seconds):
                 job.run.checkpoint(_state(elbo, mover), epoch)
                 last_saved = time.monotonic()
-            advance(1, row)
+            advance(1, f"elbo {row['elbo']:.4g}")
             if stop:
                 break
     elbo.settle()
@@ -164,23 +163,3 @@ def _restore(elbo: Elbo, optimizer: torch.optim.Optimizer, job: Job) -> int:
     unpack_optimizer(optimizer, tensors)
     job.history[:] = job.run.history(epoch)
     return epoch + 1
-
-
-@contextmanager
-def _progress(job: Job) -> Iterator[Callable[..., None]]:
-    """A bar on the terminal, where there is one."""
-    if not (job.progress and sys.stderr.isatty()):
-        yield lambda *_: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("fit", total=job.epochs)
-
-        def advance(count: int, row: dict[str, Any] | None = None) -> None:
-            text = f"elbo {row['elbo']:.4g}" if row else "fit"
-            bar.update(task, advance=count, description=text)
-
-        yield advance

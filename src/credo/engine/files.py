@@ -91,7 +91,7 @@ def unpack(path: Path, own: Likelihood | None = None) -> tuple[dict[str, Any], F
         likelihood = copy.deepcopy(own) if own else likelihoods[name].from_config(config["likelihood"]["config"])
         likelihood.load_state_dict(part("likelihood"))
         posterior = Posterior.from_config(config["posterior"])
-        posterior.load_state_dict(part("posterior"))
+        posterior.load_state_dict(part("posterior"), assign=True)  # as the file is mapped: draws are read when they are used
     except (KeyError, TypeError, RuntimeError) as error:
         raise RunError(f"{path} does not fit together: {str(error).splitlines()[0]}; restore it from a copy.") from error
     return config, Fitted(posterior, part("buffers")), likelihood, part("prior")

@@ -27,6 +27,10 @@ class Method(ABC):
     epochs: ClassVar[int] = 100
     batch_size: ClassVar[int | None] = 128
     lr: ClassVar[float] = 1e-3
+    #: Whether ``epochs`` means anything to it.
+    takes_epochs: ClassVar[bool] = True
+    #: How near its posterior comes to the true one: "exact", "exact in the limit" of ever more draws, or "approximate".
+    fidelity: ClassVar[str] = "approximate"
     #: A configuration small enough for the conformance suite: arguments of ``fit``.
     small: ClassVar[dict[str, Any]] = {}
     #: What it reaches on conjugate regression ("exact", "mean_field" or "least_squares"), within how many posterior deviations.

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from credo.core.errors import NetworkError, SettingError
 from credo.core.masks import DROPOUTS
 from credo.core.seeds import generator, isolated, mix
-from credo.core.shell import Shell
+from credo.core.shell import Shell, plain_attention
 from credo.engine.model import Model
 from credo.estimators import LIKELIHOOD
 from credo.estimators.moments import propagate
@@ -186,12 +186,8 @@ class _Runner:
 
     def vectorised(self, batches: list[Any]) -> tuple[Tensor, Params]:
         """Chunks of draws by vmap; what no draw changes is placed once and shared."""
-        quick = torch.backends.mha.get_fastpath_enabled()
-        torch.backends.mha.set_fastpath_enabled(False)  # attention's shortcut of evaluation mode has no batching rule
-        try:
+        with plain_attention():
             return self._vectorised(batches)
-        finally:
-            torch.backends.mha.set_fastpath_enabled(quick)
 
     def _vectorised(self, batches: list[Any]) -> tuple[Tensor, Params]:
         rows, extras = [], []

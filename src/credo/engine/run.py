@@ -19,6 +19,7 @@ from credo.core.files import write_atomic
 
 FORMAT = 1
 CONFIG, HISTORY, CHECKPOINT, POSTERIOR = "config.json", "history.jsonl", "checkpoint.safetensors", "posterior.safetensors"
+DRAWS = "draws.bin"  # of a sampler at work
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -31,7 +32,14 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, 
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    plain, places = {}, set()
+    for (
+        name,
+        tensor,
+    ) in tensors.items():  # the format refuses shared memory; what has its own is not copied: draws may fill the machine
+        tensor = tensor.detach().cpu().contiguous()
+        plain[name] = tensor.clone() if tensor.untyped_storage().data_ptr() in places else tensor
+        places.add(tensor.untyped_storage().data_ptr())
 
     def write(beside: Path) -> None:
         try:
@@ -135,6 +143,13 @@ class Run:
         """Everything the next epoch needs."""
         write_tensors(self.path / CHECKPOINT, tensors, {"epoch": str(epoch)})
 
+    def draws(self, size: int, dtype: torch.dtype) -> Tensor:
+        """``size`` numbers mapped from a file, kept as a killed run left them."""
+        try:
+            return torch.from_file(str(self.path / DRAWS), shared=True, size=size, dtype=dtype)
+        except (OSError, RuntimeError) as error:
+            raise RunError(f"Cannot map {self.path / DRAWS} for {size} numbers: {str(error).splitlines()[0]}.") from error
+
     def restore(self) -> tuple[dict[str, Tensor], int] | None:
         """The last checkpoint and its epoch, if there is one."""
         if not (self.path / CHECKPOINT).exists():
@@ -143,10 +158,11 @@ class Run:
         return tensors, int(meta["epoch"])
 
     def finish(self, tensors: Mapping[str, Tensor], config: dict[str, Any]) -> None:
-        """Store the result; the config says so last, and the checkpoint is no longer needed."""
+        """Store the result; the config says so last, and what a resumed run would need is gone."""
         write_tensors(self.path / POSTERIOR, tensors)
         write_json(self.path / CONFIG, config | {"format": FORMAT, "complete": True})
-        (self.path / CHECKPOINT).unlink(missing_ok=True)
+        for name in (CHECKPOINT, DRAWS):
+            (self.path / name).unlink(missing_ok=True)
 
 
 def _plain(value: Any) -> Any:

@@ -1,41 +1,63 @@
 """Every method, one line each."""
 
 from credo.engine.method import Method, make_method, methods
+from credo.methods.annealing import Annealing
 from credo.methods.bbvi import BBVI
 from credo.methods.bnn_ensemble import BNNEnsemble
 from credo.methods.concrete_dropout import ConcreteDropoutMethod
+from credo.methods.csgmcmc import CSGMCMC
 from credo.methods.exact import Exact
 from credo.methods.flow import FlowVI
 from credo.methods.gaussian_dropout import GaussianDropoutMethod
+from credo.methods.hmc import HMC
+from credo.methods.importance import Importance
 from credo.methods.ivon import IVON
 from credo.methods.last_layer import LastLayer
 from credo.methods.map import MAP
 from credo.methods.mc_batchnorm import MCBatchNorm
 from credo.methods.mc_dropout import MCDropout
+from credo.methods.metropolis import Metropolis
 from credo.methods.mle import MLE
 from credo.methods.moments import MomentPropagation
+from credo.methods.nuts import NUTS
+from credo.methods.psgld import PSGLD
+from credo.methods.sghmc import SGHMC
+from credo.methods.sgld import SGLD
 from credo.methods.stochastic import StochasticForward
+from credo.methods.svgd import SVGD
+from credo.methods.tempering import Tempering
 from credo.methods.variational_dropout import VariationalDropout
 from credo.methods.vi import VI
 from credo.methods.weight_noise import WeightNoise
 
 __all__ = [
     "BBVI",
+    "CSGMCMC",
+    "HMC",
     "IVON",
     "MAP",
     "MLE",
+    "NUTS",
+    "PSGLD",
+    "SGHMC",
+    "SGLD",
+    "SVGD",
     "VI",
+    "Annealing",
     "BNNEnsemble",
     "ConcreteDropoutMethod",
     "Exact",
     "FlowVI",
     "GaussianDropoutMethod",
+    "Importance",
     "LastLayer",
     "MCBatchNorm",
     "MCDropout",
     "Method",
+    "Metropolis",
     "MomentPropagation",
     "StochasticForward",
+    "Tempering",
     "VariationalDropout",
     "WeightNoise",
     "make_method",

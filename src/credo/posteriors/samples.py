@@ -15,14 +15,17 @@ from credo.posteriors.family import Draw, Family, Layout, Params, families
 
 @families.register("samples")
 class Samples(Family):
-    """q(w) = 1/S sum_s delta(w - w_s). Prediction visits each draw once, or evenly spaced ones if fewer are asked for."""
+    """q(w) = 1/S sum_s delta(w - w_s). Prediction visits each draw once, or evenly spaced ones if fewer are asked for.
+
+    Draws of Markov chains lie chain after chain, ``chains`` of equal length, so that evenly spaced ones come from all of them.
+    """
 
     name: ClassVar[str] = "samples"
     flat: Tensor
 
-    def __init__(self, shapes: Mapping[str, Sequence[int]], count: int = 1, dtype: str = "float32") -> None:
+    def __init__(self, shapes: Mapping[str, Sequence[int]], count: int = 1, dtype: str = "float32", chains: int = 1) -> None:
         super().__init__(shapes)
-        self.layout, self.atoms = Layout(self.shapes), count
+        self.layout, self.atoms, self.chains = Layout(self.shapes), count, chains
         self.register_buffer("flat", torch.zeros(count, self.layout.numel, dtype=getattr(torch, dtype)))
 
     @classmethod
@@ -36,6 +39,13 @@ class Samples(Family):
             first.device
         )
         family.flat.copy_(family.layout.join({n: v.detach() for n, v in draws.items()}))
+        return family
+
+    @classmethod
+    def hold(cls, flat: Tensor, shapes: Mapping[str, Sequence[int]], chains: int = 1) -> Samples:
+        """From draws ``(S, P)`` as they are, without a copy: in memory, or mapped from a file."""
+        family = cls(shapes, 1, str(flat.dtype).removeprefix("torch."), chains)
+        family.atoms, family.flat = len(flat), flat
         return family
 
     def begin(self, noise: Noise, fold: Any = None) -> SamplesDraw:
@@ -57,8 +67,9 @@ class Samples(Family):
         raise CredoError("A set of samples has no density; log_prob needs a parametric posterior.")
 
     def config(self) -> dict[str, Any]:
-        """Shapes, number of draws, dtype."""
-        return super().config() | {"count": self.atoms, "dtype": str(self.flat.dtype).removeprefix("torch.")}
+        """Shapes, number of draws, dtype, chains."""
+        kind = str(self.flat.dtype).removeprefix("torch.")
+        return super().config() | {"count": self.atoms, "dtype": kind, "chains": self.chains}
 
 
 class SamplesDraw(Draw):

@@ -1,0 +1,217 @@
+"""log p(D, w) of many weight vectors at once, and its slope: what samplers see of a model.
+
+The network runs in evaluation mode with the buffers it came with, all chains at once by vmap; one that vmap cannot run is looped over, said
+once. Sums over data and weights are in double precision, because acceptance depends on small differences of large numbers.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from credo.core.errors import SettingError
+from credo.core.shell import plain_attention
+from credo.data.source import Source
+from credo.data.tree import take
+from credo.engine.model import Model
+from credo.kernels.target import Target, differentiable
+from credo.posteriors import Params, PosteriorPrior
+from credo.posteriors.family import Layout
+from credo.posteriors.kl import Factorised
+from credo.priors import Optimal
+
+Batch = tuple[Any, Tensor]
+
+
+@final
+class Density:
+    """The log joint density over the random parameters, flat ``(C, P)``, given what is fitted alongside (``free``).
+
+    ``free`` are the tensors a sampler does not sample: point parameters, learned parameters of the likelihood and of the prior.
+    """
+
+    def __init__(self, model: Model, values: Params) -> None:
+        self.model = model
+        kinds = {site.dtype for site in model.random.values()}
+        if len(kinds) > 1:
+            raise SettingError(f"Samplers need random parameters of one type, got {sorted(map(str, kinds))}.")
+        self.layout = Layout({n: s.shape for n, s in model.random.items()})
+        self.dtype = kinds.pop()
+        self.points = {n: values[n].detach().clone() for n in model.point}
+        self.buffers = model.buffers()
+        parts = model.prior.parts()
+        if any(isinstance(part, Optimal) for part in parts):
+            raise SettingError(
+                "The optimal prior is set from the means and variances of q, which chains do not have; use Learned(...)."
+            )
+        self.free: list[Tensor] = [
+            *self.points.values(),
+            *(p for p in model.likelihood.parameters() if p.requires_grad),
+            *nn.ModuleList(parts).parameters(),
+        ]
+        self._track(False)
+        self.looped = False
+        self._joint = self._joint_prior()
+        self._prior: Factorised | None = None
+
+    @property
+    def numel(self) -> int:
+        """P, the number of random parameters."""
+        return self.layout.numel
+
+    def _joint_prior(self) -> Callable[[Params], Tensor] | None:
+        """The density of an earlier posterior that is not elementwise, if that is the prior."""
+        prior = self.model.prior
+        if not isinstance(prior, PosteriorPrior):
+            return None
+        families = [f for f in prior.posterior.members if set(f.names) & set(self.layout.shapes)]
+        if sorted(n for f in families for n in f.names) != sorted(self.layout.shapes) or any(
+            f.atoms is not None for f in families
+        ):
+            raise SettingError(
+                f"The earlier posterior ({prior.describe()}) has no density over the same parameters; fit with 'vi' first."
+            )
+        return lambda params: torch.stack([f.log_prob({n: params[n] for n in f.names}) for f in families]).sum(0)
+
+    def log_prior(self, flat: Tensor) -> Tensor:
+        """log p(w) ``(C,)`` of ``(C, P)``, in nats."""
+        params = self.layout.split(flat)
+        if self._joint is not None:
+            return self._joint(params).double()
+        if self._prior is None or self.model.prior.parts():  # a learned prior changes
+            sites = self.model.sites
+            self._prior = Factorised({n: self.model.prior.at(sites[n]) for n in self.layout.shapes}, self.layout.shapes)
+        total: Tensor | float = 0.0
+        for name, each in self._prior.log_prob_each(params).items():
+            shape = self.layout.shapes[name]
+            total = total + each.expand(*flat.shape[:-1], *shape).double().flatten(1).sum(-1)
+        assert isinstance(total, Tensor)
+        penalty = self.model.prior.penalty()
+        return total if penalty is None else total - penalty.double()
+
+    def log_likelihood(self, flat: Tensor, batch: Batch, own: bool = False) -> Tensor:
+        """sum_n log p(y_n given x_n, w) ``(C,)`` over one batch; ``own``: every chain has its own batch, on a leading axis."""
+        return self._over_chains(self._fit, flat, batch, own)
+
+    def outputs(self, flat: Tensor, x: Any) -> Tensor:
+        """Network outputs ``(C, N, F)``."""
+        return self._over_chains(self._outputs, flat, (x,), False)
+
+    def _over_chains(self, one: Callable[..., Tensor], flat: Tensor, rest: tuple[Any, ...], own: bool) -> Tensor:
+        """``one(weights, *rest)`` of every chain: by vmap, or in a loop where vmap cannot run the network."""
+        shell = self.model.shell()
+        shell.train(False)
+        for tensors in (self.model.frozen(), self.buffers, self.points):
+            shell.place(tensors)
+        with plain_attention():
+            if self.looped:
+                return self._loop(one, flat, rest, own)
+            try:
+                return torch.vmap(one, in_dims=(0, *([0 if own else None] * len(rest))))(flat, *rest)
+            except (RuntimeError, NotImplementedError, ValueError) as error:
+                if isinstance(error, torch.cuda.OutOfMemoryError):
+                    raise
+                self.looped = True
+                result = self._loop(one, flat, rest, own)  # if this fails too, its error is the one to see
+                reason = str(error).splitlines()[0]
+                warnings.warn(f"Running chain by chain: vmap cannot run this network ({reason}).", stacklevel=4)
+                return result
+
+    def _loop(self, one: Callable[..., Tensor], flat: Tensor, rest: tuple[Any, ...], own: bool) -> Tensor:
+        rows = [one(w, *(take(item, c) for item in rest) if own else rest) for c, w in enumerate(flat)]
+        return torch.stack(rows)
+
+    def _outputs(self, weights: Tensor, x: Any) -> Tensor:
+        shell = self.model.shell()
+        shell.place(self.layout.split(weights))
+        return self.model.outputs(shell, x)
+
+    def _fit(self, weights: Tensor, x: Any, y: Tensor) -> Tensor:
+        return self.model.likelihood.log_prob(self._outputs(weights, x), y).double().sum()
+
+    def stochastic(self, batch: Batch, factor: float) -> Target:
+        """log p(w) + factor * log p(batch given w) where every chain has a batch of its own; ``factor`` = N / B makes it unbiased."""
+        return differentiable(lambda flat: self.log_prior(flat) + factor * self.log_likelihood(flat, batch, own=True))
+
+    def learn(self, value: Callable[[], Tensor], optimizer: torch.optim.Optimizer) -> None:
+        """One ascent step of what is free on the mean over chains of ``value() (C,)``: stochastic approximation of its maximum
+        marginal likelihood, the same aim that a variational fit gives point parameters."""
+        self._track(True)
+        try:
+            optimizer.zero_grad(set_to_none=True)
+            with torch.enable_grad():
+                (-value().mean()).backward()
+            optimizer.step()
+        finally:
+            self._track(False)
+
+    def release(self) -> None:
+        """Leave the likelihood's and the prior's parameters trainable, as they came."""
+        self._track(True)
+
+    def _track(self, wanted: bool) -> None:
+        for tensor in self.free:
+            tensor.requires_grad_(wanted)
+            tensor.grad = None
+
+
+PROBES = 64  # inputs at which functions are watched
+
+
+@final
+class FullBatch:
+    """The target of samplers that see all data at every step, summed over ``batches`` that fit in memory one at a time."""
+
+    def __init__(self, density: Density, batches: Sequence[Batch]) -> None:
+        self.density, self.batches = density, batches
+
+    @classmethod
+    def of(cls, density: Density, source: Source, batch_size: int | None) -> FullBatch:
+        """All of the source, on the model's device."""
+        model = density.model
+        batches = [(model.move(x), model.move(model.likelihood.check_targets(y))) for x, y in source(None, batch_size)]
+        return cls(density, batches)
+
+    def __call__(self, flat: Tensor) -> tuple[Tensor, Tensor]:
+        """log p(D, w) ``(C,)`` and its slope ``(C, P)``."""
+        return self._sum(flat, None)
+
+    def tempered(self, power: Tensor) -> Target:
+        """log p(w) + power * log p(D given w), with a power ``(C,)`` for every chain; it may be changed in place."""
+        return lambda flat: self._sum(flat, power)
+
+    def _sum(self, flat: Tensor, power: Tensor | None) -> tuple[Tensor, Tensor]:
+        if len(self.batches) == 1:
+            return differentiable(lambda w: self.density.log_prior(w) + self._weigh(w, self.batches[0], power))(flat)
+        value, slope = differentiable(self.density.log_prior)(flat)
+        for batch in self.batches:
+            more, steeper = differentiable(lambda w, batch=batch: self._weigh(w, batch, power))(flat)
+            value, slope = value + more, slope + steeper
+        return value, slope
+
+    def _weigh(self, flat: Tensor, batch: Batch, power: Tensor | None) -> Tensor:
+        value = self.density.log_likelihood(flat, batch)
+        return value if power is None else power * value
+
+    @torch.no_grad()
+    def parts(self, flat: Tensor) -> tuple[Tensor, Tensor]:
+        """log p(w) and log p(D given w), both ``(C,)``."""
+        return self.density.log_prior(flat), self.log_likelihood(flat)
+
+    @torch.no_grad()
+    def features(self, flat: Tensor) -> Tensor:
+        """Network outputs at the first inputs, ``(C, F)``."""
+        x, y = self.batches[0]
+        return self.density.outputs(flat, take(x, slice(0, PROBES)) if len(y) > PROBES else x).flatten(1)
+
+    def log_likelihood(self, flat: Tensor) -> Tensor:
+        """log p(D given w) ``(C,)``, differentiable."""
+        return torch.stack([self.density.log_likelihood(flat, batch) for batch in self.batches]).sum(0)
+
+    def joint(self, flat: Tensor) -> Tensor:
+        """log p(D, w) ``(C,)``, differentiable in everything."""
+        return self.density.log_prior(flat) + self.log_likelihood(flat)

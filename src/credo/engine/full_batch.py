@@ -1,0 +1,141 @@
+"""What samplers that see all data at every move share: trajectories, adaptation, and fitting what is not sampled."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from credo.core.settings import setting
+from credo.engine.density import Density, FullBatch
+from credo.engine.job import Job
+from credo.engine.sampling import Sampler, Transition
+from credo.kernels.hamiltonian import first_step
+from credo.kernels.leapfrog import Integrator
+from credo.kernels.metric import check_dense, unit
+from credo.kernels.target import Point, State
+from credo.kernels.warmup import WarmUp
+
+LEARNING = 0.6  # of the warm-up during which point and noise parameters move; the rest adapts the chains to where these have come
+
+
+@final
+class Free:
+    """Point parameters, learned noise and learned priors: one Adam step per move towards their maximum marginal likelihood, then held."""
+
+    def __init__(self, density: Density, lr: float, until: int) -> None:
+        self.density, self.until = density, until if density.free else 0
+        self.optimizer = torch.optim.Adam(density.free, lr=lr) if density.free else None
+
+    def learns(self, index: int) -> bool:
+        """Whether move ``index`` comes with a step."""
+        return index < self.until
+
+    def learn(self, value: Callable[[], Tensor]) -> None:
+        """One step on the mean over chains of ``value() (C,)``."""
+        assert self.optimizer is not None
+        self.density.learn(value, self.optimizer)
+
+    def record(self) -> State:
+        """Values and Adam's averages."""
+        out = {f"free/{i}": tensor.detach() for i, tensor in enumerate(self.density.free)}
+        for i, tensor in enumerate(self.density.free):
+            moments = self.optimizer.state.get(tensor, {}) if self.optimizer else {}
+            out |= {f"{key}/{i}": torch.as_tensor(value) for key, value in moments.items()}
+        return out
+
+    def recall(self, tensors: Mapping[str, Tensor]) -> None:
+        """The inverse of ``record``."""
+        for i, tensor in enumerate(self.density.free):
+            tensor.copy_(tensors[f"free/{i}"])
+            keys = [name.rpartition("/")[0] for name in tensors if name.endswith(f"/{i}") and not name.startswith("free/")]
+            assert self.optimizer is not None
+            if keys:
+                self.optimizer.state[tensor] = {
+                    key: tensors[f"{key}/{i}"].to("cpu" if key == "step" else tensor.device) for key in keys
+                }
+
+
+class Mover(Transition):
+    """Moves on the full-batch target; a subclass says how (``go``)."""
+
+    integrator: Integrator
+
+    def __init__(self, density: Density, job: Job, sampler: FullBatchSampler) -> None:
+        if sampler.dense:
+            check_dense(density.numel)
+        self.target = FullBatch.of(density, job.source, job.batch_size)
+        self.free = Free(density, job.lr, int(LEARNING * sampler.num_warmup))
+        self.warmup = WarmUp(sampler.num_warmup, sampler.target_rate, sampler.dense)
+
+    def first(self, point: Point, source: torch.Generator) -> State:
+        """Where the adaptation of trajectories starts."""
+        guess = torch.tensor(0.1, dtype=torch.float64, device=point.position.device)
+        step = first_step(self.integrator, point, unit(point.position, self.warmup.dense), source, guess)
+        return self.warmup.start(point.position, step)
+
+    def adapt(self, state: State, index: int, point: Point, rate: Tensor, source: torch.Generator) -> State:
+        """Take in a move; a new metric needs a new step size."""
+        state = self.warmup.learn(state, index, point.position, rate)
+        if not self.warmup.settles(index):
+            return state
+        return self.warmup.restart(
+            state, first_step(self.integrator, point, state["scale"], source, state["log_step_mean"].exp())
+        )
+
+    def move(self, state: State, index: int, source: torch.Generator) -> tuple[State, State]:
+        """One move, after a step of what is free."""
+        if self.free.learns(index):
+            kept = self.kept(state)
+            self.free.learn(lambda: self.target.joint(kept))
+            state = state | self.evaluate(state["position"])
+        return self.go(state, index, source)
+
+    def evaluate(self, position: Tensor) -> State:
+        """What a move needs of the target at ``position``."""
+        return Point.at(self.target, position).state()
+
+    @abstractmethod
+    def go(self, state: State, index: int, source: torch.Generator) -> tuple[State, State]:
+        """One move on the target as it is."""
+
+    def record(self) -> State:
+        """What is free."""
+        return self.free.record()
+
+    def recall(self, tensors: Mapping[str, Tensor]) -> None:
+        """The inverse of ``record``."""
+        self.free.recall(tensors)
+
+
+@dataclass(frozen=True)
+class FullBatchSampler(Sampler):
+    """All data at every move; ``batch_size`` only cuts the sums over data to fit in memory, and ``lr`` serves point parameters."""
+
+    lr: ClassVar[float] = 1e-2
+    fidelity: ClassVar[str] = "exact in the limit"
+
+    target_rate: float = setting(0.8, "Acceptance rate that the step size is adapted to.", gt=0.0, le=0.99)
+    mass: str = setting(
+        "diagonal", "Metric learned in the warm-up: of each parameter, or of all jointly.", choices=("diagonal", "dense")
+    )
+
+    @property
+    def dense(self) -> bool:
+        """Whether the metric is."""
+        return self.mass == "dense"
+
+
+@dataclass(frozen=True)
+class Trajectories(FullBatchSampler):
+    """Samplers whose moves are trajectories."""
+
+    compile: bool = setting(False, "Compile the trajectory's step, gradient included (on a GPU also capture it as a graph).")
+
+    def integrator(self, target: FullBatch) -> Integrator:
+        """Leapfrog on the target."""
+        return Integrator(target, self.compile)

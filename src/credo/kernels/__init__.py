@@ -1,0 +1,1 @@
+"""What samplers share: targets, trajectories, acceptance, adaptation, Langevin steps, Stein forces. Pure functions of tensors."""

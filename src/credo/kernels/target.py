@@ -1,0 +1,68 @@
+"""A target: the log density of C chains at once, with its slope."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+#: Positions ``(C, P)`` to log densities ``(C,)``, up to a constant, and their gradients ``(C, P)``.
+Target = Callable[[Tensor], tuple[Tensor, Tensor]]
+State = dict[str, Tensor]  #: everything the next move needs, so that a checkpoint is this and nothing else
+
+
+class Point(NamedTuple):
+    """Where the chains are: positions ``(C, P)``, log densities ``(C,)`` and slopes ``(C, P)``."""
+
+    position: Tensor
+    value: Tensor
+    slope: Tensor
+
+    @classmethod
+    def at(cls, target: Target, position: Tensor) -> Point:
+        """The target evaluated at ``position``."""
+        return cls(position, *target(position))
+
+    def state(self) -> State:
+        """As named tensors."""
+        return {"position": self.position, "value": self.value, "slope": self.slope}
+
+    @classmethod
+    def of(cls, state: State) -> Point:
+        """The inverse of ``state``."""
+        return cls(state["position"], state["value"], state["slope"])
+
+
+def differentiable(log_density: Callable[[Tensor], Tensor]) -> Target:
+    """A target from a log density ``(C, P) -> (C,)`` that autograd can differentiate; chains must not depend on each other."""
+
+    def target(position: Tensor) -> tuple[Tensor, Tensor]:
+        leaf = position.detach().requires_grad_()
+        with torch.enable_grad():
+            value = log_density(leaf)
+            (slope,) = torch.autograd.grad(value.sum(), leaf)
+        return value.detach(), slope.detach()
+
+    return target
+
+
+def choose(take: Tensor, new: Point, old: Point) -> Point:
+    """Chain by chain ``new`` where ``take`` ``(C,)``, else ``old``; what is not taken may be NaN."""
+    wide = take.unsqueeze(-1)
+    return Point(
+        torch.where(wide, new.position, old.position),
+        torch.where(take, new.value, old.value),
+        torch.where(wide, new.slope, old.slope),
+    )
+
+
+def normal(like: Tensor, generator: torch.Generator) -> Tensor:
+    """Standard normal numbers of the shape, type and device of ``like``."""
+    return torch.randn(like.shape, generator=generator, dtype=like.dtype, device=like.device)
+
+
+def uniform(like: Tensor, generator: torch.Generator) -> Tensor:
+    """Uniform numbers on [0, 1), likewise."""
+    return torch.rand(like.shape, generator=generator, dtype=like.dtype, device=like.device)
