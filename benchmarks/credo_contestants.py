@@ -1,6 +1,7 @@
 """credo as a contestant of the peers' harness: run it there with ``--plugin credo_contestants`` and this folder on PYTHONPATH.
 
 W1: a training step under each estimator, and of natural-gradient VI. W2: mean probabilities of 1,000 inputs from 100 posterior draws.
+W3: draws of a small regression network's posterior by ``hmc`` and ``nuts``, compiled, warmed up for as many moves as the peers.
 On a GPU the steps are also entered as one CUDA graph, next to the plain network captured the same way.
 """
 
@@ -11,8 +12,9 @@ from typing import Any
 
 import torch
 import w2_predict
+import w3_mcmc
 from core import Job, contestant
-from workloads import ESTIMATORS, dropout_predictor, ivon_step, plain_graph, predictor, vi_step
+from workloads import ESTIMATORS, dropout_predictor, ivon_step, plain_graph, predictor, regression_chains, vi_step
 
 for _estimator in ESTIMATORS:
     contestant("W1", f"credo {_estimator}")(lambda case, e=_estimator: vi_step(case.build(), case.x, case.y, e))
@@ -50,3 +52,16 @@ def predict_vmap(case: Any) -> Job:
 def predict_dropout(case: Any) -> Job:
     """The network's own dropout modules, as the other MC dropout rows use them."""
     return w2_predict.whole(case, dropout_predictor(case.build(dropout=0.1), case.x))
+
+
+def sample(case: Any, method: str, chains: int, moves: int) -> Job:
+    """Draws of the harness's network, in blocks of ``moves`` draws of every chain."""
+    draw, steps = regression_chains(case, method, chains, moves, w3_mcmc.WARMUP)
+    return w3_mcmc.block(draw, chains * moves, f"{w3_mcmc.WARMUP} warm-up moves, compiled", steps)
+
+
+contestant("W3", "credo hmc, 4 chains")(lambda case: sample(case, "hmc", 4, 25))
+contestant("W3", "credo nuts, 4 chains")(lambda case: sample(case, "nuts", 4, 10))
+if torch.cuda.is_available():
+    contestant("W3", "credo hmc, 64 chains")(lambda case: sample(case, "hmc", 64, 25))
+    contestant("W3", "credo nuts, 64 chains")(lambda case: sample(case, "nuts", 64, 10))

@@ -11,10 +11,13 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 
 import credo
+from credo.core.seeds import generator
+from credo.data.source import Arrays, Source
 from credo.engine.build import discrete_posterior, start_posterior
+from credo.engine.density import Density
 from credo.engine.descend import MakeOptimizer, adam
 from credo.engine.elbo import Elbo
-from credo.engine.job import Fitted
+from credo.engine.job import Fitted, Job
 from credo.engine.step import make_step
 from credo.estimators import estimators
 
@@ -152,3 +155,45 @@ def dropout_step(net: nn.Module, x: Tensor, y: Tensor, method: str, compile: boo
     lr = torch.tensor(1e-3, device=x.device) if x.is_cuda else 1e-3
     step = make_step(elbo, adam(elbo, lr, NUM_DATA), NUM_DATA, compile)
     return lambda: step(x, y, 1.0)
+
+
+class Regression(nn.Module):
+    """The network of the harness's workload W3: tanh(x w1 / sqrt(D) + b1) w2 / sqrt(H) + b2, all weights N(0, 1)."""
+
+    def __init__(self, features: int, hidden: int) -> None:
+        super().__init__()
+        shapes = {"w1": (features, hidden), "b1": (hidden,), "w2": (hidden, 1), "b2": (1,)}
+        for name, shape in shapes.items():
+            self.register_parameter(name, nn.Parameter(torch.zeros(shape)))
+        self.scales = features**0.5, hidden**0.5
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(x @ self.w1 / self.scales[0] + self.b1) @ self.w2 / self.scales[1] + self.b2
+
+
+def regression_chains(case: Any, method: str, chains: int, moves: int, num_warmup: int) -> tuple[Callable[[], Any], list[float]]:
+    """A function that draws ``(chains, moves, P)`` more after a warm-up, the moves that ``fit`` makes, and its gradients per draw."""
+    from w3_mcmc import NOISE, D, H
+
+    net = Regression(D, H).to(case.device)
+    model = credo.BNN(net, credo.likelihoods.Gaussian(std=NOISE), prior=Normal(0.0, 1.0)).model
+    sampler = credo.methods.make_method(method, {"compile": True, "num_chains": chains, "num_warmup": num_warmup})
+    x, y = case.torch_data()
+    job = Job(Source(Arrays(x, y.unsqueeze(1)), len(x)), epochs=1, batch_size=None, lr=1e-2)
+    transition = sampler.transition(Density(model, model.values()), job)
+    start = 0.1 * torch.randn(chains, case.start.shape[1], generator=torch.Generator().manual_seed(0))
+    start[: len(case.start)] = torch.from_numpy(case.start)[:chains]
+    state = transition.start(start.to(case.device), generator(0, "start", device=case.device))
+    index, steps = 0, []
+
+    def move() -> Tensor:
+        nonlocal state, index
+        state, info = transition.move(state, index, generator(0, "move", index, device=case.device))
+        steps.append(float(info["steps"].double().mean()))
+        index += 1
+        return state["position"]
+
+    for _ in range(num_warmup):
+        move()
+    steps.clear()
+    return lambda: torch.stack([move() for _ in range(moves)], 1).cpu().numpy(), steps

@@ -112,9 +112,9 @@ class BNN:
     ) -> Self:
         """Turn data into a posterior with a method of the registry and its settings.
 
-        ``data``: (x, y) of tensors, arrays or DataFrames, a Dataset, or a DataLoader. ``run``: a directory to write to and
-        to resume from. ``validation``: data whose predictive nll is added to the history after every epoch. A callback gets each
-        row of the history and ends the fit by returning True.
+        ``data``: (x, y) of tensors, arrays or DataFrames, a Dataset, or a DataLoader. ``run``: a directory to write to and to resume from.
+        ``validation``: data whose predictive nll is added to the history after every epoch, or when sampling ends. A callback gets
+        each row of the history and ends the fit by returning True.
         """
         chosen = make_method(method, settings)
         self.likelihood = copy.deepcopy(self._initial)

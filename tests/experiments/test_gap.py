@@ -6,12 +6,6 @@ from credo.experiments.li_regression import clusters
 from credo.nets import mlp
 
 
-def test_the_flat_network_is_the_module():
-    net, x = mlp(1, (5,), 1, activation="tanh"), torch.randn(7, 1)
-    flat = torch.cat([p.detach().reshape(-1) for p in net.parameters()])
-    torch.testing.assert_close(gap.network(flat.unsqueeze(0), x, 5)[0], net(x)[:, 0].detach())
-
-
 def test_total_variation_of_two_normals():
     """Two unit normals a distance d apart have total variation 2 Phi(d / 2) - 1; 1e-3 is the error of the grid."""
     ours, theirs = torch.zeros(1, 3, dtype=torch.float64), torch.tensor([[0.0, 1.0, 10.0]], dtype=torch.float64)

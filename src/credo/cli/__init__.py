@@ -1,4 +1,4 @@
-"""The command line: ``credo demo | fit | predict | evaluate | methods``."""
+"""The command line: ``credo demo | fit | predict | evaluate | audit | methods | reproduce | vae``."""
 
 from credo.cli.app import main
 

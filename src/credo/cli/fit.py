@@ -58,7 +58,8 @@ def fit(
     if resume and (out / TABLE).is_file():
         _check_same(files, RunFiles.read(out), out)
     pair, held_out = _hold_out(files.schema.encode(frame), files.schema.encode_target(frame), validation, seed)
-    epochs = epochs or _enough_epochs(methods[method], len(pair[1]), batch_size)
+    if methods[method].takes_epochs:
+        epochs = epochs or _enough_epochs(methods[method], len(pair[1]), batch_size)
     options: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "lr": lr, "validation": held_out}
     bnn = _train(files, pair, out, existed, resume, prior, method=method, seed=seed, **options, **settings)
     _print_relevance(bnn, files)

@@ -20,7 +20,8 @@ def methods(
     from credo.methods import methods as registry
 
     if name is None:
-        print_table("Methods", ["method", "what it is"], [[key, kind.summary] for key, kind in registry.items()])
+        rows = [[key, kind.fidelity, kind.summary] for key, kind in registry.items()]
+        print_table("Methods", ["method", "posterior", "what it is"], rows)
         typer.echo("credo methods NAME shows the settings and the reference of one.")
         return
     kind = registry[name]
@@ -29,6 +30,8 @@ def methods(
     if about:
         typer.echo(f"{about}\n")
     typer.echo(f"Reference: {kind.reference}")
-    typer.echo(f"Defaults: --epochs {kind.epochs} --batch-size {kind.batch_size} --lr {kind.lr:g}\n")
+    typer.echo(f"Posterior: {kind.fidelity}")
+    epochs = f"--epochs {kind.epochs} " if kind.takes_epochs else ""
+    typer.echo(f"Defaults: {epochs}--batch-size {kind.batch_size or 'all'} --lr {kind.lr:g}\n")
     rows = [[row["name"], repr(row["default"]), row["range"], row["help"]] for row in describe(kind)]
     print_table("Settings (--set name=value)", ["name", "default", "values", "meaning"], rows)

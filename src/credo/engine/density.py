@@ -95,43 +95,32 @@ class Density:
 
     def log_likelihood(self, flat: Tensor, batch: Batch, own: bool = False) -> Tensor:
         """sum_n log p(y_n given x_n, w) ``(C,)`` over one batch; ``own``: every chain has its own batch, on a leading axis."""
-        return self._over_chains(self._fit, flat, batch, own)
-
-    def outputs(self, flat: Tensor, x: Any) -> Tensor:
-        """Network outputs ``(C, N, F)``."""
-        return self._over_chains(self._outputs, flat, (x,), False)
-
-    def _over_chains(self, one: Callable[..., Tensor], flat: Tensor, rest: tuple[Any, ...], own: bool) -> Tensor:
-        """``one(weights, *rest)`` of every chain: by vmap, or in a loop where vmap cannot run the network."""
         shell = self.model.shell()
         shell.train(False)
         for tensors in (self.model.frozen(), self.buffers, self.points):
             shell.place(tensors)
         with plain_attention():
             if self.looped:
-                return self._loop(one, flat, rest, own)
+                return self._loop(flat, batch, own)
             try:
-                return torch.vmap(one, in_dims=(0, *([0 if own else None] * len(rest))))(flat, *rest)
+                return torch.vmap(self._fit, in_dims=(0, 0 if own else None, 0 if own else None))(flat, *batch)
             except (RuntimeError, NotImplementedError, ValueError) as error:
                 if isinstance(error, torch.cuda.OutOfMemoryError):
                     raise
                 self.looped = True
-                result = self._loop(one, flat, rest, own)  # if this fails too, its error is the one to see
+                result = self._loop(flat, batch, own)  # if this fails too, its error is the one to see
                 reason = str(error).splitlines()[0]
-                warnings.warn(f"Running chain by chain: vmap cannot run this network ({reason}).", stacklevel=4)
+                warnings.warn(f"Running chain by chain: vmap cannot run this network ({reason}).", stacklevel=3)
                 return result
 
-    def _loop(self, one: Callable[..., Tensor], flat: Tensor, rest: tuple[Any, ...], own: bool) -> Tensor:
-        rows = [one(w, *(take(item, c) for item in rest) if own else rest) for c, w in enumerate(flat)]
-        return torch.stack(rows)
-
-    def _outputs(self, weights: Tensor, x: Any) -> Tensor:
-        shell = self.model.shell()
-        shell.place(self.layout.split(weights))
-        return self.model.outputs(shell, x)
+    def _loop(self, flat: Tensor, batch: Batch, own: bool) -> Tensor:
+        x, y = batch
+        return torch.stack([self._fit(w, take(x, c), y[c]) if own else self._fit(w, x, y) for c, w in enumerate(flat)])
 
     def _fit(self, weights: Tensor, x: Any, y: Tensor) -> Tensor:
-        return self.model.likelihood.log_prob(self._outputs(weights, x), y).double().sum()
+        shell = self.model.shell()
+        shell.place(self.layout.split(weights))
+        return self.model.likelihood.log_prob(self.model.outputs(shell, x), y).double().sum()
 
     def stochastic(self, batch: Batch, factor: float) -> Target:
         """log p(w) + factor * log p(batch given w) where every chain has a batch of its own; ``factor`` = N / B makes it unbiased."""
@@ -159,22 +148,19 @@ class Density:
             tensor.grad = None
 
 
-PROBES = 64  # inputs at which functions are watched
-
-
 @final
 class FullBatch:
     """The target of samplers that see all data at every step, summed over ``batches`` that fit in memory one at a time."""
 
-    def __init__(self, density: Density, batches: Sequence[Batch]) -> None:
-        self.density, self.batches = density, batches
+    def __init__(self, density: Density, batches: Sequence[Batch], weight: float = 1.0) -> None:
+        self.density, self.batches, self.weight = density, batches, weight
 
     @classmethod
     def of(cls, density: Density, source: Source, batch_size: int | None) -> FullBatch:
-        """All of the source, on the model's device."""
+        """All of the source, on the model's device; where ``num_data`` says that it stands for more, its terms count for as many."""
         model = density.model
         batches = [(model.move(x), model.move(model.likelihood.check_targets(y))) for x, y in source(None, batch_size)]
-        return cls(density, batches)
+        return cls(density, batches, source.num_data / sum(len(y) for _, y in batches))
 
     def __call__(self, flat: Tensor) -> tuple[Tensor, Tensor]:
         """log p(D, w) ``(C,)`` and its slope ``(C, P)``."""
@@ -194,7 +180,7 @@ class FullBatch:
         return value, slope
 
     def _weigh(self, flat: Tensor, batch: Batch, power: Tensor | None) -> Tensor:
-        value = self.density.log_likelihood(flat, batch)
+        value = self.weight * self.density.log_likelihood(flat, batch)
         return value if power is None else power * value
 
     @torch.no_grad()
@@ -202,15 +188,9 @@ class FullBatch:
         """log p(w) and log p(D given w), both ``(C,)``."""
         return self.density.log_prior(flat), self.log_likelihood(flat)
 
-    @torch.no_grad()
-    def features(self, flat: Tensor) -> Tensor:
-        """Network outputs at the first inputs, ``(C, F)``."""
-        x, y = self.batches[0]
-        return self.density.outputs(flat, take(x, slice(0, PROBES)) if len(y) > PROBES else x).flatten(1)
-
     def log_likelihood(self, flat: Tensor) -> Tensor:
         """log p(D given w) ``(C,)``, differentiable."""
-        return torch.stack([self.density.log_likelihood(flat, batch) for batch in self.batches]).sum(0)
+        return torch.stack([self._weigh(flat, batch, None) for batch in self.batches]).sum(0)
 
     def joint(self, flat: Tensor) -> Tensor:
         """log p(D, w) ``(C,)``, differentiable in everything."""

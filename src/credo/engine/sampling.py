@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -28,7 +28,7 @@ from credo.engine.progress import progress
 from credo.kernels.annealing import anneal
 from credo.kernels.leapfrog import Integrator
 from credo.kernels.target import State
-from credo.posteriors import Samples
+from credo.posteriors import Posterior, Samples
 
 INFO = ("log_density", "energy", "divergent")  # kept chain by chain; other diagnostics are averaged
 
@@ -124,22 +124,38 @@ class Sampler(Method):
         if self.init == "annealing":
             target = FullBatch.of(density, job.source, job.batch_size)
             flat = anneal(Integrator(target), flat, generator(job.seed, "annealing", device=flat.device))
-        kept = run_chains(self.course(), transition, flat, job)
+        kept = run_chains(self.course(), transition, flat, job, lambda kept: score(density, kept, job))
         if self.store == "memory" and job.run is not None:
             kept = kept.to(model.device, copy=True)  # the run's file goes when the run is finished
         return of_draws(density, kept, len(kept))
 
 
-def of_draws(density: Density, kept: Tensor, chains: int) -> Fitted:
-    """The posterior of draws ``(C, D, P)``, as they are, and of what was fitted alongside."""
-    density.release()
+def posterior_of(density: Density, kept: Tensor, chains: int) -> Posterior:
+    """The posterior of draws ``(C, D, P)``, as they are, and of the points that were fitted alongside."""
     shapes = {n: tuple(s) for n, s in density.layout.shapes.items()}
-    family = Samples.hold(kept.flatten(0, 1), shapes, chains)
-    return Fitted(with_points(density.model, density.points, [family]), density.buffers)
+    return with_points(density.model, density.points, [Samples.hold(kept.flatten(0, 1), shapes, chains)])
 
 
-def run_chains(course: Course, transition: Transition, flat: Tensor, job: Job) -> Tensor:
-    """Draws ``(C, D, P)`` of chains that start at ``flat``, or where an earlier run was when it was killed."""
+def of_draws(density: Density, kept: Tensor, chains: int) -> Fitted:
+    """What a fit that ends in these draws returns."""
+    density.release()
+    return Fitted(posterior_of(density, kept, chains), density.buffers)
+
+
+def score(density: Density, kept: Tensor, job: Job) -> dict[str, float]:
+    """The validation nll of all draws, where there are data to validate on."""
+    if job.validate is None:
+        return {}
+    return {"validation_nll": job.validate(posterior_of(density, kept.to(density.model.device), len(kept)), density.buffers)}
+
+
+def run_chains(
+    course: Course, transition: Transition, flat: Tensor, job: Job, score: Callable[[Tensor], dict[str, float]] = lambda _: {}
+) -> Tensor:
+    """Draws ``(C, D, P)`` of chains that start at ``flat``, or where an earlier run was when it was killed.
+
+    ``score`` adds to the last row what it says of all draws.
+    """
     device = flat.device
     state, begin = _restore(course, transition, job)
     if state is None:
@@ -165,6 +181,7 @@ def run_chains(course: Course, transition: Transition, flat: Tensor, job: Job) -
                 row = _row(course.number(index), index < course.num_warmup, info, time.perf_counter() - started)
                 started = time.perf_counter()
                 _check(course.name, row)
+                row |= score(kept) if index == course.moves() - 1 else {}
                 stop = job.note(row)
             if job.run is not None and (stop or time.monotonic() - saved >= job.checkpoint_seconds):
                 job.run.checkpoint(_flat(state, transition), index)

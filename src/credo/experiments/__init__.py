@@ -1,5 +1,6 @@
 """Published tables and figures, one file each: expected values, seed and cost beside the code that measures them again."""
 
+from credo.experiments.audit_table import AuditTable
 from credo.experiments.base import Experiment, Say, experiments, make_experiment, perform
 from credo.experiments.bayesian_vae import BayesianVAE
 from credo.experiments.blundell import Blundell
@@ -23,6 +24,7 @@ from credo.experiments.weight_decay import WeightDecay
 
 __all__ = [
     "IWAE",
+    "AuditTable",
     "BayesianVAE",
     "Blundell",
     "Check",

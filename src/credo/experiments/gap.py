@@ -14,11 +14,11 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from credo.bnn import BNN
-from credo.core.seeds import generator, isolated, mix
-from credo.experiments.hmc_reference import hmc, rhat
+from credo.core.seeds import isolated, mix
 from credo.experiments.li_regression import NOISE, Clusters, clusters
 from credo.experiments.outcome import Check, Row, Table
 from credo.likelihoods import Gaussian
+from credo.metrics import chains
 from credo.nets import mlp
 
 
@@ -72,26 +72,15 @@ class Gap(NamedTuple):
     checks: list[Check]
 
 
-def network(flat: Tensor, x: Tensor, hidden: int) -> Tensor:
-    """Outputs ``(C, N)`` of C networks 1-H-1 given as flat vectors ``(C, P)`` in the order of ``mlp``'s parameters."""
-    into, bias, out, last = flat.split([hidden, hidden, hidden, 1], 1)
-    units = torch.tanh(into.unsqueeze(1) * x.reshape(1, -1, 1) + bias.unsqueeze(1))
-    return (units * out.unsqueeze(1)).sum(2) + last
-
-
 def reference(data: Clusters, grid: Tensor, sizes: Sizes, seed: int) -> tuple[Tensor, float, float]:
     """Function values ``(S, N)`` on the grid from the true posterior, the largest R-hat over the grid, and the acceptance rate."""
-    x, y, noise = data.x.double(), data.y.double()[:, 0], NOISE / data.y_std
-
-    def log_density(flat: Tensor) -> Tensor:
-        outputs = network(flat, x, sizes.hidden)
-        return -0.5 * flat.square().sum(1) - 0.5 * ((outputs - y) / noise).square().sum(1)
-
-    source = generator(seed, "hmc")
-    start = torch.randn(sizes.chains, 3 * sizes.hidden + 1, generator=source, dtype=torch.float64)
-    chains = hmc(log_density, start, sizes.warmup, sizes.draws, sizes.leapfrog, source)
-    values = torch.stack([network(draw, data.inputs(grid).double(), sizes.hidden) for draw in chains.draws])
-    return values.flatten(0, 1), float(rhat(values).max()), float(chains.acceptance.mean())
+    moves = {"num_warmup": sizes.warmup, "num_draws": sizes.draws, "num_steps": sizes.leapfrog, "num_chains": sizes.chains}
+    bnn = _bnn(data, sizes, seed, double=True)
+    bnn.fit((data.x.double(), data.y.double()), "hmc", seed=seed, progress=False, init="prior", **moves)
+    values = bnn.functions(data.inputs(grid).double(), sizes.chains * sizes.draws)[:, :, 0]
+    rates = [row["acceptance"] for row in bnn.history if not row["warmup"]]
+    worst = chains.rhat(values.reshape(sizes.chains, sizes.draws, -1)).max()
+    return values, float(worst), sum(rates) / len(rates)
 
 
 def compare(sizes: Sizes, device: torch.device, seed: int, say: Any) -> Gap:
@@ -152,10 +141,14 @@ def _density(values: Tensor, y: Tensor, noise: float) -> Tensor:
     return torch.stack(parts).sum(0) / (len(values) * noise * math.sqrt(2 * math.pi))
 
 
-def _fit(kind: Kind, data: Clusters, sizes: Sizes, start: Any, device: torch.device, seed: int) -> BNN:
+def _bnn(data: Clusters, sizes: Sizes, seed: int, double: bool = False) -> BNN:
     with isolated(mix(seed, "net")):
         net = mlp(1, (sizes.hidden,), 1, activation="tanh")
-    bnn = BNN(net, Gaussian(std=NOISE / data.y_std), prior=Normal(0.0, 1.0))
+    return BNN(net.double() if double else net, Gaussian(std=NOISE / data.y_std), prior=Normal(0.0, 1.0))
+
+
+def _fit(kind: Kind, data: Clusters, sizes: Sizes, start: Any, device: torch.device, seed: int) -> BNN:
+    bnn = _bnn(data, sizes, seed)
     given = kind.settings if start is None else kind.settings | {"init": start}
     common = {"epochs": sizes.epochs, "batch_size": sizes.num_data, "seed": seed, "device": device, "progress": False}
     return bnn.fit((data.x, data.y), kind.method, lr=kind.lr, **common, **given)

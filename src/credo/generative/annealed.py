@@ -16,6 +16,9 @@ from torch import Tensor
 
 from credo.generative.bounds import log_mean_exp
 from credo.generative.network import LatentNet
+from credo.kernels.acceptance import rate_of
+from credo.kernels.leapfrog import Integrator
+from credo.kernels.target import Point, differentiable
 
 TARGET = 0.65  # share of accepted proposals that step sizes are tuned to
 _SPACING = 4.0  # temperatures are evenly spaced in a logistic curve from -4 to 4: dense near both ends
@@ -84,29 +87,16 @@ class Chains:
         with torch.no_grad():
             return self.where.fit(z).double()
 
-    def _slope(self, z: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        """log density at inverse temperature b, and its gradient."""
-        with torch.enable_grad():
-            z = z.detach().requires_grad_(True)
-            value = self.where.prior(z) + b.to(z.dtype) * self.where.fit(z)
-            (grad,) = torch.autograd.grad(value.sum(), z)
-        return value.detach(), grad
-
     def _step(self, z: Tensor, b: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
         """One Hamiltonian Monte Carlo step that leaves p(z) p(x given z)^b as it is; the draws, and acceptance per datum."""
-        eps = size.unsqueeze(-1)
-        start = torch.randn_like(z)
-        before, grad = self._slope(z, b)
-        after, place, momentum = before, z, start
-        for _ in range(self.leapfrog):
-            momentum = momentum + 0.5 * eps * grad
-            place = place + eps * momentum
-            after, grad = self._slope(place, b)
-            momentum = momentum + 0.5 * eps * grad
-        gain = after - before + 0.5 * (start.square() - momentum.square()).sum(-1)
-        accept = torch.nan_to_num(gain, nan=-torch.inf).clamp(max=0.0).exp()
-        taken = torch.rand_like(accept) < accept
-        return torch.where(taken.unsqueeze(-1), place, z), accept.mean(0)
+        power = b.to(z.dtype)
+        target = differentiable(lambda q: self.where.prior(q) + power * self.where.fit(q))
+        momentum = torch.randn_like(z)
+        start = Point.at(target, z)
+        end, turned = Integrator(target)(start, momentum, size.unsqueeze(-1), torch.ones_like(z[0, 0]), self.leapfrog)
+        rate = rate_of(end.value - start.value + 0.5 * (momentum.square() - turned.square()).sum(-1))
+        taken = torch.rand_like(rate) < rate
+        return torch.where(taken.unsqueeze(-1), end.position, z), rate.mean(0)
 
 
 def anneal(net: LatentNet, x: Tensor, chains: int, steps: int, leapfrog: int) -> Tensor:

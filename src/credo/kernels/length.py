@@ -1,64 +1,54 @@
-"""How long trajectories should be: a search for the number of steps with the most effective draws per gradient.
+"""How long trajectories should be: half the way to where they turn back.
 
-What counts are chosen features of the position, such as predictions, which forget the past sooner than weights do. With D the mean squared
-jump of a feature in one draw and v its variance, the autocorrelation is rho = 1 - D / (2 v); a draw of L steps is worth
-(1 - rho) / (1 + rho) / L. Three lengths take turns, a half shorter and a half longer than the present one, and the best becomes the present
-one. Negative rho counts as 0: what anticorrelates means decorrelates little else.
+From a fresh momentum a chain is followed until the sum of its momenta points against the present one, the same test that ends the trees of
+NUTS. In a quadratic valley that is half a period, and half of it, a quarter period, is where a draw has forgotten the one before. Slow
+directions decide when a trajectory turns, so they set the length; criteria that average over directions stop at the fast ones.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from credo.kernels.metric import no_moments, observe
-from credo.kernels.target import State
+from credo.kernels.leapfrog import Integrator
+from credo.kernels.target import Point, State, normal
 
-FACTOR = 1.5  #: between neighbouring lengths
-_FIRST = 10.0  # steps to start from
-_TURNS = 4  # draws of every length before they are compared
-_CLOSEST = 0.999  # the largest autocorrelation told apart from 1
+SHARE = 0.5  #: of the time to the turn that a trajectory lasts
+EVERY = 10  #: moves of the warm-up between two measurements
+_MEMORY = 0.8  # of the average over measurements, after the first few
 
 
-@dataclass(frozen=True)
-class LengthSearch:
-    """Climbs over whole numbers k with lengths 10 * 1.5^k, up to ``max_steps``."""
+def turning_steps(
+    integrator: Integrator, point: Point, step: Tensor, scale: Tensor, most: int, source: torch.Generator
+) -> Tensor:
+    """Steps ``(C,)`` until every chain turns back, at most ``most``; the chains themselves do not move."""
+    momentum = normal(point.position, source)
+    total = momentum.clone()
+    steps = torch.zeros(len(momentum), dtype=torch.float64, device=momentum.device)
+    going = torch.ones_like(steps, dtype=torch.bool)
+    for _ in range(most):
+        point, momentum = integrator(point, momentum, step, scale, 1)
+        steps += going
+        total = total + momentum
+        going = going & ((total - 0.5 * momentum) * momentum).sum(-1).gt(0)  # NaN counts as turned
+        if not bool(going.any()):
+            break
+    return steps
 
-    max_steps: int
 
-    def start(self, features: Tensor) -> State:
-        """Before the first draw, from features ``(C, F)``."""
-        return {"level": torch.zeros((), dtype=torch.float64, device=features.device)} | self._clear(features)
+def start_length(step: Tensor) -> State:
+    """Before the first measurement: ten steps."""
+    return {"log_time": (10 / SHARE * step).double().log(), "measured": torch.zeros_like(step, dtype=torch.float64)}
 
-    def _clear(self, features: Tensor) -> State:
-        zeros = torch.zeros(3, features.shape[-1], dtype=torch.float64, device=features.device)
-        spread = no_moments(features, dense=False)
-        return {"jumps": zeros, "turns": torch.zeros_like(zeros[:, 0])} | {
-            f"feature_{key}": value for key, value in spread.items()
-        }
 
-    def steps(self, state: State, offset: int = 1) -> int:
-        """The present number of steps, or that of a neighbour: 0 for the shorter, 2 for the longer."""
-        return max(1, min(self.max_steps, round(_FIRST * FACTOR ** (float(state["level"]) + offset - 1))))
+def learn_length(state: State, steps: Tensor, step: Tensor) -> State:
+    """Take in the numbers of steps ``(C,)`` to the turn at this step size: a running mean of log time."""
+    measured = state["measured"] + 1
+    weight = (1 / measured).clamp_min(1 - _MEMORY)
+    found = (steps.clamp_min(1) * step).log().mean()
+    return {"log_time": state["log_time"] + weight * (found - state["log_time"]), "measured": measured}
 
-    def learn(self, state: State, offset: int, before: Tensor, after: Tensor) -> State:
-        """Take in one draw's features ``(C, F)`` before and after, of the length at ``offset``; compare when all have had their turns."""
-        moments = observe({key: state[f"feature_{key}"] for key in ("seen", "mean", "squares")}, after)
-        jumps, turns = state["jumps"].clone(), state["turns"].clone()
-        jumps[offset] += (after.double() - before.double()).square().mean(0)
-        turns[offset] += 1
-        state = state | {f"feature_{key}": value for key, value in moments.items()} | {"jumps": jumps, "turns": turns}
-        if not bool((turns >= _TURNS).all()):
-            return state
-        variance = moments["squares"] / (moments["seen"] - 1).clamp_min(1)
-        rho = (1 - jumps / turns.unsqueeze(-1) / (2 * variance).clamp_min(1e-30)).clamp(0.0, _CLOSEST)
-        lengths = torch.tensor([self.steps(state, place) for place in range(3)], dtype=torch.float64, device=rho.device)
-        worth = ((1 - rho) / (1 + rho)).mean(-1) / lengths
-        state = state | {"level": state["level"] + worth.argmax() - 1}
-        return state | {"jumps": torch.zeros_like(jumps), "turns": torch.zeros_like(turns)}
 
-    def forget(self, state: State, features: Tensor) -> State:
-        """Start the statistics anew, at the present length: the metric or the target has changed."""
-        return state | self._clear(features)
+def length(state: State, step: Tensor, most: int) -> int:
+    """Steps of a trajectory."""
+    return max(1, min(most, round(float(SHARE * state["log_time"].exp() / step))))

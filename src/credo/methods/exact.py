@@ -44,6 +44,7 @@ class Exact(Method):
     summary: ClassVar[str] = "Exact posterior of a network that is linear in its random parameters."
     reference: ClassVar[str] = "Bishop 2006, Pattern recognition and machine learning, sections 3.3 and 3.5."
     epochs: ClassVar[int] = 1
+    fidelity: ClassVar[str] = "exact"
     small: ClassVar[dict[str, Any]] = {}
     exceptions: ClassVar[dict[str, str]] = {
         "networks": "only networks linear in their random parameters have this posterior",

@@ -21,7 +21,7 @@ from credo.engine.full_batch import Free
 from credo.engine.job import Fitted, Job
 from credo.engine.method import Method, methods
 from credo.engine.model import Model
-from credo.engine.sampling import Course, Transition, of_draws, run_chains, start_values
+from credo.engine.sampling import Course, Transition, of_draws, run_chains, score, start_values
 from credo.engine.schedules import decays
 from credo.engine.stochastic_gradient import Feed
 from credo.kernels.stein import kernels, stein_force
@@ -56,7 +56,8 @@ class SVGD(Method):
         density = Density(model, {n: v[0] for n, v in starts.items()})
         swarm = Swarm(density, job, self)
         flat = density.layout.join({n: starts[n] for n in model.random})
-        kept = run_chains(Rounds(self.name, swarm.moves - 1, 1, swarm.feed.count), swarm, flat, job)
+        course = Rounds(self.name, swarm.moves - 1, 1, swarm.feed.count)
+        kept = run_chains(course, swarm, flat, job, lambda kept: score(density, kept, job))
         return of_draws(density, kept.to(model.device, copy=job.run is not None), 1)
 
 

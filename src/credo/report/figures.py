@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from credo.report.chains import energy, ranks, trace
 from credo.report.curves import bars, curves
 from credo.report.images import mosaic, scatter
 from credo.report.style import BLUE, GREY, GROUPS, ORANGE, Figure, faded, layout, with_legend
@@ -176,6 +177,38 @@ SECTIONS: Sequence[Section] = (
             "at its prior."
         ),
         objective,
+    ),
+    Section(
+        "trace",
+        "Do the chains agree?",
+        (
+            "Some numbers that the network computes, draw by draw, a line per chain; those on which the chains agree least. Chains "
+            "that have mixed look alike: noise about the same level, without a trend, and none that stays apart."
+        ),
+        trace,
+        wide=True,
+    ),
+    Section(
+        "ranks",
+        "Does every chain visit all values?",
+        (
+            "The draws of all chains are put in order, and each chain's places in that order are counted. A chain that has mixed "
+            "fills all bins to about the dashed line; the band is two standard deviations of independent draws, and chains with "
+            "a memory stray further. A slope means that a chain stays too low or too high, a hill or a valley that its spread is another."
+        ),
+        ranks,
+        wide=True,
+    ),
+    Section(
+        "energy",
+        "Can the sampler reach all of the posterior?",
+        (
+            "A trajectory keeps its energy (minus the log density, plus that of its momentum), and only a fresh momentum changes it. "
+            "Where changes from draw to draw are much narrower than the energies themselves (E-BFMI below 0.3), chains cannot get "
+            "around in the time they were given."
+        ),
+        energy,
+        wide=True,
     ),
     Section(
         "mosaic",

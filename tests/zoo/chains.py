@@ -1,0 +1,172 @@
+"""Targets with known moments, short runs of the kernels on them, and z-tests with the Monte Carlo standard error of chains.
+
+A z-score beyond ``Z`` (see ``zoo.stats``) comes from a right sampler with probability 5.7e-7 per comparison. Whoever shows that a test has power
+asks that a wrong sampler's score be beyond it.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+
+from credo.kernels.hamiltonian import first_step, hmc
+from credo.kernels.leapfrog import Integrator
+from credo.kernels.metric import unit
+from credo.kernels.nuts import nuts
+from credo.kernels.target import Point, differentiable
+from credo.kernels.warmup import WarmUp, spread
+from credo.metrics.chains import mcse_mean
+from zoo.stats import Z
+
+
+class Known(NamedTuple):
+    """A target over ``(C, P)``, what of its positions to look at, and mean and variance of that; ``exact(n, generator)`` draws from it."""
+
+    target: object
+    mean: torch.Tensor
+    variance: torch.Tensor
+    exact: object
+    look: object = staticmethod(lambda position: position)
+
+
+def _normal(generator, *shape):
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def gaussian(cov):
+    """N(0, cov)."""
+    cov = torch.as_tensor(cov, dtype=torch.float64)
+    precision, tril = torch.linalg.inv(cov), torch.linalg.cholesky(cov)
+
+    def target(x):
+        slope = -x @ precision
+        return 0.5 * (x * slope).sum(-1), slope
+
+    return Known(
+        target, torch.zeros(len(cov), dtype=torch.float64), cov.diagonal().clone(), lambda n, g: _normal(g, n, len(cov)) @ tril.T
+    )
+
+
+def pair():
+    """Two coordinates with correlation 0.9 and standard deviations 1 and 3."""
+    return gaussian([[1.0, 2.7], [2.7, 9.0]])
+
+
+def fifty():
+    """Fifty coordinates, neighbours correlated by 0.8, standard deviations from 0.3 to 3."""
+    place = torch.arange(50, dtype=torch.float64)
+    std = torch.logspace(math.log10(0.3), math.log10(3.0), 50, dtype=torch.float64)
+    return gaussian(std.outer(std) * 0.8 ** (place - place[:, None]).abs())
+
+
+def funnel():
+    """v ~ N(0, 9), z ~ N(0, 1), looked at as v and log(abs(exp(v / 2) z)): Neal's funnel, not centred.
+
+    E log(abs(z)) = -(gamma + log 2) / 2 and V log(abs(z)) = pi^2 / 8.
+    """
+    known = gaussian([[9.0, 0.0], [0.0, 1.0]])
+    mean = torch.tensor([0.0, -(0.5772156649015329 + math.log(2.0)) / 2], dtype=torch.float64)
+    variance = torch.tensor([9.0, 9.0 / 4 + math.pi**2 / 8], dtype=torch.float64)
+
+    def look(x):
+        return torch.stack([x[..., 0], x[..., 0] / 2 + x[..., 1].abs().log()], -1)
+
+    return Known(known.target, mean, variance, known.exact, look)
+
+
+WIDTH, BEND = 1.0, 0.5
+
+
+def banana(width=WIDTH, bend=BEND):
+    """x ~ N(0, width^2), y ~ N(bend (x^2 - width^2), 1): mean zero, V y = 1 + 2 bend^2 width^4."""
+
+    def log_density(p):
+        x, y = p.unbind(-1)
+        return -0.5 * (x / width).square() - 0.5 * (y - bend * (x.square() - width**2)).square()
+
+    def exact(n, g):
+        x, y = width * _normal(g, n), _normal(g, n)
+        return torch.stack([x, y + bend * (x.square() - width**2)], -1)
+
+    variance = torch.tensor([width**2, 1 + 2 * bend**2 * width**4], dtype=torch.float64)
+    return Known(differentiable(log_density), torch.zeros(2, dtype=torch.float64), variance, exact)
+
+
+KNOWN = {"pair": pair, "fifty": fifty, "funnel": funnel, "banana": banana}
+
+
+class Steps:
+    """How a chain moves: ``hmc`` with ``count`` steps, jittered, or ``nuts``."""
+
+    def __init__(self, kind, count=8, max_depth=8):
+        self.kind, self.count, self.max_depth = kind, count, max_depth
+
+    def __call__(self, integrator, point, step, scale, generator):
+        if self.kind == "nuts":
+            return nuts(integrator, point, spread(step, point.position), scale, self.max_depth, generator)
+        return hmc(integrator, point, spread(step, point.position, generator, 0.2), scale, self.count, generator)
+
+
+class Chains(NamedTuple):
+    """Draws ``(C, D, P)`` and the state of the adaptation after them."""
+
+    draws: torch.Tensor
+    state: dict
+    rate: float
+    divergent: int
+
+
+def adapted(steps, target, position, num_warmup, num_draws, seed=0, dense=False, rate=0.8):
+    """Warm-up as the samplers do it, then draws."""
+    generator = torch.Generator().manual_seed(seed)
+    integrator = target if isinstance(target, Integrator) else Integrator(target)
+    point, warmup = Point.at(integrator.target, position), WarmUp(num_warmup, rate, dense)
+    step = first_step(integrator, point, unit(position, dense), generator, torch.tensor(0.1, dtype=torch.float64))
+    state, kept, rates, divergent = warmup.start(position, step), [], [], 0
+    for index in range(num_warmup + num_draws):
+        move = steps(integrator, point, warmup.step(state, index), state["scale"], generator)
+        point = move.point
+        state = warmup.learn(state, index, point.position, move.rate)
+        if warmup.settles(index):
+            state = warmup.restart(state, first_step(integrator, point, state["scale"], generator, state["log_step_mean"].exp()))
+        if index >= num_warmup:
+            kept.append(point.position)
+            rates.append(move.rate.mean())
+            divergent += int(move.divergent.sum())
+    return Chains(torch.stack(kept, 1), state, float(torch.stack(rates).mean()), divergent)
+
+
+def fixed(steps, integrator, position, step, scale, num_draws, seed=0):
+    """Draws ``(C, D, P)`` without adaptation. What a move says about the target is not believed: it may be a wrong sampler's."""
+    generator, kept = torch.Generator().manual_seed(seed), []
+    honest = integrator.target
+    for _ in range(num_draws):
+        position = steps(integrator, Point.at(honest, position), torch.tensor(step), scale, generator).point.position
+        kept.append(position)
+    return torch.stack(kept, 1)
+
+
+def score(draws, mean, variance):
+    """The largest abs(z) of first and second moments about ``mean``, over all scalars of chains ``(C, D, P)``."""
+    squares = (draws - mean).square()
+    first = (draws.mean((0, 1)) - mean).abs() / mcse_mean(draws)
+    second = (squares.mean((0, 1)) - variance).abs() / mcse_mean(squares)
+    return float(torch.cat([first, second]).max())
+
+
+def settled(draws, known, z=Z):
+    """Assert that chains have the known moments of what is to be looked at."""
+    worst = score(known.look(draws), known.mean, known.variance)
+    assert worst < z, f"moments are off by z = {worst:.1f} (limit {z})"
+
+
+class Careless:
+    """An integrator that claims to keep the energy: every end is as good as every other. What uses it is a wrong sampler."""
+
+    def __init__(self, target):
+        self.target, self.honest = target, Integrator(target)
+
+    def __call__(self, point, momentum, step, scale, count):
+        energy = 0.5 * momentum.square().sum(-1) - point.value
+        end, turned = self.honest(point, momentum, step, scale, count)
+        return Point(end.position, 0.5 * turned.square().sum(-1) - energy, end.slope), turned
