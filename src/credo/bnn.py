@@ -167,6 +167,7 @@ class BNN:
             "seed": job.seed,
             "num_data": job.source.num_data,
             "data": job.source.fingerprint() if job.run is not None else None,
+            "held": files.held(model) if job.run is not None else None,
         }
         return files.describe(model, prior) | {"method": method.name, "settings": method.settings(), "fit": fit}
 

@@ -20,13 +20,13 @@ from credo.posteriors import MeanField
 from credo.predictive import Predictive
 
 #: Errors rest on 12 cells a side: a difference beyond Z of them has probability 4e-4 (Student's law with 11 degrees).
-KEYS = ("total_variation", "wasserstein", "sd_ratio", "mean_error", "nll_difference", "calibration_difference")
+KEYS = ("total_variation", "wasserstein", "sd_ratio", "mean_shift", "nll_difference", "calibration_difference")
 
 
 def test_the_exact_posterior_is_at_the_ceiling(problem, exact, truth):
     found = audit.compare(exact, truth, problem.x, problem.y)
     assert set(found) == {f"{key}{end}" for key in KEYS for end in ("", "_error", "_ceiling")}
-    for key in ("total_variation", "wasserstein", "mean_error"):
+    for key in ("total_variation", "wasserstein", "mean_shift"):
         assert 0 < found[key] < found[f"{key}_ceiling"] + Z * found[f"{key}_error"], key
     assert abs(found["sd_ratio"] - 1.0) < Z * found["sd_ratio_error"]
     assert abs(found["nll_difference"]) < Z * found["nll_difference_error"]
@@ -54,7 +54,7 @@ def test_mean_field_is_narrower_by_the_known_amount(problem, truth):
 def test_a_point_estimate_has_errors_from_the_reference_alone(problem, truth):
     point = problem.bnn().fit((problem.x, problem.y), "map", epochs=300, batch_size=None, lr=0.1, progress=False)
     found = audit.compare(point, truth, problem.x, problem.y)
-    assert found["sd_ratio"] == found["sd_ratio_error"] == 0.0 and found["mean_error_error"] > 0
+    assert found["sd_ratio"] == found["sd_ratio_error"] == 0.0 and found["mean_shift_error"] > 0
     # W1 between a point at the mean and a normal law is its mean absolute deviation.
     assert abs(found["wasserstein"] - math.sqrt(2.0 / math.pi)) < Z * math.hypot(
         found["wasserstein_error"], found["wasserstein_ceiling"]
@@ -63,13 +63,13 @@ def test_a_point_estimate_has_errors_from_the_reference_alone(problem, truth):
 
 def test_the_reference_agrees_with_itself(problem, truth):
     found = audit.compare(truth, truth, problem.x, problem.y)
-    assert found["total_variation"] == found["wasserstein"] == found["mean_error"] == found["nll_difference"] == 0.0
+    assert found["total_variation"] == found["wasserstein"] == found["mean_shift"] == found["nll_difference"] == 0.0
     assert found["sd_ratio"] == 1.0
 
 
 def test_the_ceiling_shrinks_with_draws(problem, exact):
     few, many = (audit.compare(exact, exact, problem.x, samples=n) for n in (100, 6400))
-    for key in ("total_variation", "wasserstein", "mean_error"):
+    for key in ("total_variation", "wasserstein", "mean_shift"):
         # like 1 / sqrt(draws), so 8 times smaller; 3 times leaves room for the luck of 3 halvings each
         assert 0 < many[f"{key}_ceiling"] < few[f"{key}_ceiling"] / 3.0, key
     assert 1.0 < many["sd_ratio_ceiling"] < few["sd_ratio_ceiling"]
@@ -82,7 +82,7 @@ def test_errors_cover_the_truth():
     """
     source, repeats, kind, likelihood = torch.Generator().manual_seed(0), 100, KINDS["values"], Gaussian(std=0.5)
     bound = float(t.ppf(0.975, 11))
-    misses = {"sd_ratio": 0, "mean_error": 0}
+    misses = {"sd_ratio": 0, "mean_shift": 0}
     for _ in range(repeats):
         first = 0.5 + 0.7 * torch.randn(240, 4, 1, dtype=torch.float64, generator=source)
         noise = torch.randn(240, 4, 4, 1, dtype=torch.float64, generator=source)
@@ -97,7 +97,7 @@ def test_errors_cover_the_truth():
             jackknife([kind.distances(part, theirs.part()) for part in ours.without_each()]),
             jackknife([kind.distances(ours.part(), part) for part in theirs.without_each()]),
         ]
-        for key, true in (("sd_ratio", 0.7), ("mean_error", 0.5)):
+        for key, true in (("sd_ratio", 0.7), ("mean_shift", 0.5)):
             misses[key] += abs(value[key] - true) > bound * math.hypot(errors[0][key], errors[1][key])
     assert max(misses.values()) <= binom.isf(P_VALUE, repeats, 0.05), misses
 

@@ -120,7 +120,7 @@ def test_scaled_and_shifted_draws_of_values():
     base = rand(400, 6, 1)
     found = distances(3.0 * (base - base.mean(0)) + base.mean(0) + 0.5, base, Gaussian(std=1.0))
     assert math.isclose(found["sd_ratio"], 3.0, rel_tol=1e-9)
-    assert math.isclose(found["mean_error"], 0.5 / float(base.var(0, correction=0).mean().sqrt()), rel_tol=1e-9)
+    assert math.isclose(found["mean_shift"], 0.5 / float(base.var(0, correction=0).mean().sqrt()), rel_tol=1e-9)
     shifted = distances(base + 0.5, base, Gaussian(std=1.0))
     assert math.isclose(shifted["wasserstein"], 0.5 / float(base.std(0, correction=0).mean()), rel_tol=1e-9)
 
@@ -129,7 +129,7 @@ def test_outputs_count_in_units_of_their_own():
     first, second = rand(30, 4, 2), rand(40, 4, 2, seed=1)
     scale = torch.tensor([1.0, 1000.0], dtype=torch.float64)
     plain, scaled = (distances(first * s, second * s, Gaussian(std=1.0)) for s in (torch.ones(2, dtype=torch.float64), scale))
-    for key in ("wasserstein", "sd_ratio", "mean_error"):
+    for key in ("wasserstein", "sd_ratio", "mean_shift"):
         assert math.isclose(plain[key], scaled[key], rel_tol=1e-9)
 
 
@@ -143,7 +143,7 @@ def test_a_shift_of_all_logits_changes_nothing():
 def test_a_point_has_no_spread_and_still_distances():
     draws = rand(40, 4, 1)
     found = distances(draws.mean(0, keepdim=True), draws, Gaussian(std=1.0))
-    assert found["sd_ratio"] == 0.0 and found["mean_error"] < 1e-12 and found["wasserstein"] > 0.5
+    assert found["sd_ratio"] == 0.0 and found["mean_shift"] < 1e-12 and found["wasserstein"] > 0.5
 
 
 # --- scores ---------------------------------------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ def test_classes_agree_and_chains_of_the_run_are_judged_too(chained, runs, shell
     assert [row["key"] for row in summary["measures"]] == list(MEASURES)
     assert "2 chains of 20 draws" in summary["own_chains"]
     # Chains of its own seed, or every distance would be zero.
-    assert all(row["value"] > 0 for row in summary["measures"] if row["key"] in ("total_variation", "wasserstein", "mean_error"))
+    assert all(row["value"] > 0 for row in summary["measures"] if row["key"] in ("total_variation", "wasserstein", "mean_shift"))
     made = json.loads((shell.folder / "page" / "results.json").read_text())
     assert [task["title"] for task in made["tasks"]] == ["Is it as good as exact?", "The reference", "The run's own chains"]
     assert made["tasks"][0]["curves"][0]["points"][1]["name"] == "yes"

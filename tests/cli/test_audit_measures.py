@@ -15,7 +15,7 @@ def found(key, value, error, ceiling):
         ("agreement", 0.93, 0.85),
         ("total_variation", 0.99, 1.05),
         ("wasserstein", 0.99, 1.05),
-        ("mean_error", 0.99, 1.05),
+        ("mean_shift", 0.99, 1.05),
         ("nll_difference", -0.99, -1.05),
         ("calibration_difference", 0.99, 1.05),
     ],

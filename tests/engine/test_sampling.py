@@ -161,7 +161,7 @@ class Broken(Walk):
 
 @pytest.mark.parametrize("chains", [[0, 1], [1]], ids=["all", "one"])
 def test_chains_that_leave_the_numbers_are_reported_and_never_kept(chains):
-    with pytest.raises(CredoError, match="walk: the log density is not finite .* at move 3"):
+    with pytest.raises(CredoError, match="walk: the log density of chains .* is not finite at move 3"):
         run_chains(Course("walk", 2, 6), Broken(chains), START.clone(), job())
 
 
@@ -294,7 +294,7 @@ def test_given_starts_with_and_without_an_axis_of_chains():
     assert torch.equal(partly["bias"], model.net.bias.detach().expand(3, 1))
     with pytest.raises(NetworkError, match="init holds 'wieght', which the network does not have"):
         start_values(model, {"wieght": wide}, 3, 0)
-    with pytest.raises(NetworkError, match=r"init gives 'weight' the shape \(2, 1, 2\).*\(1, 2\)"):
+    with pytest.raises(SettingError, match="init gives 'weight' for 2 chains, but there are 3"):
         start_values(model, {"weight": wide[:2]}, 3, 0)
 
 

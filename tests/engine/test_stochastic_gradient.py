@@ -106,7 +106,7 @@ def test_slopes_of_batches_average_to_the_slope_of_all_data():
     density = Density(model, model.values())
     given = Feed(density, Job(intake((x, y)), 1, 4, 1.0, 0), 2)
     w = torch.randn(2, 4, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
-    slopes = [density.stochastic(given.at(t), 12 / 4)(w)[1] for t in range(3)]
+    slopes = [density.slope(w, [given.at(t)], 12 / 4, own=True)[1] for t in range(3)]
     assert torch.allclose(torch.stack(slopes).mean(0), FullBatch(density, [(x, y)])(w)[1])
 
 

@@ -3,7 +3,6 @@ from torch.distributions import Normal
 
 from credo.experiments import gap
 from credo.experiments.li_regression import clusters
-from credo.nets import mlp
 
 
 def test_total_variation_of_two_normals():

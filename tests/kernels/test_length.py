@@ -81,14 +81,14 @@ def test_the_most_steps_are_respected():
     assert length(learn_length(start_length(step[0, 0]), torch.zeros(3, dtype=DOUBLE), step[0, 0]), step[0, 0], 50) == 1
 
 
-def test_a_chain_that_leaves_the_numbers_has_turned():
+def test_a_chain_that_leaves_the_numbers_says_nothing():
     known = gaussian(torch.eye(2))
     point = Point.at(known.target, known.exact(3, torch.Generator().manual_seed(0)))
     step = torch.tensor([[0.1], [1e200], [0.1]], dtype=DOUBLE)
     steps = turning_steps(
         Integrator(known.target), point, step, torch.ones(2, dtype=DOUBLE), 1000, torch.Generator().manual_seed(0)
     )
-    assert steps[1] <= 3 and (steps[[0, 2]] < 1000).all()
+    assert steps[1].isnan() and (steps[[0, 2]] < 1000).all()
     alone = turning_steps(
         Integrator(known.target),
         point,

@@ -16,7 +16,7 @@ def test_windows_increase_cover_the_middle_and_end_before_the_warm_up(num):
     ends = windows(num)
     assert all(a < b for a, b in zip([settling(num), *ends], ends, strict=False))
     assert all(0 < end < num for end in ends)
-    assert (not ends) == (num < 20)
+    assert (not ends) == (num < 40)
     assert 0 <= settling(num) < max(num, 1)
     if num >= 150:
         sizes = [b - a for a, b in zip([settling(num), *ends], ends, strict=False)]

@@ -1,4 +1,4 @@
-"""Targets with known moments, short runs of the kernels on them, and z-tests with the Monte Carlo standard error of chains.
+"""Targets with known moments, short runs of the kernels and of the samplers on them, and z-tests with the Monte Carlo error of chains.
 
 A z-score beyond ``Z`` (see ``zoo.stats``) comes from a right sampler with probability 5.7e-7 per comparison. Whoever shows that a test has power
 asks that a wrong sampler's score be beyond it.
@@ -8,14 +8,21 @@ import math
 from typing import NamedTuple
 
 import torch
+from torch import nn
+from torch.distributions import Normal
 
+from credo import BNN
+from credo.core.seeds import isolated, mix
 from credo.kernels.hamiltonian import first_step, hmc
 from credo.kernels.leapfrog import Integrator
 from credo.kernels.metric import unit
 from credo.kernels.nuts import nuts
 from credo.kernels.target import Point, differentiable
 from credo.kernels.warmup import WarmUp, spread
+from credo.likelihoods import Gaussian
 from credo.metrics.chains import mcse_mean
+from credo.posteriors import Samples
+from zoo import regression
 from zoo.stats import Z
 
 
@@ -170,3 +177,81 @@ class Careless:
         energy = 0.5 * momentum.square().sum(-1) - point.value
         end, turned = self.honest(point, momentum, step, scale, count)
         return Point(end.position, 0.5 * turned.square().sum(-1) - energy, end.slope), turned
+
+
+# --- samplers through ``fit`` ---------------------------------------------------------------------------------------------------
+
+
+def draws_of(fitted):
+    """Draws ``(C, D, P)`` of the chains of a fitted model."""
+    family = next(family for family in fitted.posterior.members if isinstance(family, Samples))
+    return family.flat.reshape(family.chains, -1, family.flat.shape[1])
+
+
+def late(fitted, key):
+    """A column of the history after the warm-up."""
+    return [row[key] for row in fitted.history if not row["warmup"]]
+
+
+def kinetic_is_chi_squared(fitted):
+    """Energy + log density is the kinetic energy of a momentum ~ N(0, I), of mean P / 2: joint stationarity, by z-test."""
+    energy, value = (torch.tensor(late(fitted, key), dtype=torch.float64).T for key in ("energy", "log_density"))
+    kinetic = energy + value
+    wanted = draws_of(fitted).shape[-1] / 2
+    assert float(kinetic.min()) > -1e-9
+    assert abs(float(kinetic.mean()) - wanted) < Z * float(mcse_mean(kinetic.unsqueeze(-1)))
+
+
+class Square(nn.Module):
+    """f(x) = w^2 whatever x: the data cannot tell w from -w. Its modules' own start is ``start``."""
+
+    def __init__(self, start=1.0):
+        super().__init__()
+        self.start = start
+        self.level = nn.Parameter(torch.full((1,), start, dtype=torch.float64))
+
+    def reset_parameters(self):
+        nn.init.constant_(self.level, self.start)
+
+    def forward(self, x):
+        return self.level.square().expand(len(x), 1)
+
+
+WELLS = 8  # data around 1 with noise 0.5: a barrier of 16 nats at w = 0
+
+
+def wells(prior_mean=0.0, start=1.0):
+    """A model whose posterior has modes near -1 and 1, and its data; a prior around ``prior_mean`` > 0 makes the one near 1 the higher."""
+    y = 1 + 0.2 * (-1.0) ** torch.arange(WELLS, dtype=torch.float64).unsqueeze(1)
+    data = (torch.zeros_like(y), y)
+    return BNN(Square(start), Gaussian(std=0.5), prior=Normal(prior_mean, 1.0)), data
+
+
+def well_density(w, prior_mean=0.0):
+    """The same posterior's log density up to a constant, by hand."""
+    return -0.5 * WELLS * ((1 - w.square()) / 0.5).square() - 0.5 * (w - prior_mean).square()
+
+
+def last_layer(method, **how):
+    """A network of which only the last layer is random, fitted by a sampler: draws of it, and point parameters that have learned."""
+    x, y, _ = regression.problem()
+    with isolated(0):
+        net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).double()
+    bnn = BNN(net, Gaussian(std=0.5), random="last").fit((x, y), method, seed=3, progress=False, **how)
+    family = next(family for family in bnn.posterior.members if isinstance(family, Samples))
+    assert set(family.names) == {"2.weight", "2.bias"} and bnn.posterior.fixed == {"0.weight", "0.bias"}
+    assert float(family.flat.std(0).min()) > 0
+    start = bnn.model.random_values(mix(3, "chain", 0))
+    assert all(not torch.equal(bnn.posterior.mean()[name], start[name]) for name in ("0.weight", "0.bias"))
+    outputs = bnn.functions(x, family.atoms)
+    assert outputs.isfinite().all() and float((outputs.mean(0) - y).square().mean() / y.var()) < 0.5  # it explains the data
+    return bnn
+
+
+def noise_error(method, **how):
+    """How far a sampler's learned log std ends from the maximum of the evidence, in units of what 30 data know of it: sqrt(1 / 60)."""
+    x, y, design = regression.problem()
+    bnn = regression.bnn(likelihood=Gaussian()).fit((x, y), method, progress=False, **how)
+    best = max((regression.exact(design, y[:, 0].numpy(), math.exp(s))[2], s) for s in torch.linspace(-1.5, 0.5, 401).tolist())[1]
+    assert abs(best) > 3 * math.sqrt(1 / 60)  # the start, log std 0, is a wrong answer
+    return abs(float(bnn.likelihood.log_std.detach()) - best) / math.sqrt(1 / 60)

@@ -34,7 +34,7 @@ def compare(bnn: BNN, reference: BNN, x: Any, y: Any = None, samples: int | None
     - ``total_variation``: of the predictive distributions of y, mean over inputs, between 0 and 1.
     - ``wasserstein``: W1 between the laws across draws of outputs (labels: probabilities), in the reference's mean deviations.
     - ``sd_ratio``: deviation across draws of outputs (labels: centred log probabilities) over the reference's, geometric mean.
-    - ``mean_error``: root mean square difference of predictive means, in the reference's deviations across draws.
+    - ``mean_shift``: root mean square difference of predictive means, in the reference's deviations across draws.
     - with ``y``: ``nll_difference`` in nats per datum, and ``calibration_difference``: of the expected calibration error (labels)
       or of the coverage of the central 90 % interval. Both are ``bnn`` minus reference.
 

@@ -61,7 +61,7 @@ class Kind(ABC):
         out["wasserstein"] = float(_share(moved.mean(0), var.sqrt().mean(0)).mean())
         out["sd_ratio"] = _ratio(p, q)
         (ours, _), (theirs, spread) = p.moments(p.side.means), q.moments(q.side.means)
-        out["mean_error"] = float(_share((ours - theirs).square().mean(0), spread.mean(0)).mean().sqrt())
+        out["mean_shift"] = float(_share((ours - theirs).square().mean(0), spread.mean(0)).mean().sqrt())
         if "log_prob" in p.side.scores:
             out["nll_difference"] = float((q.log_prob() - p.log_prob()).mean())
             out["calibration_difference"] = self.calibration(p) - self.calibration(q)

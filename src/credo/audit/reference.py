@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 from credo.audit.diagnostics import converged
 from credo.bnn import BNN
 from credo.core.errors import CredoError, SettingError
-from credo.core.seeds import generator
+from credo.core.seeds import generator, mix
 from credo.core.settings import positive
 from credo.data.intake import intake
 from credo.data.tree import Tree, take
@@ -65,7 +65,8 @@ def reference(
     truth = held(bnn)
     given = data if rows is None else subsample(data, rows, seed)
     where = bnn.model.device if device is None else device
-    truth.fit(given, method, seed=seed, device=where, run=run, progress=progress, **chosen)
+    own = mix(seed, "reference")  # other numbers than a fit of ``bnn`` by the same sampler with this seed had
+    truth.fit(given, method, seed=own, device=where, run=run, progress=progress, **chosen)
     source = intake(given, num_data=settings.get("num_data"), dtype=next(iter(truth.random.values())).dtype)
     record: dict[str, Any] = {"rows": rows, "num_data": source.num_data, "seed": seed}
     if any(isinstance(family, Samples) for family in truth.posterior.members):

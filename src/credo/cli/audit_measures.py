@@ -54,7 +54,7 @@ MEASURES = {
         "Deviation across draws (of log probabilities, for classes) over the reference's: below 1 is too certain, above 1 too uncertain.",
         _away_from_one,
     ),
-    "mean_error": Measure(
+    "mean_shift": Measure(
         "mean prediction off by",
         "Root mean square difference of the predicted means, in deviations across the reference's draws.",
         _higher_is_worse,

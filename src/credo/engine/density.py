@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Distribution, constraints
 
 from credo.core.errors import SettingError
 from credo.core.shell import plain_attention
@@ -25,6 +26,9 @@ from credo.posteriors.kl import Factorised
 from credo.priors import Optimal
 
 Batch = tuple[Any, Tensor]
+Evaluated = tuple[Tensor, Tensor]  #: log densities ``(C,)`` and slopes ``(C, P)``
+Factor = float | Tensor
+T = TypeVar("T")
 
 
 @final
@@ -78,7 +82,7 @@ class Density:
         return lambda params: torch.stack([f.log_prob({n: params[n] for n in f.names}) for f in families]).sum(0)
 
     def log_prior(self, flat: Tensor) -> Tensor:
-        """log p(w) ``(C,)`` of ``(C, P)``, in nats."""
+        """log p(w) ``(C,)`` of ``(C, P)``, in nats, with the hyperprior's and the points' own where they have one."""
         params = self.layout.split(flat)
         if self._joint is not None:
             return self._joint(params).double()
@@ -87,33 +91,42 @@ class Density:
             self._prior = Factorised({n: self.model.prior.at(sites[n]) for n in self.layout.shapes}, self.layout.shapes)
         total: Tensor | float = 0.0
         for name, each in self._prior.log_prob_each(params).items():
-            shape = self.layout.shapes[name]
-            total = total + each.expand(*flat.shape[:-1], *shape).double().flatten(1).sum(-1)
+            each = _supported(self._prior.distributions[name], params[name], each)
+            total = total + each.expand_as(params[name]).double().reshape(len(flat), -1).sum(-1)
+        for name, value in self.points.items():
+            if self.model.prior_for_point(name):
+                total = total + self.model.prior.at(self.model.sites[name]).log_prob(value).double().sum()
         assert isinstance(total, Tensor)
         penalty = self.model.prior.penalty()
         return total if penalty is None else total - penalty.double()
 
     def log_likelihood(self, flat: Tensor, batch: Batch, own: bool = False) -> Tensor:
         """sum_n log p(y_n given x_n, w) ``(C,)`` over one batch; ``own``: every chain has its own batch, on a leading axis."""
-        shell = self.model.shell()
-        shell.train(False)
-        for tensors in (self.model.frozen(), self.buffers, self.points):
-            shell.place(tensors)
+        return self._vectorised(lambda: self._run(flat, batch, own), lambda: self._run(flat, batch, own))
+
+    def _vectorised(self, attempt: Callable[[], T], instead: Callable[[], T]) -> T:
+        """``attempt()``; where vmap cannot run the network, ``instead()`` with chains in a loop from now on, said once."""
         with plain_attention():
             if self.looped:
-                return self._loop(flat, batch, own)
+                return instead()
             try:
-                return torch.vmap(self._fit, in_dims=(0, 0 if own else None, 0 if own else None))(flat, *batch)
+                return attempt()
             except (RuntimeError, NotImplementedError, ValueError) as error:
                 if isinstance(error, torch.cuda.OutOfMemoryError):
                     raise
                 self.looped = True
-                result = self._loop(flat, batch, own)  # if this fails too, its error is the one to see
+                result = instead()  # if this fails too, its error is the one to see
                 reason = str(error).splitlines()[0]
-                warnings.warn(f"Running chain by chain: vmap cannot run this network ({reason}).", stacklevel=3)
+                warnings.warn(f"Running chain by chain: vmap cannot run this network ({reason}).", stacklevel=4)
                 return result
 
-    def _loop(self, flat: Tensor, batch: Batch, own: bool) -> Tensor:
+    def _run(self, flat: Tensor, batch: Batch, own: bool) -> Tensor:
+        shell = self.model.shell()
+        shell.train(False)
+        for tensors in (self.model.frozen(), self.buffers, self.points):
+            shell.place(tensors)
+        if not self.looped:
+            return torch.vmap(self._fit, in_dims=(0, 0 if own else None, 0 if own else None))(flat, *batch)
         x, y = batch
         return torch.stack([self._fit(w, take(x, c), y[c]) if own else self._fit(w, x, y) for c, w in enumerate(flat)])
 
@@ -122,18 +135,52 @@ class Density:
         shell.place(self.layout.split(weights))
         return self.model.likelihood.log_prob(self.model.outputs(shell, x), y).double().sum()
 
-    def stochastic(self, batch: Batch, factor: float) -> Target:
-        """log p(w) + factor * log p(batch given w) where every chain has a batch of its own; ``factor`` = N / B makes it unbiased."""
-        return differentiable(lambda flat: self.log_prior(flat) + factor * self.log_likelihood(flat, batch, own=True))
+    def joint(
+        self, flat: Tensor, batches: Sequence[Batch], factor: Factor = 1.0, own: bool = False, prior: bool = True
+    ) -> Tensor:
+        """log p(w) + factor * sum over batches of log p(batch given w), ``(C,)``, differentiable; ``prior=False`` leaves the first term out."""
+        total = torch.stack([self._run(flat, batch, own) for batch in batches]).sum(0) * factor
+        return total + self.log_prior(flat) if prior else total
 
-    def learn(self, value: Callable[[], Tensor], optimizer: torch.optim.Optimizer) -> None:
-        """One ascent step of what is free on the mean over chains of ``value() (C,)``: stochastic approximation of its maximum
-        marginal likelihood, the same aim that a variational fit gives point parameters."""
+    def slope(
+        self, flat: Tensor, batches: Sequence[Batch], factor: Factor = 1.0, own: bool = False, prior: bool = True
+    ) -> Evaluated:
+        """``joint`` and its gradient ``(C, P)``. In a loop each chain is differentiated before the next is placed: layers that are
+        recomputed in the backward pass must find their own weights."""
+
+        def chain_by_chain() -> Evaluated:
+            rows = [differentiable(self._alone(batches, factor, own, prior, c))(flat[c : c + 1]) for c in range(len(flat))]
+            return torch.cat([value for value, _ in rows]), torch.cat([slope for _, slope in rows])
+
+        return self._vectorised(
+            lambda: differentiable(lambda w: self.joint(w, batches, factor, own, prior))(flat), chain_by_chain
+        )
+
+    def _alone(self, batches: Sequence[Batch], factor: Factor, own: bool, prior: bool, c: int) -> Callable[[Tensor], Tensor]:
+        """``joint`` of chain ``c``."""
+        part = slice(c, c + 1)
+        mine = [(take(x, part), y[part]) for x, y in batches] if own else batches
+        share = factor[part] if isinstance(factor, Tensor) else factor
+        return lambda w: self.joint(w, mine, share, own, prior)
+
+    def learn(
+        self, flat: Tensor, batches: Sequence[Batch], optimizer: torch.optim.Optimizer, factor: Factor = 1.0, own: bool = False
+    ) -> None:
+        """One ascent step of what is free on the mean over chains of ``joint``: stochastic approximation of its maximum marginal
+        likelihood, the same aim that a variational fit gives point parameters."""
+
+        def backward(values: Tensor) -> None:
+            (-values.sum() / len(flat)).backward()
+
+        def chain_by_chain() -> None:
+            for c in range(len(flat)):
+                backward(self._alone(batches, factor, own, True, c)(flat[c : c + 1]))
+
         self._track(True)
         try:
             optimizer.zero_grad(set_to_none=True)
             with torch.enable_grad():
-                (-value().mean()).backward()
+                self._vectorised(lambda: backward(self.joint(flat, batches, factor, own)), chain_by_chain)
             optimizer.step()
         finally:
             self._track(False)
@@ -146,6 +193,17 @@ class Density:
         for tensor in self.free:
             tensor.requires_grad_(wanted)
             tensor.grad = None
+
+
+def _supported(distribution: Distribution, value: Tensor, log_prob: Tensor) -> Tensor:
+    """-inf outside a distribution's support, which torch checks only where it validates arguments."""
+    try:
+        support = distribution.support
+    except NotImplementedError:
+        return log_prob
+    if support is None or support is constraints.real:
+        return log_prob
+    return torch.where(support.check(value), log_prob, -torch.inf)
 
 
 @final
@@ -162,36 +220,27 @@ class FullBatch:
         batches = [(model.move(x), model.move(model.likelihood.check_targets(y))) for x, y in source(None, batch_size)]
         return cls(density, batches, source.num_data / sum(len(y) for _, y in batches))
 
-    def __call__(self, flat: Tensor) -> tuple[Tensor, Tensor]:
+    def __call__(self, flat: Tensor) -> Evaluated:
         """log p(D, w) ``(C,)`` and its slope ``(C, P)``."""
-        return self._sum(flat, None)
+        return self._sum(flat, self.weight)
 
     def tempered(self, power: Tensor) -> Target:
         """log p(w) + power * log p(D given w), with a power ``(C,)`` for every chain; it may be changed in place."""
-        return lambda flat: self._sum(flat, power)
+        return lambda flat: self._sum(flat, self.weight * power)
 
-    def _sum(self, flat: Tensor, power: Tensor | None) -> tuple[Tensor, Tensor]:
-        if len(self.batches) == 1:
-            return differentiable(lambda w: self.density.log_prior(w) + self._weigh(w, self.batches[0], power))(flat)
-        value, slope = differentiable(self.density.log_prior)(flat)
-        for batch in self.batches:
-            more, steeper = differentiable(lambda w, batch=batch: self._weigh(w, batch, power))(flat)
+    def _sum(self, flat: Tensor, factor: Factor) -> Evaluated:
+        value, slope = self.density.slope(flat, self.batches[:1], factor)
+        for batch in self.batches[1:]:
+            more, steeper = self.density.slope(flat, [batch], factor, prior=False)
             value, slope = value + more, slope + steeper
         return value, slope
-
-    def _weigh(self, flat: Tensor, batch: Batch, power: Tensor | None) -> Tensor:
-        value = self.weight * self.density.log_likelihood(flat, batch)
-        return value if power is None else power * value
 
     @torch.no_grad()
     def parts(self, flat: Tensor) -> tuple[Tensor, Tensor]:
         """log p(w) and log p(D given w), both ``(C,)``."""
-        return self.density.log_prior(flat), self.log_likelihood(flat)
+        fits = [self.density.log_likelihood(flat, batch) for batch in self.batches]
+        return self.density.log_prior(flat), self.weight * torch.stack(fits).sum(0)
 
-    def log_likelihood(self, flat: Tensor) -> Tensor:
-        """log p(D given w) ``(C,)``, differentiable."""
-        return torch.stack([self._weigh(flat, batch, None) for batch in self.batches]).sum(0)
-
-    def joint(self, flat: Tensor) -> Tensor:
-        """log p(D, w) ``(C,)``, differentiable in everything."""
-        return self.density.log_prior(flat) + self.log_likelihood(flat)
+    def learn(self, flat: Tensor, optimizer: torch.optim.Optimizer) -> None:
+        """One step of what is free."""
+        self.density.learn(flat, self.batches, optimizer, self.weight)

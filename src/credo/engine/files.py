@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,18 @@ def pack(fitted: Fitted, model: Model) -> dict[str, Tensor]:
         "prior": nn.ModuleList(model.prior.parts()).state_dict(),
     }
     return {f"{kind}/{name}": tensor for kind, tensors in parts.items() for name, tensor in tensors.items()}
+
+
+def held(model: Model) -> str:
+    """A digest of the numbers that a fit takes as given: frozen parameters, buffers, and what the likelihood does not learn."""
+    own = {f"likelihood/{n}": p for n, p in model.likelihood.named_parameters() if not p.requires_grad}
+    own |= {f"likelihood/{n}": b for n, b in model.likelihood.named_buffers()} | model.frozen() | model.buffers()
+    digest = hashlib.blake2b(digest_size=8)
+    for name, tensor in sorted(own.items()):
+        digest.update(
+            f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode() + tensor.detach().cpu().contiguous().numpy().tobytes()
+        )
+    return digest.hexdigest()
 
 
 def check_network(config: Mapping[str, Any], net: nn.Module, path: Any) -> None:

@@ -35,10 +35,10 @@ class Free:
         """Whether move ``index`` comes with a step."""
         return index < self.until
 
-    def learn(self, value: Callable[[], Tensor]) -> None:
-        """One step on the mean over chains of ``value() (C,)``."""
+    def learn(self, step: Callable[[torch.optim.Optimizer], None]) -> None:
+        """One step, which ``step(optimizer)`` takes."""
         assert self.optimizer is not None
-        self.density.learn(value, self.optimizer)
+        step(self.optimizer)
 
     def record(self) -> State:
         """Values and Adam's averages."""
@@ -91,7 +91,7 @@ class Mover(Transition):
         """One move, after a step of what is free."""
         if self.free.learns(index):
             kept = self.kept(state)
-            self.free.learn(lambda: self.target.joint(kept))
+            self.free.learn(lambda optimizer: self.target.learn(kept, optimizer))
             state = state | self.evaluate(state["position"])
         return self.go(state, index, source)
 

@@ -120,8 +120,9 @@ class Sampler(Method):
         starts = start_values(model, self.init, self.num_chains, job.seed)
         density = Density(model, {n: v[0] for n, v in starts.items()})
         transition = self.transition(density, job)
+
         flat = density.layout.join({n: starts[n] for n in model.random})
-        if self.init == "annealing":
+        if self.init == "annealing" and (job.run is None or job.run.restore() is None):
             target = FullBatch.of(density, job.source, job.batch_size)
             flat = anneal(Integrator(target), flat, generator(job.seed, "annealing", device=flat.device))
         kept = run_chains(self.course(), transition, flat, job, lambda kept: score(density, kept, job))
@@ -150,37 +151,46 @@ def score(density: Density, kept: Tensor, job: Job) -> dict[str, float]:
 
 
 def run_chains(
-    course: Course, transition: Transition, flat: Tensor, job: Job, score: Callable[[Tensor], dict[str, float]] = lambda _: {}
+    course: Course,
+    transition: Transition,
+    flat: Tensor,
+    job: Job,
+    score: Callable[[Tensor], dict[str, float]] = lambda _: {},
 ) -> Tensor:
-    """Draws ``(C, D, P)`` of chains that start at ``flat``, or where an earlier run was when it was killed.
+    """Draws ``(C, D, P)`` of chains that start at ``flat`` ``(C, P)``, or where an earlier run was when it was killed.
 
-    ``score`` adds to the last row what it says of all draws.
+    ``score`` adds to the last row what it says of all draws. A network that draws random numbers by itself leaves the caller's alone.
     """
     device = flat.device
-    state, begin = _restore(course, transition, job)
+    state, first = _restore(course, transition, job)
     if state is None:
         with isolated(mix(job.seed, "start"), device):
             state = transition.start(flat, generator(job.seed, "start", device=device))
+        _check_start(course.name, transition, state)
     state = {key: value.to(device) for key, value in state.items()}
-    size = torch.Size((len(transition.kept(state)), course.num_draws, flat.shape[1]))
+    here = transition.kept(state)
+    size = torch.Size((len(here), course.num_draws, here.shape[1]))
     kept = (
-        torch.empty(size, dtype=flat.dtype, device=device)
+        torch.empty(size, dtype=here.dtype, device=device)
         if job.run is None
-        else job.run.draws(size.numel(), flat.dtype).reshape(size)
+        else job.run.draws(size.numel(), here.dtype).reshape(size)
     )
+    count = max([draw + 1 for index in range(first) if (draw := course.draw_after(index)) is not None], default=0)
     saved, started = time.monotonic(), time.perf_counter()
     with progress(job, course.moves()) as advance:
-        advance(begin)
-        for index in range(begin, course.moves()):
-            state, info = transition.move(state, index, generator(job.seed, "move", index, device=device))
+        advance(first)
+        for index in range(first, course.moves()):
+            with isolated(mix(job.seed, "ambient", index), device):
+                state, info = transition.move(state, index, generator(job.seed, "move", index, device=device))
             draw = course.draw_after(index)
             if draw is not None:
                 kept[:, draw] = transition.kept(state).to(kept.device)
+                count = draw + 1
             row, stop = None, False
             if course.noted(index):
                 row = _row(course.number(index), index < course.num_warmup, info, time.perf_counter() - started)
                 started = time.perf_counter()
-                _check(course.name, row)
+                _check(course.name, row, draw is not None)
                 row |= score(kept) if index == course.moves() - 1 else {}
                 stop = job.note(row)
             if job.run is not None and (stop or time.monotonic() - saved >= job.checkpoint_seconds):
@@ -188,18 +198,33 @@ def run_chains(
                 saved = time.monotonic()
             advance(1, _text(row))
             if stop:
-                if draw is None:
+                if not count:
                     raise CredoError(
                         f"A callback stopped {course.name} at move {index}, before the first draw; nothing was kept."
                     )
-                return kept[:, : draw + 1].clone()
+                return kept[:, :count].clone()
     return kept
 
 
-def _check(name: str, row: dict[str, Any]) -> None:
-    if not any(math.isfinite(value) for value in row["log_density"]):
+def _lost(values: Any) -> list[int]:
+    return [chain for chain, value in enumerate(values) if not math.isfinite(value)]
+
+
+def _check_start(name: str, transition: Transition, state: State) -> None:
+    """A chain that starts where there is no density would hold up the others, whose step size it shares."""
+    bad = sorted(
+        {*_lost(transition.kept(state).double().sum(1).tolist()), *_lost(state["value"].tolist() if "value" in state else ())}
+    )
+    if bad:
+        raise CredoError(f"{name}: chains {bad} start where the log density is not finite; choose another init.")
+
+
+def _check(name: str, row: dict[str, Any], drawn: bool) -> None:
+    """A warm-up may lose a chain for a while; a draw may not, and not all of them at once."""
+    bad = _lost(row["log_density"])
+    if len(bad) == len(row["log_density"]) or (bad and drawn):
         raise CredoError(
-            f"{name}: the log density is not finite in any chain at move {row['epoch']}; use a smaller lr or another init."
+            f"{name}: the log density of chains {bad} is not finite at move {row['epoch']}; use a smaller lr, a longer warm-up or another init."
         )
 
 
@@ -248,6 +273,11 @@ def start_values(model: Model, init: str | Mapping[str, Tensor], chains: int, se
 
 
 def _given(model: Model, init: Mapping[str, Tensor], own: dict[str, Tensor], chains: int) -> dict[str, Tensor]:
+    for name, value in init.items():
+        if name in own and value.dim() == own[name].dim() + 1 and value.shape[1:] == own[name].shape and len(value) != chains:
+            raise SettingError(
+                f"init gives {name!r} for {len(value)} chains, but there are {chains}; give as many, or one for all."
+            )
     wide = {n: v for n, v in init.items() if n in own and v.shape == (chains, *own[n].shape)}
     rest = model.values({n: v for n, v in init.items() if n not in wide})
     out = {n: v.expand(chains, *v.shape) for n, v in rest.items()}

@@ -77,14 +77,11 @@ class Drift(Transition):
         """One step of every chain on its batch."""
         batch = self.feed.at(index)
         factor = self.num_data / batch[1].shape[1]
-        target = self.density.stochastic(batch, factor)
         position = state["position"]
-        value, slope = target(position)
+        value, slope = self.density.slope(position, [batch], factor, own=True)
         moved, info = self.go(state, slope, index, source)
         if self.free.learns(index):
-            self.free.learn(
-                lambda: self.density.log_prior(position) + factor * self.density.log_likelihood(position, batch, own=True)
-            )
+            self.free.learn(lambda optimizer: self.density.learn(position, [batch], optimizer, factor, own=True))
         return moved, {"log_density": value} | info
 
     @abstractmethod

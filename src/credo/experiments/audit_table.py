@@ -28,12 +28,21 @@ KEYS = (
     "total_variation_error",
     "wasserstein",
     "sd_ratio",
-    "mean_error",
+    "mean_shift",
     "nll_difference",
     "calibration_difference",
 )
 STOCHASTIC = ("sgld", "psgld", "sghmc", "csgmcmc")
-FEW = {"epochs": 3, "num_warmup": 4, "num_draws": 8, "thin": 1, "num_proposals": 100, "num_moves": 5, "particles": 4, "compile": False}
+FEW = {
+    "epochs": 3,
+    "num_warmup": 4,
+    "num_draws": 8,
+    "thin": 1,
+    "num_proposals": 100,
+    "num_moves": 5,
+    "particles": 4,
+    "compile": False,
+}
 
 
 @experiments.register("audit")
@@ -82,7 +91,7 @@ class AuditTable(Experiment):
     def _row(self, problem: Problem, method: str, truth: BNN, device: torch.device, seed: int, say: Say) -> Row:
         if method in APART:
             return Row(method, {"total variation": APART[method]})
-        given = dict(SETTINGS.get(method, DESCENT)) | ({"lr": problem.lr} if method in STOCHASTIC else {})
+        given: dict[str, Any] = dict(SETTINGS.get(method, DESCENT)) | ({"lr": problem.lr} if method in STOCHASTIC else {})
         if methods[method].takes_epochs:
             given["epochs"] = self.epochs
         if self.quick:

@@ -74,7 +74,12 @@ class Gap(NamedTuple):
 
 def reference(data: Clusters, grid: Tensor, sizes: Sizes, seed: int) -> tuple[Tensor, float, float]:
     """Function values ``(S, N)`` on the grid from the true posterior, the largest R-hat over the grid, and the acceptance rate."""
-    moves = {"num_warmup": sizes.warmup, "num_draws": sizes.draws, "num_steps": sizes.leapfrog, "num_chains": sizes.chains}
+    moves: dict[str, Any] = {
+        "num_warmup": sizes.warmup,
+        "num_draws": sizes.draws,
+        "num_steps": sizes.leapfrog,
+        "num_chains": sizes.chains,
+    }
     bnn = _bnn(data, sizes, seed, double=True)
     bnn.fit((data.x.double(), data.y.double()), "hmc", seed=seed, progress=False, init="prior", **moves)
     values = bnn.functions(data.inputs(grid).double(), sizes.chains * sizes.draws)[:, :, 0]

@@ -1,8 +1,8 @@
 """How long trajectories should be: half the way to where they turn back.
 
 From a fresh momentum a chain is followed until the sum of its momenta points against the present one, the same test that ends the trees of
-NUTS. In a quadratic valley that is half a period, and half of it, a quarter period, is where a draw has forgotten the one before. Slow
-directions decide when a trajectory turns, so they set the length; criteria that average over directions stop at the fast ones.
+NUTS. In a quadratic valley that is half a period, and half of it, a quarter period, is where a draw has forgotten the one before. A
+trajectory that becomes unstable says nothing about its length and is left out.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from credo.kernels.acceptance import DIVERGENT
+from credo.kernels.hamiltonian import kinetic
 from credo.kernels.leapfrog import Integrator
 from credo.kernels.target import Point, State, normal
 
@@ -21,19 +23,22 @@ _MEMORY = 0.8  # of the average over measurements, after the first few
 def turning_steps(
     integrator: Integrator, point: Point, step: Tensor, scale: Tensor, most: int, source: torch.Generator
 ) -> Tensor:
-    """Steps ``(C,)`` until every chain turns back, at most ``most``; the chains themselves do not move."""
+    """Steps ``(C,)`` until every chain turns back, at most ``most``, NaN for one that becomes unstable; chains do not move."""
     momentum = normal(point.position, source)
+    energy = kinetic(momentum) - point.value.double()
     total = momentum.clone()
-    steps = torch.zeros(len(momentum), dtype=torch.float64, device=momentum.device)
-    going = torch.ones_like(steps, dtype=torch.bool)
+    steps = torch.zeros_like(energy)
+    going, stable = torch.ones_like(steps, dtype=torch.bool), torch.ones_like(steps, dtype=torch.bool)
     for _ in range(most):
         point, momentum = integrator(point, momentum, step, scale, 1)
         steps += going
         total = total + momentum
-        going = going & ((total - 0.5 * momentum) * momentum).sum(-1).gt(0)  # NaN counts as turned
+        lost = ~(kinetic(momentum) - point.value.double() - energy < DIVERGENT)  # true of NaN, too
+        stable = stable & ~(going & lost)
+        going = going & ~lost & ((total - 0.5 * momentum) * momentum).sum(-1).gt(0)
         if not bool(going.any()):
             break
-    return steps
+    return torch.where(stable, steps, torch.nan)
 
 
 def start_length(step: Tensor) -> State:
@@ -43,9 +48,11 @@ def start_length(step: Tensor) -> State:
 
 def learn_length(state: State, steps: Tensor, step: Tensor) -> State:
     """Take in the numbers of steps ``(C,)`` to the turn at this step size: a running mean of log time."""
+    found = (steps.clamp_min(1) * step).log().nanmean()
+    if bool(found.isnan()):
+        return {key: state[key] for key in ("log_time", "measured")}
     measured = state["measured"] + 1
     weight = (1 / measured).clamp_min(1 - _MEMORY)
-    found = (steps.clamp_min(1) * step).log().mean()
     return {"log_time": state["log_time"] + weight * (found - state["log_time"]), "measured": measured}
 
 

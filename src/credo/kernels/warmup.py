@@ -25,11 +25,14 @@ def settling(num_warmup: int) -> int:
 
 
 def windows(num_warmup: int) -> list[int]:
-    """Iterations after which a new metric is taken: window ends, the first after a settling stretch, each twice as long as the last."""
-    if num_warmup < 20:
+    """Iterations after which a new metric is taken: window ends, the first after a settling stretch, each twice as long as the last.
+
+    A warm-up too short for a metric and a step size under it keeps the unit one.
+    """
+    if num_warmup < 40:
         return []
     if num_warmup < 150:
-        return [num_warmup - int(0.1 * num_warmup)]
+        return [num_warmup - max(10, num_warmup // 10)]
     last, size = num_warmup - 50, 25
     ends, end = [], settling(num_warmup)
     while end < last:

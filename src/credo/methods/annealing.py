@@ -86,7 +86,7 @@ class Cooler(Transition):
         """One move; what is free is fitted along, and what was best is valued anew."""
         if self.free.learns(index):
             position = state["position"]
-            self.free.learn(lambda: self.target.joint(position))
+            self.free.learn(lambda optimizer: self.target.learn(position, optimizer))
             prior, fit = self.target.parts(state["best"])
             state = state | Point.at(self.target, position).state() | {"best_value": prior + fit}
         temperature = cooling(index / self.method.num_moves, self.method.hottest, self.method.coldest)

@@ -81,7 +81,7 @@ class Cycles(Course):
     @property
     def period(self) -> int:
         """Steps of a cycle."""
-        return math.ceil(self.sampling / (1 - self.exploration))
+        return math.ceil(round(self.sampling / (1 - self.exploration), 6))
 
     def moves(self) -> int:
         """All cycles."""

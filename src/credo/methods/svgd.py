@@ -25,7 +25,7 @@ from credo.engine.sampling import Course, Transition, of_draws, run_chains, scor
 from credo.engine.schedules import decays
 from credo.engine.stochastic_gradient import Feed
 from credo.kernels.stein import kernels, stein_force
-from credo.kernels.target import State, differentiable
+from credo.kernels.target import State
 
 
 @methods.register("svgd")
@@ -100,18 +100,14 @@ class Swarm(Transition):
         batch = pytree.tree_map(lambda leaf: leaf[0], self.feed.at(index))
         factor = self.num_data / len(batch[1])
         position = state["position"]
-
-        def joint(flat: Tensor) -> Tensor:
-            return self.density.log_prior(flat) + factor * self.density.log_likelihood(flat, batch)
-
-        value, slope = differentiable(joint)(position)
+        value, slope = self.density.slope(position, [batch], factor)
         push = stein_force(position, slope, kernels[self.method.kernel])
         first = 0.9 * state["first"] + 0.1 * push
         second = 0.999 * state["second"] + 0.001 * push.square()
         lr = self.lr * decays[self.method.lr_schedule](index / self.moves)
         size = lr * (first / (1 - 0.9 ** (index + 1))) / ((second / (1 - 0.999 ** (index + 1))).sqrt() + 1e-8)
         if self.free.learns(index):
-            self.free.learn(lambda: joint(position))
+            self.free.learn(lambda optimizer: self.density.learn(position, [batch], optimizer, factor))
         return {"position": position + size, "first": first, "second": second}, {"log_density": value}
 
     def record(self) -> State:
