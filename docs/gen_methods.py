@@ -30,7 +30,8 @@ def section(name: str, kind: type[Method]) -> str:
 
 def _defaults(kind: type[Method]) -> str:
     size = "the whole data set" if kind.batch_size is None else f"`{kind.batch_size}`"
-    return f"Defaults of `fit`: `epochs={kind.epochs}`, `batch_size` {size}, `lr={kind.lr:g}`."
+    epochs = f"`epochs={kind.epochs}`, " if kind.takes_epochs else ""
+    return f"Posterior: {kind.fidelity}. Defaults of `fit`: {epochs}`batch_size` {size}, `lr={kind.lr:g}`."
 
 
 def _settings(kind: type[Method]) -> str:

@@ -44,14 +44,14 @@ def test_a_cycle_falls_from_lr_along_a_cosine():
 
 def test_explorations_are_without_noise():
     """Of chains that start at one place on all data: until the first sampling part they are the same, from there on not."""
-    (*_,) = rows = fit(thin=1, num_draws=8, num_cycles=2, exploration=0.5, init="pretrained").history
-    apart = [row["epoch"] for row in rows if row["log_density"][0] != row["log_density"][1]]
+    rows = fit(thin=1, num_draws=8, num_cycles=2, exploration=0.5, init="pretrained").history
+    apart = [row["epoch"] for row in rows if abs(row["log_density"][0] - row["log_density"][1]) > 1e-9]
     assert min(apart) == 5  # the density noted is of where a move starts
 
 
 def test_at_temperature_zero_chains_from_one_place_stay_together():
     draws = draws_of(fit(temperature=0.0, init="pretrained", num_draws=8))
-    assert torch.equal(draws[0], draws[1])
+    assert torch.allclose(draws[0], draws[1], atol=1e-12)  # rows are summed in different orders
 
 
 @pytest.mark.parametrize(("draws", "cycles"), [(10, 4), (3, 4)])
@@ -77,6 +77,7 @@ def test_cycles_find_both_modes_of_what_one_chain_would_not():
     assert float(draws.min()) < -0.5 < 0.5 < float(draws.max()) and float((draws.abs() - 1).abs().max()) < 0.6
 
 
+@pytest.mark.slow
 def test_a_last_layer_alone():
     how = {"num_warmup": 400, "num_draws": 8, "num_cycles": 2, "num_chains": 2, "thin": 5, "point_lr": 0.02, "batch_size": 10}
     last_layer("csgmcmc", lr=0.05, **how)

@@ -81,7 +81,7 @@ def test_resampled_draws_have_the_posteriors_moments():
 
 @pytest.mark.parametrize(("shift", "size"), [(3.0, 0.5), (0.0, 0.3)])
 def test_a_narrow_proposal_is_warned_about(shift, size):
-    with pytest.warns(UserWarning, match=r"Pareto k is .* above 0.7.*too far from the posterior"):
+    with pytest.warns(UserWarning, match=r"Pareto k is .*above 0.7.*too far from the posterior"):
         found = row(fit(gaussian(shift, size)))
     assert found["pareto_k"] > 0.7 and found["ess"] < 400
 

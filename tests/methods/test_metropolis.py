@@ -82,6 +82,7 @@ def test_what_is_noted_is_the_density_of_the_draw():
     assert torch.allclose(torch.tensor(late(fitted, "log_density"), dtype=DOUBLE).T, values)
 
 
+@pytest.mark.slow
 def test_a_last_layer_alone():
     last_layer("metropolis", num_warmup=400, num_draws=5, num_chains=4, thin=20, lr=0.05)
 

@@ -49,6 +49,7 @@ def test_a_shallow_tree_draws_the_same_posterior():
     assert score(draws, mean, cov.diagonal()) < Z < score(draws, mean, 1.5 * cov.diagonal())
 
 
+@pytest.mark.slow
 def test_a_last_layer_alone():
     last_layer("nuts", num_warmup=150, num_draws=5, num_chains=2, max_depth=2, lr=0.05)
 

@@ -70,6 +70,7 @@ def test_at_temperature_zero_draws_have_no_spread():
     assert float(draws.flatten(0, 1).std(0).max()) < 1e-3
 
 
+@pytest.mark.slow
 def test_a_last_layer_alone():
     last_layer("psgld", num_warmup=600, num_draws=5, num_chains=2, thin=5, lr=0.05, point_lr=0.02, batch_size=10)
 

@@ -62,19 +62,20 @@ def test_without_noise_it_is_descent_with_momentum(friction):
 
 
 def test_momenta_have_the_stationary_size_throughout():
-    """Variance eta T, kick by kick: 2,000 momenta per move, within a tenth (three standard errors of a variance)."""
+    """Variance eta T, at the start and at the end: within a fifth, four standard errors of the variance of 800 momenta."""
     x, y, *_ = exact()
-    method, model = SGHMC(num_chains=500, temperature=2.0), regression.bnn().model
+    method, model = SGHMC(num_chains=200, temperature=2.0), regression.bnn().model
     transition = method.transition(Density(model, model.values()), Job(intake((x, y)), 1, None, 0.02, 0))
-    state = transition.start(torch.zeros(500, 4, dtype=torch.float64), torch.Generator().manual_seed(0))
+    state = transition.start(torch.zeros(200, 4, dtype=torch.float64), torch.Generator().manual_seed(0))
     sizes = [float(state["momentum"].square().mean())]
-    for index in range(300):
+    for index in range(150):
         state, _ = transition.move(state, index, torch.Generator().manual_seed(index))
         sizes.append(float(state["momentum"].square().mean()))
     for size in (sizes[0], sum(sizes[-50:]) / 50):
-        assert abs(size / (0.02 / NUM * 2.0) - 1) < 0.1
+        assert abs(size / (0.02 / NUM * 2.0) - 1) < 0.2
 
 
+@pytest.mark.slow
 def test_a_last_layer_alone():
     last_layer("sghmc", num_warmup=500, num_draws=5, num_chains=2, thin=5, lr=0.03, point_lr=0.02, batch_size=10)
 

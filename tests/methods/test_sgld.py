@@ -5,7 +5,7 @@ import torch
 from zoo import regression
 from zoo.chains import draws_of, last_layer, noise_error
 
-from credo.core.errors import SettingError
+from credo.core.errors import CredoError, SettingError
 
 DOUBLE = torch.float64
 NUM = 30
@@ -42,17 +42,18 @@ def test_at_temperature_zero_draws_have_no_spread():
 
 
 def test_a_step_beyond_the_stable_one_says_so():
-    with pytest.raises(Exception, match="sgld: the log density is not finite") as caught:
+    with pytest.raises(CredoError, match="sgld: the log density .*not finite.*smaller lr"):
         fit(lr=10.0, num_warmup=2000)
-    assert "smaller lr" in str(caught.value)
 
 
 def test_batches_keep_the_mean():
-    """Batch noise heats and does not shift: the mean of 64 chains is off by less than a fifth of the posterior's deviation."""
+    """Batch noise heats and does not shift: the mean of 64 chains is off by less than a fifth of the posterior's deviation. The same
+    random numbers at ten times the step give the hotter draws."""
     *_, mean, cov = exact()
-    draws = draws_of(fit(batch_size=10, lr=0.03, num_chains=64, num_warmup=300, num_draws=20, thin=10))
+    how = {"batch_size": 10, "num_chains": 64, "num_warmup": 200, "num_draws": 20, "thin": 10}
+    draws, hotter = (draws_of(fit(lr=lr, **how)) for lr in (0.02, 0.2))
     assert ((draws.mean((0, 1)) - mean).abs() < 0.2 * cov.diagonal().sqrt()).all()
-    assert (draws.flatten(0, 1).var(0) > cov.diagonal()).all()
+    assert (hotter.flatten(0, 1).var(0) > 1.2 * draws.flatten(0, 1).var(0)).all()
 
 
 def test_a_last_layer_alone():

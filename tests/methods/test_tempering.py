@@ -42,10 +42,10 @@ def test_both_modes_are_found_with_their_weights(prior_mean):
 
 def test_without_a_ladder_chains_stay_where_they_start():
     bnn, data = wells()
-    how = {key: LADDER[key] for key in ("num_steps", "num_chains", "num_warmup", "num_draws", "init")}
+    how = {key: LADDER[key] for key in ("num_steps", "num_chains", "num_warmup", "num_draws", "init")} | {"num_draws": 100}
     assert (draws_of(bnn.fit(data, "hmc", progress=False, **how)) > 0).all()
     bnn, data = wells()
-    assert (draws_of(bnn.fit(data, "tempering", progress=False, **LADDER | {"num_rungs": 1})) > 0).all()
+    assert (draws_of(bnn.fit(data, "tempering", progress=False, **LADDER | {"num_rungs": 1, "num_draws": 50})) > 0).all()
 
 
 def test_one_rung_is_hmc():
@@ -102,7 +102,7 @@ def test_swaps_are_in_the_history_whatever_the_thinning(rungs):
     assert any("swap" in row for row in fitted.history)
 
 
-def test_a_ladder_killed_while_noise_is_learned_goes_on_where_it_was(tmp_path, monkeypatch):
+def test_a_ladder_killed_while_noise_is_learned_goes_on_where_it_was(tmp_path):
     x, y, _ = regression.problem()
 
     def fit(**how):
@@ -128,6 +128,7 @@ def test_a_ladder_killed_while_noise_is_learned_goes_on_where_it_was(tmp_path, m
     assert torch.equal(draws_of(fit(run=tmp_path / "run")), draws_of(whole))
 
 
+@pytest.mark.slow
 def test_a_last_layer_alone():
     last_layer("tempering", num_rungs=2, num_warmup=200, num_draws=5, num_chains=2, num_steps=3, lr=0.05)
 

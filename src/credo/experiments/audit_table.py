@@ -15,7 +15,7 @@ import torch
 
 from credo import audit
 from credo.bnn import BNN
-from credo.core.errors import CredoError
+from credo.core.errors import CredoError, SettingError, nearest
 from credo.core.settings import setting
 from credo.experiments.audit_problems import APART, DESCENT, PROBLEMS, SETTINGS, Problem
 from credo.experiments.base import Experiment, Say, experiments
@@ -57,8 +57,8 @@ class AuditTable(Experiment):
     needs: ClassVar[tuple[str, ...]] = ("uci_yacht",)
     small: ClassVar[dict[str, Any]] = {"epochs": 3, "num_warmup": 20, "num_draws": 20}
 
-    problems: Any = setting(tuple(PROBLEMS), "Which problems.", kind=(tuple, list))
-    methods: Any = setting((), "Which methods; none: all.", kind=(tuple, list))
+    problems: Any = setting("all", "Which problems: names with commas between them, or all.", kind=(str, tuple, list))
+    methods: Any = setting("all", "Which methods, likewise.", kind=(str, tuple, list))
     epochs: int = setting(4000, "Steps of methods that descend.", ge=1)
     num_warmup: int = setting(1000, "Warm-up of the reference.", ge=1)
     num_draws: int = setting(2000, "Draws of each of the reference's four chains.", ge=8)
@@ -66,7 +66,9 @@ class AuditTable(Experiment):
     def run(self, device: torch.device, seed: int, say: Say) -> Outcome:
         """One table per problem."""
         tables, figures, checks = [], [], []
-        for name in self.problems:
+        names = chosen("problems", self.problems, list(PROBLEMS))
+        audited = chosen("methods", self.methods, methods.names())
+        for name in names:
             problem = PROBLEMS[name]()
             say(f"{name}: reference")
             started = time.perf_counter()
@@ -76,7 +78,7 @@ class AuditTable(Experiment):
             checks.append(
                 Check(f"{name}: the reference has converged", mixed.text, "R-hat below 1.05, 100 effective draws", mixed.ok)
             )
-            rows = [self._row(problem, method, truth, device, seed, say) for method in self.methods or methods.names()]
+            rows = [self._row(problem, method, truth, device, seed, say) for method in audited]
             tables.append(_table(problem, rows, mixed.text, seconds))
             figures.append(_figure(problem, rows))
             checks += _checks(problem, rows)
@@ -111,6 +113,15 @@ class AuditTable(Experiment):
         measured: dict[str, Any] = {label: found[key] for label, key in zip(COLUMNS, KEYS, strict=False)}
         measured |= {"agreement": found.get("agreement"), "ceiling": found["total_variation_ceiling"], "seconds": seconds}
         return Row(method, measured)
+
+
+def chosen(setting: str, given: Any, known: list[str]) -> list[str]:
+    """The names in a setting: all of them, or those given; an unknown one is refused with the nearest."""
+    names = known if given == "all" else [part.strip() for part in given.split(",")] if isinstance(given, str) else list(given)
+    for name in names:
+        if name not in known:
+            raise SettingError(f"{setting}={name!r} is not one of {', '.join(known)}.{nearest(name, known)}")
+    return names
 
 
 def _value(row: Row) -> float | None:

@@ -32,7 +32,7 @@ def windows(num_warmup: int) -> list[int]:
     if num_warmup < 40:
         return []
     if num_warmup < 150:
-        return [num_warmup - max(10, num_warmup // 10)]
+        return [num_warmup - max(15, num_warmup // 4)]
     last, size = num_warmup - 50, 25
     ends, end = [], settling(num_warmup)
     while end < last:

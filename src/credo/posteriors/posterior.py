@@ -100,7 +100,8 @@ class Posterior(nn.Module):
         noise = Streams(seed, numbers, workspace)
         out: Params = {}
         for family in self.members:
-            out |= family.atom(numbers) if isinstance(family, Samples) and self.atoms is not None else family.draw(noise)
+            whole = isinstance(family, Samples) and self.atoms is not None
+            out |= family.atom(numbers, workspace) if whole else family.draw(noise)
         return out
 
     def config(self) -> dict[str, Any]:

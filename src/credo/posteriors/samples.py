@@ -54,9 +54,18 @@ class Samples(Family):
         pick = noise.uniform(self.names[0], (), self.flat)
         return SamplesDraw(self, (pick * self.atoms).long().clamp_max(self.atoms - 1))
 
-    def atom(self, index: Sequence[int]) -> Params:
-        """The draws with these numbers, stacked."""
-        return self.layout.split(self.flat[list(index)])
+    def atom(self, index: Sequence[int], workspace: dict[object, Tensor] | None = None) -> Params:
+        """The draws with these numbers, stacked; with a ``workspace`` they last until the next call that gets it.
+
+        Chunks of a large network's draws, taken one after another, would otherwise leave holes that small tensors settle in.
+        """
+        rows = torch.tensor(list(index), device=self.flat.device)
+        if workspace is None:
+            return self.layout.split(self.flat[rows])
+        key = ("atoms", self.names[0], len(rows))
+        if key not in workspace:
+            workspace[key] = self.flat.new_empty(len(rows), self.layout.numel)
+        return self.layout.split(torch.index_select(self.flat, 0, rows, out=workspace[key]))
 
     def mean(self) -> Params:
         """Average over draws: not a likely point of a multimodal posterior."""
