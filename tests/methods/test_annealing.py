@@ -28,7 +28,6 @@ def test_the_higher_of_two_modes_is_found_from_the_lower():
     best = float(w[well_density(w, 2.0).argmax()])
     assert abs(mode(fit()) - best) < 1e-2  # the coldest temperature, 1e-4, leaves a hundredth of the posterior's deviation, 0.09
     assert abs(mode(fit(hottest=0.1)) + best) < 0.1  # without heat it stays at the lower: the test has power
-    assert abs(mode(fit(init="random")) - best) < 1e-2
 
 
 def test_the_answer_is_a_point():
@@ -65,13 +64,14 @@ def test_a_single_move_and_a_single_chain():
 def test_learned_noise_is_where_the_joint_density_is_highest():
     """Point and noise maximise log p(D, w given std) together: for the ridge solution at that noise the slope in log std vanishes."""
     x, y, _ = regression.problem()
-    fitted = regression.bnn(likelihood=Gaussian()).fit((x, y), "annealing", num_moves=300, num_steps=5, lr=0.02, progress=False)
+    fitted = regression.bnn(likelihood=Gaussian()).fit((x, y), "annealing", num_moves=200, num_steps=4, lr=0.03, progress=False)
     log_std = fitted.likelihood.log_std.detach().double()
     residual = (y - fitted.functions(x, 1)[0]).square().mean().sqrt()
     # The maximum over std given w is the residual's own size; 30 data know log std to sqrt(1 / 60) = 0.13.
     assert abs(float(log_std - residual.log())) < 0.13 < 0.4 < abs(float(log_std))
 
 
+@pytest.mark.slow
 def test_a_last_layer_alone():
     x, y, _ = regression.problem()
     torch.manual_seed(0)

@@ -83,6 +83,7 @@ def test_a_last_layer_alone():
     last_layer("csgmcmc", lr=0.05, **how)
 
 
+@pytest.mark.slow
 def test_learned_noise():
     how = {"num_warmup": 400, "num_draws": 4, "num_cycles": 2, "exploration": 0.5, "num_chains": 8, "thin": 20, "point_lr": 0.02}
     assert noise_error("csgmcmc", lr=0.05, **how) < 1

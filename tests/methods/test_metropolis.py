@@ -30,7 +30,7 @@ def test_acceptance_is_as_wanted_after_the_warm_up(rate):
         assert abs(sum(found) / len(found) - 0.5) > 0.2  # the two are told apart
 
 
-@pytest.mark.parametrize("mass", ["diagonal", "dense"])
+@pytest.mark.parametrize("mass", ["diagonal", pytest.param("dense", marks=pytest.mark.slow)])
 def test_the_posterior(mass):
     x, y, design = regression.problem()
     mean, cov, _ = (torch.as_tensor(part) for part in regression.exact(design, y[:, 0].numpy()))
@@ -87,5 +87,6 @@ def test_a_last_layer_alone():
     last_layer("metropolis", num_warmup=400, num_draws=5, num_chains=4, thin=20, lr=0.05)
 
 
+@pytest.mark.slow
 def test_learned_noise():
     assert noise_error("metropolis", num_warmup=800, num_draws=2, num_chains=8, lr=0.01) < 1

@@ -1,3 +1,5 @@
+from functools import cache
+
 import pytest
 import torch
 from zoo import regression
@@ -15,6 +17,11 @@ def fit(scale=1.0, **how):
     return regression.bnn().fit((x, y), "nuts", progress=False, **how)
 
 
+@cache
+def plain():
+    return fit(num_warmup=100, num_draws=100)
+
+
 @pytest.mark.parametrize("depth", [1, 3])
 def test_a_depth_bounds_the_steps(depth):
     """Before a metric is learned, an input a hundred times as large makes trajectories that would go on."""
@@ -25,7 +32,7 @@ def test_a_depth_bounds_the_steps(depth):
 
 def test_trajectories_end_by_themselves():
     """Of four weights under their metric half a period is three to fifteen steps: nowhere near the bound."""
-    fitted = fit()
+    fitted = plain()
     steps, depth = late(fitted, "steps"), late(fitted, "depth")
     assert min(steps) >= 1 and sum(steps) / len(steps) < 16 and max(depth) < 6
     assert len({round(s, 6) for s in steps}) > 1
@@ -38,9 +45,10 @@ def test_a_tree_has_as_many_steps_as_its_depth_allows():
 
 
 def test_positions_and_momenta_are_drawn_jointly():
-    kinetic_is_chi_squared(fit(num_warmup=100, num_draws=100))
+    kinetic_is_chi_squared(plain())
 
 
+@pytest.mark.slow
 def test_a_shallow_tree_draws_the_same_posterior():
     """Bounding the depth costs effective draws, not correctness."""
     x, y, design = regression.problem()
@@ -54,6 +62,7 @@ def test_a_last_layer_alone():
     last_layer("nuts", num_warmup=150, num_draws=5, num_chains=2, max_depth=2, lr=0.05)
 
 
+@pytest.mark.slow
 def test_learned_noise():
     assert noise_error("nuts", num_warmup=150, num_draws=2, max_depth=2, num_chains=8, lr=0.02) < 1
 

@@ -75,5 +75,6 @@ def test_a_last_layer_alone():
     last_layer("psgld", num_warmup=600, num_draws=5, num_chains=2, thin=5, lr=0.05, point_lr=0.02, batch_size=10)
 
 
+@pytest.mark.slow
 def test_learned_noise():
     assert noise_error("psgld", num_warmup=600, num_draws=2, num_chains=8, lr=0.05, point_lr=0.02) < 1

@@ -1,5 +1,6 @@
 import os
 import signal
+from functools import cache
 
 import pytest
 import torch
@@ -26,7 +27,7 @@ def moments(prior_mean=0.0):
     return float(weight[w > 0].sum()), float((weight * w.square()).sum())
 
 
-@pytest.mark.parametrize("prior_mean", [0.0, 0.4])
+@pytest.mark.parametrize("prior_mean", [0.0, pytest.param(0.4, marks=pytest.mark.slow)])
 def test_both_modes_are_found_with_their_weights(prior_mean):
     """All chains start in one. The prior's mean, where not 0, makes it hold more than half: 0.69."""
     bnn, data = wells(prior_mean)
@@ -57,20 +58,23 @@ def test_one_rung_is_hmc():
     assert torch.allclose(draws_of(plain), draws_of(ladder)) and not any("swap" in row for row in ladder.history)
 
 
-def climbed(moves=600, rungs=5, **how):
-    """The states of a ladder over the two wells, move by move."""
+@cache
+def climbed(moves=320, rungs=5):
+    """The states of a ladder over the two wells, move by move; the last twenty are after the warm-up."""
     bnn, data = wells()
-    method = Tempering(num_rungs=rungs, num_steps=4, num_chains=8, num_warmup=300, **how)
+    method = Tempering(num_rungs=rungs, num_steps=4, num_chains=8, num_warmup=300, hottest=0.01)
     model = bnn.model
     transition = method.transition(Density(model, model.values()), Job(intake(data), 1, None, 0.01, 0))
     state = transition.start(torch.ones(8, 1, dtype=DOUBLE), torch.Generator().manual_seed(0))
+    states = []
     for index in range(moves):
-        state, info = transition.move(state, index, torch.Generator().manual_seed(index + 1))
-        yield state, info
+        state, _ = transition.move(state, index, torch.Generator().manual_seed(index + 1))
+        states.append(state)
+    return states
 
 
 def test_the_ladder_is_respaced_between_its_ends_and_then_held():
-    powers = [state["powers"] for state, _ in climbed(320, hottest=0.01)]
+    powers = [state["powers"] for state in climbed()]
     start = geometric(5, 0.01, powers[0])
     assert torch.equal(powers[0], start) and not torch.allclose(powers[-1], start)
     assert all(p[0] == 1.0 and p[-1] == start[-1] and (p.diff() < 0).all() for p in powers)
@@ -79,8 +83,7 @@ def test_the_ladder_is_respaced_between_its_ends_and_then_held():
 
 def test_a_step_size_for_every_rung():
     """Hot rungs have more room, and each has the rate that was asked for: the steps of the hottest are the longest."""
-    state, _ = list(climbed(320))[-1]
-    steps = state["log_step_mean"].exp()
+    steps = climbed()[-1]["log_step_mean"].exp()
     assert steps.shape == (5,) and float(steps[-1]) > 1.5 * float(steps[0])
 
 
@@ -133,5 +136,6 @@ def test_a_last_layer_alone():
     last_layer("tempering", num_rungs=2, num_warmup=200, num_draws=5, num_chains=2, num_steps=3, lr=0.05)
 
 
+@pytest.mark.slow
 def test_learned_noise():
     assert noise_error("tempering", num_rungs=2, num_warmup=200, num_draws=2, num_steps=3, num_chains=8, lr=0.02) < 1

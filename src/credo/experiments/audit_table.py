@@ -106,7 +106,7 @@ class AuditTable(Experiment):
                     problem.train, method, batch_size=len(problem.train[1]), seed=seed, progress=False, device=device, **given
                 )
         except CredoError as error:
-            return Row(method, {"total variation": str(error).split(";")[0].split(".")[0]})
+            return Row(method, {"total variation": str(error).split(";")[0].split(". ")[0].rstrip(".")})
         seconds = time.perf_counter() - started
         found = audit.compare(bnn, truth, *problem.test)
         say(f"{problem.name}: {method}, total variation {found['total_variation']:.3f}, {seconds:.0f} s")
@@ -120,7 +120,7 @@ def chosen(setting: str, given: Any, known: list[str]) -> list[str]:
     names = known if given == "all" else [part.strip() for part in given.split(",")] if isinstance(given, str) else list(given)
     for name in names:
         if name not in known:
-            raise SettingError(f"{setting}={name!r} is not one of {', '.join(known)}.{nearest(name, known)}")
+            raise SettingError(f"Unknown {setting.removesuffix('s')} {name!r}.{nearest(name, known)}")
     return names
 
 

@@ -16,7 +16,7 @@ from credo.kernels.leapfrog import Integrator
 from credo.kernels.target import Point, State, normal
 
 SHARE = 0.5  #: of the time to the turn that a trajectory lasts
-EVERY = 10  #: moves of the warm-up between two measurements
+EVERY = 5  #: moves of the warm-up between two measurements
 _MEMORY = 0.8  # of the average over measurements, after the first few
 
 
@@ -47,8 +47,8 @@ def start_length(step: Tensor) -> State:
 
 
 def learn_length(state: State, steps: Tensor, step: Tensor) -> State:
-    """Take in the numbers of steps ``(C,)`` to the turn at this step size: a running mean of log time."""
-    found = (steps.clamp_min(1) * step).log().nanmean()
+    """Take in the numbers of steps ``(C,)`` to the turn at this step size: a running mean of the logarithm of the chains' mean time."""
+    found = (steps.clamp_min(1) * step).nanmean().log()
     if bool(found.isnan()):
         return {key: state[key] for key in ("log_time", "measured")}
     measured = state["measured"] + 1

@@ -54,9 +54,7 @@ class Importance(Method):
     def fit(self, model: Model, job: Job) -> Fitted:
         """Fit the proposal if it is named, weigh its draws, resample."""
         posterior = self._proposal(model, job)
-        for family in posterior.members:
-            if family.atoms is not None and set(family.names) & set(model.random):
-                raise CredoError(f"importance needs a proposal with a density; {family.name!r} has none: use 'vi' or 'flow'.")
+        _check(posterior, model)
         mean = posterior.mean()
         density = Density(model, {n: mean[n] for n in model.point})
         target = FullBatch.of(density, job.source, job.batch_size)
@@ -108,3 +106,23 @@ class Importance(Method):
                 prior, fit = target.parts(flat)
                 near = torch.stack([f.log_prob({n: draws[n] for n in f.names}).double() for f in spread]).sum(0)
                 yield flat, prior + fit - near
+
+
+def _check(posterior: Posterior, model: Model) -> None:
+    """A proposal must have a density over the random parameters, and over nothing else."""
+    shapes = {name: shape for family in posterior.members for name, shape in family.shapes.items()}
+    for name, site in model.sites.items():
+        if shapes.get(name) != site.shape:
+            given = tuple(shapes[name]) if name in shapes else "nothing"
+            raise CredoError(
+                f"importance: the proposal has {given} where the model has {name!r} of shape {tuple(site.shape)}; fit it to this model."
+            )
+    for family in posterior.members:
+        drawn = set(family.names) & set(model.random)
+        if family.atoms is not None and drawn:
+            raise CredoError(f"importance needs a proposal with a density; {family.name!r} has none: use 'vi' or 'flow'.")
+        extra = sorted(set(family.names) - set(model.random))
+        if family.atoms is None and extra:
+            raise CredoError(
+                f"importance: the proposal also draws {', '.join(extra)}, which the model holds; fit one with the same random parameters."
+            )

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from credo.core.errors import SettingError
 from credo.core.settings import setting
 from credo.engine.density import Density
 from credo.engine.full_batch import Free
@@ -56,6 +57,10 @@ class SVGD(Method):
         density = Density(model, {n: v[0] for n, v in starts.items()})
         swarm = Swarm(density, job, self)
         flat = density.layout.join({n: starts[n] for n in model.random})
+        if self.particles > 1 and bool((flat == flat[0]).all()):
+            raise SettingError(
+                f"svgd: all {self.particles} particles start at one place and would stay together; give each its own in init."
+            )
         course = Rounds(self.name, swarm.moves - 1, 1, swarm.feed.count)
         kept = run_chains(course, swarm, flat, job, lambda kept: score(density, kept, job))
         return of_draws(density, kept.to(model.device, copy=job.run is not None), 1)

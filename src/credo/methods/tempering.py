@@ -67,7 +67,8 @@ class Rungs(Mover):
         state = point.state() | self.first(point, source)
         same = {key: state[key].expand(len(powers)).clone() for key in ("log_step", "log_step_mean", "anchor", "miss", "tries")}
         rejected = torch.zeros(2, max(len(powers) - 1, 1), dtype=torch.float64, device=position.device)  # sums and counts
-        return state | same | {"powers": powers, "rejected": rejected}
+        swapped = torch.full_like(powers[1:], torch.nan)  # how readily each pair last did
+        return state | same | {"powers": powers, "rejected": rejected, "swapped": swapped}
 
     def kept(self, state: State) -> Tensor:
         """The posterior's rung."""
@@ -77,12 +78,16 @@ class Rungs(Mover):
         """Log densities and slopes, every rung at its power."""
         return Point.at(self.hot, position).state()
 
+    def move(self, state: State, index: int, source: torch.Generator) -> tuple[State, State]:
+        """One move, every rung at the power that the state says."""
+        self._set(state["powers"])
+        return super().move(state, index, source)
+
     def _set(self, powers: Tensor) -> None:
         self.powers.copy_(powers.repeat_interleave(self.sampler.num_chains))
 
     def go(self, state: State, index: int, source: torch.Generator) -> tuple[State, State]:
         """A trajectory of every chain, then swaps."""
-        self._set(state["powers"])
         rungs, chains = self.sampler.num_rungs, self.sampler.num_chains
         step = self.warmup.step(state, index)
         noise = torch.rand(rungs * chains, 1, generator=source, dtype=torch.float64, device=step.device)
@@ -101,7 +106,10 @@ class Rungs(Mover):
             "step_size": step[0],
             "steps": torch.tensor(float(self.sampler.num_steps)),
         }
-        return state, info | ({"swap": rates[~rates.isnan()].mean()} if rungs > 1 and not bool(rates.isnan().all()) else {})
+        now = rates.mean(-1)
+        state = state | {"swapped": torch.where(now.isnan(), state["swapped"], now)}  # pairs take turns
+        swapped = state["swapped"].nanmean()
+        return state, info if bool(swapped.isnan()) else info | {"swap": swapped}
 
     def _adapt(self, state: State, index: int, rate: Tensor, rates: Tensor) -> State:
         """Step sizes by rung, the metric from the posterior's rung, the ladder from how often swaps fail."""

@@ -100,8 +100,10 @@ class Posterior(nn.Module):
         noise = Streams(seed, numbers, workspace)
         out: Params = {}
         for family in self.members:
-            whole = isinstance(family, Samples) and self.atoms is not None
-            out |= family.atom(numbers, workspace) if whole else family.draw(noise)
+            if isinstance(family, Samples) and self.atoms is not None:
+                out |= family.atom(numbers, workspace)
+            else:
+                out |= family.draw(noise)
         return out
 
     def config(self) -> dict[str, Any]:
