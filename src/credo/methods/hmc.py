@@ -38,6 +38,7 @@ class HMC(Trajectories):
     reference: ClassVar[str] = "Neal 2011, MCMC using Hamiltonian dynamics."
     small: ClassVar[dict[str, Any]] = {"num_warmup": 200, "num_draws": 500}
 
+    target_rate: float = setting(0.65, "Acceptance rate that the step size is adapted to.", gt=0.0, le=0.99)
     num_steps: int | None = setting(None, "Leapfrog steps of a trajectory; None adapts their number.", ge=1, kind=int)
     max_steps: int = setting(1000, "Most steps of an adapted trajectory.", ge=1)
 
