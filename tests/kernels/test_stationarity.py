@@ -26,7 +26,7 @@ def run(method, name, dense):
     steps = (
         Steps("hmc", 16) if (method, name, dense) == ("hmc", "fifty", False) else METHODS[method]
     )  # neighbours stay correlated
-    return adapted(steps, known.target, far(known), 120, 150, dense=dense)
+    return adapted(steps, known.target, far(known), 160, 150, dense=dense)
 
 
 @pytest.mark.parametrize("dense", [False, True], ids=["diagonal", "dense"])

@@ -44,7 +44,7 @@ def test_both_modes_are_found_with_their_weights(prior_mean):
 def test_without_a_ladder_chains_stay_where_they_start():
     bnn, data = wells()
     how = {key: LADDER[key] for key in ("num_steps", "num_chains", "num_warmup", "num_draws", "init")} | {"num_draws": 100}
-    assert (draws_of(bnn.fit(data, "hmc", progress=False, **how)) > 0).all()
+    assert (draws_of(bnn.fit(data, "hmc", target_rate=0.8, progress=False, **how)) > 0).all()
     bnn, data = wells()
     assert (draws_of(bnn.fit(data, "tempering", progress=False, **LADDER | {"num_rungs": 1, "num_draws": 50})) > 0).all()
 

@@ -19,6 +19,8 @@ from credo.posteriors import Posterior
 from credo.priors import Prior
 from credo.version import __version__
 
+MAPPED = 1 << 28  # bytes from which a tensor stays in its file: draws of large networks, read when they are used
+
 
 def describe(model: Model, prior: Prior, posterior: Posterior | None = None) -> dict[str, Any]:
     """Everything but numbers."""
@@ -104,7 +106,8 @@ def unpack(path: Path, own: Likelihood | None = None) -> tuple[dict[str, Any], F
         likelihood = copy.deepcopy(own) if own else likelihoods[name].from_config(config["likelihood"]["config"])
         likelihood.load_state_dict(part("likelihood"))
         posterior = Posterior.from_config(config["posterior"])
-        posterior.load_state_dict(part("posterior"), assign=True)  # as the file is mapped: draws are read when they are used
+        numbers = {n: t if t.nbytes > MAPPED else t.clone() for n, t in part("posterior").items()}
+        posterior.load_state_dict(numbers, assign=True)
     except (KeyError, TypeError, RuntimeError) as error:
         raise RunError(f"{path} does not fit together: {str(error).splitlines()[0]}; restore it from a copy.") from error
     return config, Fitted(posterior, part("buffers")), likelihood, part("prior")

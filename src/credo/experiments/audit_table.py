@@ -53,7 +53,7 @@ class AuditTable(Experiment):
     name: ClassVar[str] = "audit"
     title: ClassVar[str] = "How far every method is from the true posterior"
     reference: ClassVar[str] = "Izmailov et al. 2021, What are Bayesian neural network posteriors really like? (the measures)"
-    cost: ClassVar[str] = "40 minutes on one CPU core"
+    cost: ClassVar[str] = "an hour on one CPU core"
     needs: ClassVar[tuple[str, ...]] = ("uci_yacht",)
     small: ClassVar[dict[str, Any]] = {"epochs": 3, "num_warmup": 20, "num_draws": 20}
 
