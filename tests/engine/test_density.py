@@ -6,36 +6,19 @@ import torch
 from torch import nn
 from torch.distributions import Categorical, Exponential, Laplace, MultivariateNormal, Normal, Poisson, Uniform
 from torch.func import functional_call
+from zoo.chains import density, split, weights
 from zoo.models import make_model, make_posterior
 from zoo.networks import make
 
 from credo.core.errors import SettingError
 from credo.data import intake
-from credo.engine.density import Density, FullBatch
+from credo.engine.density import FullBatch
 from credo.kernels.target import differentiable
 from credo.likelihoods import Gaussian
 from credo.posteriors import PosteriorPrior
 from credo.priors import Optimal
 
 DOUBLE = torch.float64
-
-
-def density(model):
-    return Density(model, model.values())
-
-
-def weights(model, chains=3, seed=0, size=0.5):
-    count = sum(site.numel for site in model.random.values())
-    return size * torch.randn(chains, count, generator=torch.Generator().manual_seed(seed), dtype=DOUBLE)
-
-
-def split(model, row):
-    """A flat vector by name, with nothing of the library's."""
-    out, place = {}, 0
-    for name, site in model.random.items():
-        out[name] = row[place : place + site.numel].reshape(site.shape)
-        place += site.numel
-    return out
 
 
 def naive(model, w, x, log_likelihood, log_prior):

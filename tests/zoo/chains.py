@@ -13,6 +13,7 @@ from torch.distributions import Normal
 
 from credo import BNN
 from credo.core.seeds import isolated, mix
+from credo.engine.density import Density
 from credo.kernels.hamiltonian import first_step, hmc
 from credo.kernels.leapfrog import Integrator
 from credo.kernels.metric import unit
@@ -255,3 +256,22 @@ def noise_error(method, **how):
     best = max((regression.exact(design, y[:, 0].numpy(), math.exp(s))[2], s) for s in torch.linspace(-1.5, 0.5, 401).tolist())[1]
     assert abs(best) > 3 * math.sqrt(1 / 60)  # the start, log std 0, is a wrong answer
     return abs(float(bnn.likelihood.log_std.detach()) - best) / math.sqrt(1 / 60)
+
+
+def density(model):
+    return Density(model, model.values())
+
+
+def weights(model, chains=3, seed=0, size=0.5):
+    """Positions of chains over a model's random parameters."""
+    count = sum(site.numel for site in model.random.values())
+    return size * torch.randn(chains, count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def split(model, row):
+    """A flat vector by name, with nothing of the library's."""
+    out, place = {}, 0
+    for name, site in model.random.items():
+        out[name] = row[place : place + site.numel].reshape(site.shape)
+        place += site.numel
+    return out

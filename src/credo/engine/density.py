@@ -18,6 +18,7 @@ from credo.core.errors import SettingError
 from credo.core.shell import plain_attention
 from credo.data.source import Source
 from credo.data.tree import take
+from credo.engine.intake import on_device
 from credo.engine.model import Model
 from credo.kernels.target import Target, differentiable
 from credo.posteriors import Params, PosteriorPrior
@@ -217,7 +218,7 @@ class FullBatch:
     def of(cls, density: Density, source: Source, batch_size: int | None) -> FullBatch:
         """All of the source, on the model's device; where ``num_data`` says that it stands for more, its terms count for as many."""
         model = density.model
-        batches = [(model.move(x), model.move(model.likelihood.check_targets(y))) for x, y in source(None, batch_size)]
+        batches = [(model.move(x), model.move(y)) for x, y in on_device(source, model)(None, batch_size)]
         return cls(density, batches, source.num_data / sum(len(y) for _, y in batches))
 
     def __call__(self, flat: Tensor) -> Evaluated:

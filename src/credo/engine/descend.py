@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,8 +12,8 @@ from torch import Tensor
 
 from credo.core.errors import CredoError, DataError
 from credo.core.seeds import generator, isolated, mix
-from credo.data.source import Arrays, Source
 from credo.engine.elbo import Elbo
+from credo.engine.intake import on_device
 from credo.engine.job import Fitted, Job
 from credo.engine.progress import progress
 from credo.engine.run import pack_optimizer, unpack_optimizer
@@ -52,7 +52,7 @@ def descend(
     model, num_data = elbo.model, job.source.num_data
     shell = model.shell()
     shell.place(model.frozen())
-    source, count = _on_device(job.source, elbo), job.source.num_batches(job.batch_size)
+    source, count = on_device(job.source, model), job.source.num_batches(job.batch_size)
     cuda = model.device.type == "cuda"
     lr = torch.tensor(job.lr, device=model.device) if cuda else job.lr  # a tensor, so that a captured graph sees it change
     mover = (optimizer or adam)(elbo, lr, num_data)
@@ -99,27 +99,6 @@ def descend(
                 break
     elbo.settle()
     return Fitted(elbo.posterior, elbo.buffers_.tensors())
-
-
-def _on_device(source: Source, elbo: Elbo) -> Source:
-    """In-memory data moves to the device once; targets are checked and cast here or batch by batch."""
-    arrays = source.arrays()
-    if arrays is None:
-        return Source(_Checked(source, elbo), source.num_data)
-    x, y = arrays
-    return Source(Arrays(elbo.model.move(x), elbo.model.move(elbo.likelihood.check_targets(y))), source.num_data)
-
-
-class _Checked:
-    """A feed that casts targets as the likelihood wants them."""
-
-    def __init__(self, source: Source, elbo: Elbo) -> None:
-        self.source, self.elbo = source, elbo
-
-    def batches(self, generator: torch.Generator | None, batch_size: int | None) -> Iterator[Any]:
-        """Batches with checked targets."""
-        for x, y in self.source(generator, batch_size):
-            yield x, self.elbo.likelihood.check_targets(y)
 
 
 def _set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:

@@ -3,69 +3,33 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from credo.core.settings import setting
 from credo.engine.density import Density, FullBatch
+from credo.engine.free import LEARNING, Fitting, Free
 from credo.engine.job import Job
-from credo.engine.sampling import Sampler, Transition
+from credo.engine.sampling import Sampler
 from credo.kernels.hamiltonian import first_step
 from credo.kernels.leapfrog import Integrator
 from credo.kernels.metric import check_dense, unit
 from credo.kernels.target import Point, State
 from credo.kernels.warmup import WarmUp
 
-LEARNING = 0.6  # of the warm-up during which point and noise parameters move; the rest adapts the chains to where these have come
+S = TypeVar("S", bound="FullBatchSampler")
 
 
-@final
-class Free:
-    """Point parameters, learned noise and learned priors: one Adam step per move towards their maximum marginal likelihood, then held."""
-
-    def __init__(self, density: Density, lr: float, until: int) -> None:
-        self.density, self.until = density, until if density.free else 0
-        self.optimizer = torch.optim.Adam(density.free, lr=lr) if density.free else None
-
-    def learns(self, index: int) -> bool:
-        """Whether move ``index`` comes with a step."""
-        return index < self.until
-
-    def learn(self, step: Callable[[torch.optim.Optimizer], None]) -> None:
-        """One step, which ``step(optimizer)`` takes."""
-        assert self.optimizer is not None
-        step(self.optimizer)
-
-    def record(self) -> State:
-        """Values and Adam's averages."""
-        out = {f"free/{i}": tensor.detach() for i, tensor in enumerate(self.density.free)}
-        for i, tensor in enumerate(self.density.free):
-            moments = self.optimizer.state.get(tensor, {}) if self.optimizer else {}
-            out |= {f"{key}/{i}": torch.as_tensor(value) for key, value in moments.items()}
-        return out
-
-    def recall(self, tensors: Mapping[str, Tensor]) -> None:
-        """The inverse of ``record``."""
-        for i, tensor in enumerate(self.density.free):
-            tensor.copy_(tensors[f"free/{i}"])
-            keys = [name.rpartition("/")[0] for name in tensors if name.endswith(f"/{i}") and not name.startswith("free/")]
-            assert self.optimizer is not None
-            if keys:
-                self.optimizer.state[tensor] = {
-                    key: tensors[f"{key}/{i}"].to("cpu" if key == "step" else tensor.device) for key in keys
-                }
-
-
-class Mover(Transition):
+class Mover(Fitting, Generic[S]):
     """Moves on the full-batch target; a subclass says how (``go``)."""
 
     integrator: Integrator
 
-    def __init__(self, density: Density, job: Job, sampler: FullBatchSampler) -> None:
+    def __init__(self, density: Density, job: Job, sampler: S) -> None:
+        self.sampler = sampler
         if sampler.dense:
             check_dense(density.numel)
         self.target = FullBatch.of(density, job.source, job.batch_size)
@@ -102,14 +66,6 @@ class Mover(Transition):
     @abstractmethod
     def go(self, state: State, index: int, source: torch.Generator) -> tuple[State, State]:
         """One move on the target as it is."""
-
-    def record(self) -> State:
-        """What is free."""
-        return self.free.record()
-
-    def recall(self, tensors: Mapping[str, Tensor]) -> None:
-        """The inverse of ``record``."""
-        self.free.recall(tensors)
 
 
 @dataclass(frozen=True)

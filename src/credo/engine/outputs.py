@@ -158,6 +158,9 @@ class _Runner:
         self.sites = model.sites
 
     def _split(self, draws: Params) -> tuple[Params, Params]:
+        draws = {
+            n: t.to(self.model.device) for n, t in draws.items()
+        }  # those on disk are read into memory, and go where the model is
         own = {n: t.to(self.sites[n].dtype) if n in self.sites else t for n, t in draws.items() if not n.startswith(LIKELIHOOD)}
         return own, {n.removeprefix(LIKELIHOOD): t for n, t in draws.items() if n.startswith(LIKELIHOOD)}
 

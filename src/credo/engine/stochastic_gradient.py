@@ -6,10 +6,10 @@ U = -(N / B) sum log p(y given x, w) - log p(w), with step eta = lr / N: ``lr`` 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import ClassVar, final
+from typing import ClassVar, Generic, TypeVar, final
 
 import torch
 from torch import Tensor
@@ -17,12 +17,14 @@ from torch.utils import _pytree as pytree
 
 from credo.core.seeds import generator
 from credo.core.settings import setting
-from credo.data.source import Arrays, Source
 from credo.engine.density import Batch, Density
-from credo.engine.full_batch import Free
+from credo.engine.free import LEARNING, Fitting, Free
+from credo.engine.intake import on_device
 from credo.engine.job import Job
-from credo.engine.sampling import Sampler, Transition
+from credo.engine.sampling import Sampler
 from credo.kernels.target import State
+
+S = TypeVar("S", bound="StochasticSampler")
 
 
 @final
@@ -31,12 +33,7 @@ class Feed:
 
     def __init__(self, density: Density, job: Job, chains: int) -> None:
         self.model, self.job, self.chains = density.model, job, chains
-        arrays = job.source.arrays()
-        self.source = job.source
-        if arrays is not None:
-            x, y = arrays
-            model = self.model
-            self.source = Source(Arrays(model.move(x), model.move(model.likelihood.check_targets(y))), job.source.num_data)
+        self.source = on_device(job.source, density.model)
         self.count = self.source.num_batches(job.batch_size)
         self._place, self._rows = -1, iter(())
 
@@ -52,20 +49,15 @@ class Feed:
         own = [self.source(generator(self.job.seed, "order", epoch, c), self.job.batch_size) for c in range(self.chains)]
         for batches in zip(*own, strict=True):
             x, y = pytree.tree_map(lambda *leaves: torch.stack(leaves), batches[0], *batches[1:])
-            yield self.model.move(x), self.model.move(self._checked(y))
-
-    def _checked(self, y: Tensor) -> Tensor:
-        if self.source.arrays() is not None:
-            return y
-        flat = self.model.likelihood.check_targets(y.flatten(0, 1))
-        return flat.unflatten(0, y.shape[:2])
+            yield self.model.move(x), self.model.move(y)
 
 
-class Drift(Transition):
+class Drift(Fitting, Generic[S]):
     """Moves on stochastic gradients; a subclass says how (``go``)."""
 
-    def __init__(self, density: Density, job: Job, sampler: StochasticSampler) -> None:
-        self.density, self.num_data, self.lr = density, job.source.num_data, job.lr
+    def __init__(self, density: Density, job: Job, sampler: S) -> None:
+        self.sampler, self.density, self.num_data = sampler, density, job.source.num_data
+        self.eta = job.lr / self.num_data
         self.feed = Feed(density, job, sampler.num_chains)
         self.free = Free(density, sampler.point_lr, sampler.learning())
 
@@ -88,14 +80,6 @@ class Drift(Transition):
     def go(self, state: State, slope: Tensor, index: int, source: torch.Generator) -> tuple[State, State]:
         """One step along ``slope``, the unbiased estimate of that of log p(D, w)."""
 
-    def record(self) -> State:
-        """What is free."""
-        return self.free.record()
-
-    def recall(self, tensors: Mapping[str, Tensor]) -> None:
-        """The inverse of ``record``."""
-        self.free.recall(tensors)
-
 
 @dataclass(frozen=True)
 class StochasticSampler(Sampler):
@@ -112,8 +96,4 @@ class StochasticSampler(Sampler):
 
     def learning(self) -> int:
         """Steps during which what is not sampled learns."""
-        return int(0.6 * self.num_warmup)
-
-    def eta(self, transition: Drift) -> float:
-        """The step lr / N."""
-        return transition.lr / transition.num_data
+        return int(LEARNING * self.num_warmup)

@@ -17,11 +17,11 @@ from torch import Tensor
 from credo.core.settings import setting
 from credo.engine.build import point_posterior
 from credo.engine.density import Density, FullBatch
-from credo.engine.full_batch import Free
+from credo.engine.free import Fitting, Free
 from credo.engine.job import Fitted, Job
 from credo.engine.method import Method, methods
 from credo.engine.model import Model
-from credo.engine.sampling import Course, Transition, run_chains, start_values
+from credo.engine.sampling import Course, run_chains, start_values
 from credo.kernels.annealing import cooling, move, start
 from credo.kernels.leapfrog import Integrator
 from credo.kernels.target import Point, State
@@ -69,7 +69,7 @@ class Annealing(Method):
         return Fitted(point_posterior(model, {n: values[n].detach().clone() for n in model.sites}), density.buffers)
 
 
-class Cooler(Transition):
+class Cooler(Fitting):
     """Moves at the temperature of their turn."""
 
     def __init__(self, density: Density, job: Job, method: Annealing) -> None:
@@ -95,11 +95,3 @@ class Cooler(Transition):
     def kept(self, state: State) -> Tensor:
         """The best points so far."""
         return state["best"]
-
-    def record(self) -> State:
-        """What is free."""
-        return self.free.record()
-
-    def recall(self, tensors: Mapping[str, Tensor]) -> None:
-        """The inverse of ``record``."""
-        self.free.recall(tensors)

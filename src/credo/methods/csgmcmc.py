@@ -103,12 +103,12 @@ class Cycles(Course):
         return self.draw_after(index) is not None or (not self.samples(index) and (index + 1) % self.thin == 0)
 
 
-class Steps(Drift):
+class Steps(Drift[CSGMCMC]):
     """CSGMCMC moves of all chains."""
 
     def __init__(self, density: Density, job: Job, sampler: CSGMCMC) -> None:
         super().__init__(density, job, sampler)
-        self.sampler, self.course = sampler, sampler.course()
+        self.course = sampler.course()
 
     def start(self, position: Tensor, source: torch.Generator) -> State:
         """At rest."""
@@ -118,7 +118,7 @@ class Steps(Drift):
         """One step of the size and temperature of its place in the cycle."""
         sampler = self.sampler
         place = index - sampler.num_warmup
-        eta, heat = sampler.eta(self), sampler.temperature
+        eta, heat = self.eta, sampler.temperature
         if place >= 0:
             eta *= cyclical(place, self.course.period)
             heat = heat if self.course.samples(index) else 0.0

@@ -47,12 +47,12 @@ class HMC(Trajectories):
         return Flight(density, job, self)
 
 
-class Flight(Mover):
+class Flight(Mover[HMC]):
     """HMC moves of all chains."""
 
     def __init__(self, density: Density, job: Job, sampler: HMC) -> None:
         super().__init__(density, job, sampler)
-        self.sampler, self.integrator = sampler, sampler.integrator(self.target)
+        self.integrator = sampler.integrator(self.target)
 
     def start(self, position: Tensor, source: torch.Generator) -> State:
         """Evaluate the target and find a first step size."""

@@ -44,7 +44,7 @@ class Metropolis(FullBatchSampler):
         return Walk(density, job, self)
 
 
-class Walk(Mover):
+class Walk(Mover[Metropolis]):
     """Metropolis moves of all chains."""
 
     def evaluate(self, position: Tensor) -> State:

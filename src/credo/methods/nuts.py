@@ -43,12 +43,12 @@ class NUTS(Trajectories):
         return Trees(density, job, self)
 
 
-class Trees(Mover):
+class Trees(Mover[NUTS]):
     """NUTS moves of all chains."""
 
     def __init__(self, density: Density, job: Job, sampler: NUTS) -> None:
         super().__init__(density, job, sampler)
-        self.sampler, self.integrator = sampler, sampler.integrator(self.target)
+        self.integrator = sampler.integrator(self.target)
 
     def start(self, position: Tensor, source: torch.Generator) -> State:
         """Evaluate the target and find a first step size."""

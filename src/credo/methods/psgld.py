@@ -49,12 +49,8 @@ class PSGLD(StochasticSampler):
         return Steps(density, job, self)
 
 
-class Steps(Drift):
+class Steps(Drift[PSGLD]):
     """PSGLD moves of all chains; the scale is one for all of them."""
-
-    def __init__(self, density: Density, job: Job, sampler: PSGLD) -> None:
-        super().__init__(density, job, sampler)
-        self.sampler = sampler
 
     def start(self, position: Tensor, source: torch.Generator) -> State:
         """No gradients seen yet."""
@@ -69,5 +65,5 @@ class Steps(Drift):
             size = (squares / (1 - keep ** (index + 1))).sqrt()
             scale = 1 / (size + self.sampler.eps * size.square().mean().sqrt().clamp_min(1e-30))
             scale = scale / scale.mean()
-        moved = overdamped(state["position"], slope, self.sampler.eta(self), self.sampler.temperature, source, scale)
+        moved = overdamped(state["position"], slope, self.eta, self.sampler.temperature, source, scale)
         return {"position": moved, "squares": squares, "scale": scale}, {}

@@ -50,22 +50,18 @@ class SGHMC(StochasticSampler):
         return Steps(density, job, self)
 
 
-class Steps(Drift):
+class Steps(Drift[SGHMC]):
     """SGHMC moves of all chains."""
-
-    def __init__(self, density: Density, job: Job, sampler: SGHMC) -> None:
-        super().__init__(density, job, sampler)
-        self.sampler = sampler
 
     def start(self, position: Tensor, source: torch.Generator) -> State:
         """Momenta of the stationary size."""
-        size = (self.sampler.eta(self) * self.sampler.temperature) ** 0.5
+        size = (self.eta * self.sampler.temperature) ** 0.5
         return {"position": position, "momentum": size * normal(position, source)}
 
     def go(self, state: State, slope: Tensor, index: int, source: torch.Generator) -> tuple[State, State]:
         """One step of the splitting."""
         sampler = self.sampler
         position, momentum = underdamped(
-            state["position"], state["momentum"], slope, sampler.eta(self), sampler.friction, sampler.temperature, source
+            state["position"], state["momentum"], slope, self.eta, sampler.friction, sampler.temperature, source
         )
         return {"position": position, "momentum": momentum}, {}

@@ -45,14 +45,10 @@ class SGLD(StochasticSampler):
         return Steps(density, job, self)
 
 
-class Steps(Drift):
+class Steps(Drift[SGLD]):
     """SGLD moves of all chains."""
-
-    def __init__(self, density: Density, job: Job, sampler: SGLD) -> None:
-        super().__init__(density, job, sampler)
-        self.sampler = sampler
 
     def go(self, state: State, slope: Tensor, index: int, source: torch.Generator) -> tuple[State, State]:
         """One Langevin step."""
-        moved = overdamped(state["position"], slope, self.sampler.eta(self), self.sampler.temperature, source)
+        moved = overdamped(state["position"], slope, self.eta, self.sampler.temperature, source)
         return {"position": moved}, {}

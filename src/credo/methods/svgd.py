@@ -18,11 +18,11 @@ from torch.utils import _pytree as pytree
 from credo.core.errors import SettingError
 from credo.core.settings import setting
 from credo.engine.density import Density
-from credo.engine.full_batch import Free
+from credo.engine.free import Fitting, Free
 from credo.engine.job import Fitted, Job
 from credo.engine.method import Method, methods
 from credo.engine.model import Model
-from credo.engine.sampling import Course, Transition, of_draws, run_chains, score, start_values
+from credo.engine.sampling import Course, of_draws, run_chains, score, start_values
 from credo.engine.schedules import decays
 from credo.engine.stochastic_gradient import Feed
 from credo.kernels.stein import kernels, stein_force
@@ -87,7 +87,7 @@ class Rounds(Course):
         return (index + 1) // self.thin - 1
 
 
-class Swarm(Transition):
+class Swarm(Fitting):
     """SVGD steps of all particles on one batch."""
 
     def __init__(self, density: Density, job: Job, method: SVGD) -> None:
@@ -114,11 +114,3 @@ class Swarm(Transition):
         if self.free.learns(index):
             self.free.learn(lambda optimizer: self.density.learn(position, [batch], optimizer, factor))
         return {"position": position + size, "first": first, "second": second}, {"log_density": value}
-
-    def record(self) -> State:
-        """What is free."""
-        return self.free.record()
-
-    def recall(self, tensors: Mapping[str, Tensor]) -> None:
-        """The inverse of ``record``."""
-        self.free.recall(tensors)

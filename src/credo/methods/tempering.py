@@ -48,12 +48,11 @@ class Tempering(Trajectories):
         return Rungs(density, job, self)
 
 
-class Rungs(Mover):
+class Rungs(Mover[Tempering]):
     """K x C chains, the rungs one after another: the first C are the posterior's."""
 
     def __init__(self, density: Density, job: Job, sampler: Tempering) -> None:
         super().__init__(density, job, sampler)
-        self.sampler = sampler
         self.powers = torch.ones(sampler.num_rungs * sampler.num_chains, dtype=torch.float64, device=density.model.device)
         self.hot = self.target.tempered(self.powers)
         self.integrator = Integrator(self.hot, sampler.compile)
