@@ -2,6 +2,7 @@
 
 W1: a training step under each estimator, and of natural-gradient VI. W2: mean probabilities of 1,000 inputs from 100 posterior draws.
 W3: draws of a small regression network's posterior by ``hmc`` and ``nuts``, compiled, warmed up for as many moves as the peers.
+W5: an epoch of a deep ensemble under a normal prior, all members at once.
 On a GPU the steps are also entered as one CUDA graph, next to the plain network captured the same way.
 """
 
@@ -13,8 +14,9 @@ from typing import Any
 import torch
 import w2_predict
 import w3_mcmc
+import w5_ensemble
 from core import Job, contestant
-from workloads import ESTIMATORS, dropout_predictor, ivon_step, plain_graph, predictor, regression_chains, vi_step
+from workloads import ESTIMATORS, dropout_predictor, ensemble_epoch, ivon_step, plain_graph, predictor, regression_chains, vi_step
 
 for _estimator in ESTIMATORS:
     contestant("W1", f"credo {_estimator}")(lambda case, e=_estimator: vi_step(case.build(), case.x, case.y, e))
@@ -65,3 +67,16 @@ contestant("W3", "credo nuts, 4 chains")(lambda case: sample(case, "nuts", 4, 10
 if torch.cuda.is_available():
     contestant("W3", "credo hmc, 64 chains")(lambda case: sample(case, "hmc", 64, 25))
     contestant("W3", "credo nuts, 64 chains")(lambda case: sample(case, "nuts", 64, 10))
+
+
+def ensemble(case: Any, compile: bool = False) -> Job:
+    """All members at once; a graph is captured here, in an epoch before the timed ones."""
+    epoch = ensemble_epoch(case.members(w5_ensemble.MEMBERS), case.x, case.y, w5_ensemble.BATCH, compile)
+    if compile:
+        epoch()
+    return Job(epoch, note="own data order per member, N(0, 1) prior")
+
+
+contestant("W5", "credo deep_ensemble")(ensemble)
+if torch.cuda.is_available():
+    contestant("W5", "credo deep_ensemble, CUDA graph")(lambda case: ensemble(case, compile=True))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,12 +12,15 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 
 import credo
-from credo.core.seeds import generator
+from credo.core.seeds import generator, isolated
 from credo.data.source import Arrays, Source
 from credo.engine.build import discrete_posterior, start_posterior
 from credo.engine.density import Density
 from credo.engine.descend import MakeOptimizer, adam
 from credo.engine.elbo import Elbo
+from credo.engine.flock import Flock, member_seeds
+from credo.engine.flock_step import moving, stepping
+from credo.engine.intake import on_device
 from credo.engine.job import Fitted, Job
 from credo.engine.step import make_step
 from credo.estimators import estimators
@@ -197,3 +201,23 @@ def regression_chains(case: Any, method: str, chains: int, moves: int, num_warmu
         move()
     steps.clear()
     return lambda: torch.stack([move() for _ in range(moves)], 1).cpu().numpy(), steps
+
+
+def ensemble_epoch(nets: Sequence[nn.Module], x: Tensor, y: Tensor, batch_size: int, compile: bool = False) -> Callable[[], None]:
+    """One epoch of a deep ensemble that starts at ``nets``, all members at once, each in its own order of the data."""
+    model = credo.BNN(nets[0], "categorical", prior=Normal(0.0, 1.0)).model
+    starts = [{name: p.detach().clone() for name, p in net.named_parameters()} for net in nets]
+    flock = Flock(model, starts, member_seeds(0, len(nets)))
+    job = Job(Source(Arrays(x, y), len(y)), epochs=1, batch_size=batch_size, lr=1e-3)
+    lr = torch.tensor(1e-3, device=x.device) if compile else 1e-3
+    step = stepping()(flock, moving("adam", 0.9)(flock, lr, len(y)), len(y), compile)
+    source, epochs = on_device(job.source, model), itertools.count()
+    shell = model.shell()
+    shell.train(True)
+
+    def epoch() -> None:
+        with isolated(0, x.device):
+            for xs, ys in flock.batches(source, job, next(epochs)):
+                step(xs, ys, 1.0)
+
+    return epoch

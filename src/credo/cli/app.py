@@ -13,11 +13,13 @@ from credo.cli.fit import fit
 from credo.cli.methods import methods
 from credo.cli.predict import predict
 from credo.cli.reproduce import reproduce
+from credo.cli.task import task
 from credo.cli.vae import vae
 
 app = typer.Typer(name="credo", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 for command in (demo, fit, predict, evaluate, audit, methods, reproduce):
     app.command()(command)
+app.add_typer(task)
 app.add_typer(vae)
 
 

@@ -47,6 +47,21 @@ def start_posterior(model: Model, kind: str, values: Values, init_std: float, ra
     return with_points(model, values, members)
 
 
+@torch.no_grad()
+def gaussian(values: Values, std: Values, factor: Values | None = None) -> Family:
+    """Independent Gaussians with these deviations, or with ``factor`` ``(R, *shape)`` their sum with R shared directions."""
+    diagonal = MeanField.start(values, 1.0)
+    least = torch.finfo(diagonal.raw_std.dtype).tiny ** 0.5  # a weight that never moved has no logarithm
+    diagonal.raw_std.copy_(diagonal.layout.join(std).clamp_min(least).log())
+    if factor is None:
+        return diagonal
+    columns = diagonal.layout.join(factor)
+    family = LowRank(diagonal.shapes, len(columns), dtype=str(columns.dtype).removeprefix("torch.")).to(columns.device)
+    family.diagonal = diagonal
+    family.factor.copy_(columns)
+    return family
+
+
 def discrete_posterior(model: Model, values: Values, levels: Sequence[float]) -> Posterior:
     """Random parameters on ``levels``, the rest points."""
     groups = [{site.name: values[site.name] for site in group} for group in _by_dtype(model.random)]

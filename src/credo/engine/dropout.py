@@ -17,6 +17,7 @@ from credo.core.settings import setting
 from credo.core.sites import choose
 from credo.engine.build import with_points
 from credo.engine.descend import MakeOptimizer, adam
+from credo.engine.elbo import Elbo
 from credo.engine.job import Job
 from credo.engine.masks import OwnMasks, is_random, live_modules, own_masks
 from credo.engine.model import Model
@@ -54,7 +55,7 @@ class DropoutMethod(ElboMethod):
     as_it_is: ClassVar[bool] = False  # whether a network's noise of any kind may stand for the method's own
     rate_lr: ClassVar[float] = 3.0  # learning rate of what is learned of the noise, as a multiple of the weights'
 
-    def make_optimizer(self, model: Model) -> MakeOptimizer | None:
+    def make_optimizer(self, model: Model) -> MakeOptimizer[Elbo] | None:
         """Adam, faster for rates: one number steers a whole layer, and at the weights' pace it would hardly move."""
         return partial(adam, dial_lr=self.rate_lr)
 

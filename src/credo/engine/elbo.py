@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from credo.core.errors import SettingError
 from credo.core.shell import Shell
 from credo.core.sites import Site
+from credo.engine.job import Fitted
+from credo.engine.learner import Learner
 from credo.engine.model import Model
 from credo.estimators import Estimator, Pass, Plan, make_plan, structure
 from credo.estimators.plan import batch_of, with_masks
@@ -73,7 +75,7 @@ def family_prior(family: Family, model: Model) -> FamilyPrior | None:
     return Factorised(parts, family.shapes)
 
 
-class Elbo(nn.Module):
+class Elbo(Learner):
     """``forward(x, y) -> (nll, kl)``: a module of posterior, likelihood, buffers and what is learned of the prior, ready for DDP.
 
     The shell stays hidden from it. A mixture is trained by the mean of its components' ELBOs, a bound like each of them. ``kl``:
@@ -211,9 +213,19 @@ class Elbo(nn.Module):
                 total = part if total is None else total + part
         return Pass(nll, torch.zeros_like(nll) if total is None else total.to(nll.dtype), draws, each)
 
+    def fitted(self) -> Fitted:
+        """The posterior and the buffers."""
+        return Fitted(self.posterior, self.buffers_.tensors())
+
+    def monitor(self) -> dict[str, float]:
+        """What posterior and likelihood say."""
+        return self.posterior.monitor() | self.likelihood.monitor()
+
     @torch.no_grad()
-    def divergence(self) -> Tensor:
-        """The KL as it stands, averaged over components, for reports of methods whose steps do not compute it."""
+    def divergence(self) -> Tensor | None:
+        """The KL averaged over components, where the optimizer's steps do not compute it."""
+        if self.kl_kind != "apart":
+            return None
         totals = []
         for place, component in enumerate(self.components):
             pairs = zip(component.members, self.terms(place).priors, strict=True)

@@ -1,11 +1,13 @@
-"""Data as a fit sees them: on the model's device, with targets as its likelihood wants them."""
+"""Data as a fit sees them: on the model's device, with targets as its likelihood wants them, in one order or in many at once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, final
 
 import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from credo.data.source import Arrays, Source
 from credo.engine.model import Model
@@ -18,6 +20,25 @@ def on_device(source: Source, model: Model) -> Source:
         return Source(_Checked(source, model), source.num_data)
     x, y = arrays
     return Source(Arrays(model.move(x), model.move(model.likelihood.check_targets(y))), source.num_data)
+
+
+def own_batches(source: Source, orders: Sequence[torch.Generator], batch_size: int | None) -> Iterator[tuple[Any, Tensor]]:
+    """One epoch of batches ``(K, B, ...)``: row k holds what ``source(orders[k], batch_size)`` gives."""
+    arrays = source.arrays()
+    if arrays is None:
+        for batches in zip(*(source(order, batch_size) for order in orders), strict=True):
+            yield pytree.tree_map(lambda *leaves: torch.stack(leaves), batches[0], *batches[1:])
+        return
+    x, y = arrays
+    total = len(y)
+    rows = torch.stack([torch.randperm(total, generator=order, device=order.device) for order in orders]).to(y.device)
+    for part in rows.split(batch_size or total, 1):
+        flat = part.reshape(-1)
+
+        def pick(leaf: Any, flat: Tensor = flat) -> Any:
+            return leaf.index_select(0, flat).reshape(len(orders), -1, *leaf.shape[1:])  # rows in one go: faster than leaf[part]
+
+        yield pytree.tree_map(pick, x), pick(y)
 
 
 @final

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -24,19 +25,43 @@ class Step(ABC):
         """One step on one batch."""
 
 
-class EagerStep(Step):
+class Capturable(Step):
+    """A step whose work on the device can be recorded once and replayed."""
+
+    optimizer: torch.optim.Optimizer
+    num_data: int
+    device: torch.device
+
+    @abstractmethod
+    def prepare(self, x: Any) -> None:
+        """What has to happen before the first run on inputs of this structure, outside the recording."""
+
+    @abstractmethod
+    def run(self, x: Any, y: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        """The whole step, with ``scale`` = weight / N; (nll sum, KL), detached."""
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Drop the autograd graph that tensors placed in a network keep alive: its nodes belong to the stream they were made on."""
+
+    @abstractmethod
+    def held(self) -> Iterator[Tensor]:
+        """Parameters and buffers that a run changes, the optimizer's apart."""
+
+
+class EagerStep(Capturable):
     """Plain autograd; with ``compile`` the loss is one compiled graph (``fullgraph=True``)."""
 
     def __init__(self, elbo: Elbo, optimizer: torch.optim.Optimizer, num_data: int, compile: bool = False) -> None:
         self.elbo, self.optimizer, self.num_data = elbo, optimizer, num_data
-        self.compiled = compile
+        self.device, self.compiled = elbo.model.device, compile
         self.forward = torch.compile(_own_code(elbo), fullgraph=True, dynamic=False) if compile else elbo
 
     def __call__(self, x: Any, y: Tensor, weight: float) -> tuple[Tensor, Tensor]:
         """Forward, backward, optimizer; a site that meets an unknown operation is planned anew and the step repeated."""
         if self.compiled:
             self.elbo.plan(self.elbo.model.shell(), x)  # a dry run cannot be traced
-        device = self.elbo.model.device
+        device = self.device
         watch = self.elbo.estimator.intercepts and not self.compiled
         state = (torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None) if watch else None
         buffers = [(b, b.clone()) for b in self.elbo.buffers_.buffers()] if watch else []
@@ -66,6 +91,28 @@ class EagerStep(Step):
         self.optimizer.step()
         return nll.detach(), kl.detach()
 
+    def prepare(self, x: Any) -> None:
+        """Make the plan."""
+        self.elbo.plan(self.elbo.model.shell(), x)
+
+    def run(self, x: Any, y: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        """Forward, backward, optimizer, without a way back."""
+        self.optimizer.zero_grad(set_to_none=True)
+        nll, kl = self.forward(x, y)
+        (nll / batch_of(x) + kl * scale).backward()
+        self.optimizer.step()
+        return nll.detach(), kl.detach()
+
+    def forget(self) -> None:
+        """Put plain means where the draws were."""
+        self.elbo.model.shell().place({name: value.detach() for name, value in self.elbo.posterior.mean().items()})
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def held(self) -> Iterator[Tensor]:
+        """Those of the objective."""
+        yield from self.elbo.parameters()
+        yield from self.elbo.buffers()
+
 
 def _own_code(elbo: Elbo) -> types.MethodType:
     """``elbo.forward`` with a code object of its own.
@@ -80,16 +127,15 @@ def _own_code(elbo: Elbo) -> types.MethodType:
 
 
 class GraphStep(Step):
-    """The whole step (forward, backward, Adam) captured once per batch shape and replayed: no launch overhead is left.
+    """The whole step (forward, backward, optimizer) captured once per batch shape and replayed: no launch overhead is left.
 
     Needs an optimizer made with ``capturable=True``. Noise comes from the ambient CUDA generator, whose state the graph
     advances at every replay. Odd batch sizes beyond the second run eagerly. What a step returns is overwritten by the next.
     """
 
-    def __init__(self, elbo: Elbo, optimizer: torch.optim.Optimizer, num_data: int, compile: bool = False) -> None:
-        self.eager = EagerStep(elbo, optimizer, num_data, compile)
-        self.elbo, self.optimizer, self.num_data = elbo, optimizer, num_data
-        self.weight, self.scale = 0.0, torch.zeros((), device=elbo.model.device)  # of the KL, as the graphs read it
+    def __init__(self, eager: Capturable) -> None:
+        self.eager = eager
+        self.weight, self.scale = 0.0, torch.zeros((), device=eager.device)  # of the KL, as the graphs read it
         self.graphs: dict[tuple[Any, ...], tuple[torch.cuda.CUDAGraph, list[Tensor], tuple[Tensor, Tensor]]] = {}
 
     def __call__(self, x: Any, y: Tensor, weight: float) -> tuple[Tensor, Tensor]:
@@ -104,56 +150,43 @@ class GraphStep(Step):
         for held, leaf in zip(inputs, leaves, strict=True):
             held.copy_(leaf)
         if weight != self.weight:
-            self.scale.fill_(weight / self.num_data)
+            self.scale.fill_(weight / self.eager.num_data)
             self.weight = weight
         graph.replay()
         return result
 
-    def _forget(self) -> None:
-        """Drop the autograd graph that draws placed in the shell keep alive: its nodes belong to the stream they were made on."""
-        self.elbo.model.shell().place({name: value.detach() for name, value in self.elbo.posterior.mean().items()})
-        self.optimizer.zero_grad(set_to_none=True)
-
     def _capture(self, x: Any, y: Tensor) -> tuple[torch.cuda.CUDAGraph, list[Tensor], tuple[Tensor, Tensor]]:
+        eager, optimizer = self.eager, self.eager.optimizer
         x, y = pytree.tree_map(lambda t: t.clone() if isinstance(t, Tensor) else t, (x, y))
         inputs = [leaf for leaf in pytree.tree_leaves((x, y)) if isinstance(leaf, Tensor)]
-        self.elbo.plan(self.elbo.model.shell(), x)
-        saved = [(t, t.detach().clone()) for t in [*self.elbo.parameters(), *self.elbo.buffers()]]
-        states = [(t, t.detach().clone()) for s in self.optimizer.state.values() for t in s.values() if isinstance(t, Tensor)]
-        rng = torch.cuda.get_rng_state(self.elbo.model.device)
-
-        def run() -> tuple[Tensor, Tensor]:
-            self.optimizer.zero_grad(set_to_none=True)
-            nll, kl = self.eager.forward(x, y)
-            (nll / batch_of(x) + kl * self.scale).backward()
-            self.optimizer.step()
-            return nll.detach(), kl.detach()
-
-        self._forget()
+        eager.prepare(x)
+        saved = [(t, t.detach().clone()) for t in eager.held()]
+        states = [(t, t.detach().clone()) for s in optimizer.state.values() for t in s.values() if isinstance(t, Tensor)]
+        rng = torch.cuda.get_rng_state(eager.device)
+        eager.forget()
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(3):
-                run()
-                self._forget()
+                eager.run(x, y, self.scale)
+                eager.forget()
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=stream):
-            result = run()
+            result = eager.run(x, y, self.scale)
         with torch.no_grad():
             for tensor, value in saved + states:
                 tensor.copy_(value)
             known = {id(tensor) for tensor, _ in states}
-            for state in self.optimizer.state.values():
+            for state in optimizer.state.values():
                 for value in state.values():
                     if isinstance(value, Tensor) and id(value) not in known:  # made by the runs above
                         value.zero_()
-        torch.cuda.set_rng_state(rng, self.elbo.model.device)
+        torch.cuda.set_rng_state(rng, eager.device)
         return graph, inputs, result
 
 
 def make_step(elbo: Elbo, optimizer: torch.optim.Optimizer, num_data: int, compile: bool) -> Step:
     """The fastest step for the device: with ``compile`` a CUDA graph on a GPU and a compiled loss on a CPU."""
-    if compile and elbo.model.device.type == "cuda":
-        return GraphStep(elbo, optimizer, num_data, compile)
-    return EagerStep(elbo, optimizer, num_data, compile)
+    eager = EagerStep(elbo, optimizer, num_data, compile)
+    return GraphStep(eager) if compile and elbo.model.device.type == "cuda" else eager

@@ -13,13 +13,12 @@ from typing import ClassVar, Generic, TypeVar, final
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from credo.core.seeds import generator
 from credo.core.settings import setting
 from credo.engine.density import Batch, Density
 from credo.engine.free import LEARNING, Fitting, Free
-from credo.engine.intake import on_device
+from credo.engine.intake import on_device, own_batches
 from credo.engine.job import Job
 from credo.engine.sampling import Sampler
 from credo.kernels.target import State
@@ -46,9 +45,8 @@ class Feed:
         return next(self._rows)
 
     def _epoch(self, epoch: int) -> Iterator[Batch]:
-        own = [self.source(generator(self.job.seed, "order", epoch, c), self.job.batch_size) for c in range(self.chains)]
-        for batches in zip(*own, strict=True):
-            x, y = pytree.tree_map(lambda *leaves: torch.stack(leaves), batches[0], *batches[1:])
+        orders = [generator(self.job.seed, "order", epoch, c) for c in range(self.chains)]
+        for x, y in own_batches(self.source, orders, self.job.batch_size):
             yield self.model.move(x), self.model.move(y)
 
 

@@ -38,7 +38,7 @@ class ElboMethod(GradientMethod):
     def make_estimator(self) -> Estimator:
         """How noise enters."""
 
-    def make_optimizer(self, model: Model) -> MakeOptimizer | None:
+    def make_optimizer(self, model: Model) -> MakeOptimizer[Elbo] | None:
         """Another optimizer than Adam, if any."""
         return None
 

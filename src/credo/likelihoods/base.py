@@ -163,6 +163,46 @@ class Likelihood(nn.Module, ABC):
         """Numbers worth watching while a model is fitted, for the history; none unless a likelihood says otherwise."""
         return {}
 
+    # --- learning from a teacher --------------------------------------------------------------------------------------
+
+    def student(self) -> Likelihood:
+        """The likelihood with which one network can state the uncertainty of this one's predictions: here one made the same way."""
+        return type(self).from_config(self.config())
+
+    def student_outputs(self, teacher: Likelihood, num_outputs: int) -> int:
+        """Outputs F that a network with this likelihood needs to state what a teacher with ``num_outputs`` predicts.
+
+        A ``SettingError`` where y is of another kind: labels against values, counts against real numbers.
+        """
+        if (teacher.metric_family, teacher.discrete) != (self.metric_family, self.discrete):
+            raise SettingError(
+                f"The {self.name} likelihood describes {_kind(self)}, but the teacher's, {teacher.name}, {_kind(teacher)}; "
+                f"use one of the same kind, such as {teacher.student().name!r}."
+            )
+        return self.num_outputs(torch.zeros(1, teacher.target_dim(num_outputs)))
+
+    def soft_targets(self, outputs: Tensor, teacher: Likelihood, generator: torch.Generator | int = 0) -> Tensor:
+        """What a student with this likelihood learns of a teacher's mixture over draws ``(S, N, F)``; ``soft_log_prob`` reads it.
+
+        Here one y from each draw, ``(N, S)`` or ``(N, S, D)``: a Monte Carlo stand-in that any pair of likelihoods can use, whose noise falls
+        with S. A ``DataError`` where the teacher draws y that this likelihood has no probability for.
+        """
+        drawn = teacher.sample(outputs, generator)
+        try:
+            y = self.check_targets(drawn.flatten(0, 1))
+        except DataError as error:
+            raise DataError(
+                f"The teacher's {teacher.name} likelihood predicts y that the student's cannot take ({error}); give the student "
+                f"likelihood={teacher.student().name!r}."
+            ) from error
+        return y.unflatten(0, drawn.shape[:2]).transpose(0, 1)
+
+    def soft_log_prob(self, outputs: Tensor, soft: Tensor) -> Tensor:
+        """E log p(y given f) over y of the soft targets, ``(..., N)``, for outputs ``(..., N, F)``: here the mean over drawn y."""
+        y = soft.transpose(0, 1)
+        y = y.reshape(len(y), *(1,) * (outputs.dim() - 2), *y.shape[1:])
+        return self.log_prob(outputs, y).mean(0)
+
     # --- checks, storage ----------------------------------------------------------------------------------------------
 
     def accepts(self, num_outputs: int, y: Tensor) -> bool:
@@ -205,6 +245,10 @@ class Likelihood(nn.Module, ABC):
 
 
 likelihoods: Registry[type[Likelihood]] = Registry("likelihood")
+
+
+def _kind(likelihood: Likelihood) -> str:
+    return f"{'discrete' if likelihood.discrete else 'continuous'} {likelihood.metric_family}"
 
 
 def get(spec: str | Likelihood) -> Likelihood:

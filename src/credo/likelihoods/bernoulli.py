@@ -74,6 +74,10 @@ class Bernoulli(LabelLikelihood):
         y = y.unsqueeze(-1) if outputs.shape[-1] == 1 else y
         return (y.to(outputs.dtype) * outputs - softplus(outputs)).sum(-1)
 
+    def soft_log_prob(self, outputs: Tensor, soft: Tensor) -> Tensor:
+        """sum_d p_d f_d - log(1 + exp f_d), ``(..., N)``, for probabilities p ``(N, D)``."""
+        return (soft.to(outputs.dtype) * outputs - softplus(outputs)).sum(-1)
+
     def probs(self, outputs: Tensor) -> Tensor:
         """sigmoid(f), ``(..., N, D)``."""
         return outputs.sigmoid()

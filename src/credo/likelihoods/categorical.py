@@ -64,6 +64,10 @@ class Categorical(LabelLikelihood):
         shape = torch.broadcast_shapes(y.shape, outputs.shape[:-1])
         return log_p.expand(*shape, -1).gather(-1, y.long().expand(shape).unsqueeze(-1)).squeeze(-1)
 
+    def soft_log_prob(self, outputs: Tensor, soft: Tensor) -> Tensor:
+        """sum_c p_c log softmax(f)_c, ``(..., N)``, for probabilities p ``(N, C)``."""
+        return (soft.to(outputs.dtype) * torch.log_softmax(outputs, -1)).sum(-1)
+
     def probs(self, outputs: Tensor) -> Tensor:
         """softmax(f), ``(..., N, C)``."""
         return torch.softmax(outputs, -1)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from credo.likelihoods import mixtures
-from credo.likelihoods.base import Likelihood
+from credo.likelihoods.base import Likelihood, likelihoods
 from credo.likelihoods.targets import real_targets, refuse_constant
 
 
@@ -46,6 +46,11 @@ class ContinuousLikelihood(Likelihood):
         mean, aleatoric, epistemic = self.mixture_moments(outputs)
         low, high = mixtures.bracket(mean, aleatoric + epistemic, q)
         return mixtures.invert(lambda y: self.mixture_cdf(outputs, y), low.clamp(*self.support), high.clamp(*self.support), q)
+
+    def student(self) -> Likelihood:
+        """Heteroscedastic for targets on the whole line: what a teacher does not know varies with x, and so must a student's noise."""
+        whole = self.support == (-math.inf, math.inf)
+        return likelihoods["heteroscedastic"]() if whole else super().student()
 
     def uncertainty(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """Aleatoric and epistemic variance of y, each ``(N, D)``; their sum is the total variance."""

@@ -6,15 +6,15 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Independent, Normal
+from torch.distributions import Normal
 
 from credo.likelihoods.base import likelihoods
-from credo.likelihoods.continuous import ContinuousLikelihood
 from credo.likelihoods.mixtures import make_generator
 from credo.likelihoods.noise import Fixed, add_positive, plain, positive
+from credo.likelihoods.normal_noise import NormalNoise
 
 
-class Gaussian(ContinuousLikelihood):
+class Gaussian(NormalNoise):
     """y = f + std * noise, noise ~ N(0, 1): ``std`` fixed (one number, or one per output), or learned when None.
 
     Learned noise is the parameter ``log_std``, one for all outputs, or one each when ``num_outputs`` is given; it starts at
@@ -33,21 +33,13 @@ class Gaussian(ContinuousLikelihood):
         """The noise deviation, in the type of the outputs and ready to broadcast against them."""
         return positive(self.log_std, outputs)
 
-    def forward(self, outputs: Tensor) -> Distribution:
-        """Independent normals: batch shape ``(..., N)``, event shape ``(D,)``."""
-        return Independent(self.marginals(outputs), 1, validate_args=False)
-
-    def marginals(self, outputs: Tensor) -> Distribution:
+    def marginals(self, outputs: Tensor) -> Normal:
         """``Normal`` with batch shape ``(..., N, D)``."""
         return Normal(outputs, self.std(outputs), validate_args=False)
 
     def expected_log_prob(self, mean: Tensor, var: Tensor, y: Tensor) -> Tensor:
         """log N(y; mean, std^2) - sum_d var_d / (2 std_d^2), ``(..., N)``."""
         return self.log_prob(mean, y) - (0.5 * var / self.std(mean).square()).sum(-1)
-
-    def entropy(self, outputs: Tensor) -> Tensor:
-        """sum_d 1/2 log(2 pi e std_d^2), ``(..., N)``."""
-        return self(outputs).entropy()
 
     def sample(self, outputs: Tensor, generator: torch.Generator | int = 0) -> Tensor:
         """Draws ``(..., N, D)``."""

@@ -6,16 +6,16 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Independent, Normal
+from torch.distributions import Normal
 from torch.nn.functional import softplus
 
 from credo.core.errors import NetworkError, SettingError
-from credo.likelihoods.base import likelihoods
-from credo.likelihoods.continuous import ContinuousLikelihood
+from credo.likelihoods.base import Likelihood, likelihoods
 from credo.likelihoods.mixtures import make_generator
+from credo.likelihoods.normal_noise import NormalNoise
 
 
-class Heteroscedastic(ContinuousLikelihood):
+class Heteroscedastic(NormalNoise):
     """y_d = m_d + s_d * noise: of 2 D outputs the first D are means, the last D raw deviations, s = min_std + softplus(raw).
 
     Maximum likelihood can drive s to ``min_std`` on points it interpolates; the floor bounds the density there.
@@ -40,18 +40,14 @@ class Heteroscedastic(ContinuousLikelihood):
         mean, raw_std = outputs.chunk(2, -1)
         return mean, self.min_std + softplus(raw_std)
 
-    def forward(self, outputs: Tensor) -> Distribution:
-        """Independent normals: batch shape ``(..., N)``, event shape ``(D,)``."""
-        return Independent(self.marginals(outputs), 1, validate_args=False)
-
-    def marginals(self, outputs: Tensor) -> Distribution:
+    def marginals(self, outputs: Tensor) -> Normal:
         """``Normal`` with batch shape ``(..., N, D)``."""
         mean, std = self.split(outputs)
         return Normal(mean, std, validate_args=False)
 
-    def entropy(self, outputs: Tensor) -> Tensor:
-        """sum_d 1/2 log(2 pi e s_d^2), ``(..., N)``."""
-        return self(outputs).entropy()
+    def student(self) -> Likelihood:
+        """One with the same floor."""
+        return type(self).from_config(self.config())
 
     def sample(self, outputs: Tensor, generator: torch.Generator | int = 0) -> Tensor:
         """Draws ``(..., N, D)``."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
-from credo.core.errors import CredoError
+from credo.core.errors import CredoError, SettingError
 from credo.likelihoods.base import Likelihood
 
 
@@ -37,6 +38,23 @@ class LabelLikelihood(Likelihood):
     def spread(self, outputs: Tensor) -> Tensor:
         """(1/S) sum_s (p_s - p)^2 per label, ``(N, C)``."""
         return self.mixture_moments(outputs)[2]
+
+    def student_outputs(self, teacher: Likelihood, num_outputs: int) -> int:
+        """As many as the teacher has; of another likelihood its labels would mean something else, which is a ``SettingError``."""
+        if teacher.name != self.name:
+            raise SettingError(
+                f"A student with the {self.name} likelihood cannot state the labels of a teacher with the {teacher.name} likelihood; "
+                f"use likelihood={teacher.name!r} or leave it out."
+            )
+        return num_outputs
+
+    def soft_targets(self, outputs: Tensor, teacher: Likelihood, generator: torch.Generator | int = 0) -> Tensor:
+        """The teacher's mean probabilities ``(N, C)``: all there is to know, and nothing is drawn."""
+        return teacher.probs(outputs).mean(0)
+
+    @abstractmethod
+    def soft_log_prob(self, outputs: Tensor, soft: Tensor) -> Tensor:
+        """E log p(y given f) over labels of these probabilities ``(N, C)``: ``(..., N)``."""
 
     def marginal_cdf(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Undefined: labels have no order."""

@@ -6,6 +6,7 @@ from credo.methods.bbvi import BBVI
 from credo.methods.bnn_ensemble import BNNEnsemble
 from credo.methods.concrete_dropout import ConcreteDropoutMethod
 from credo.methods.csgmcmc import CSGMCMC
+from credo.methods.deep_ensemble import DeepEnsemble
 from credo.methods.exact import Exact
 from credo.methods.flow import FlowVI
 from credo.methods.gaussian_dropout import GaussianDropoutMethod
@@ -19,12 +20,15 @@ from credo.methods.mc_dropout import MCDropout
 from credo.methods.metropolis import Metropolis
 from credo.methods.mle import MLE
 from credo.methods.moments import MomentPropagation
+from credo.methods.multiswag import MultiSWAG
 from credo.methods.nuts import NUTS
 from credo.methods.psgld import PSGLD
 from credo.methods.sghmc import SGHMC
 from credo.methods.sgld import SGLD
+from credo.methods.snapshot import Snapshot
 from credo.methods.stochastic import StochasticForward
 from credo.methods.svgd import SVGD
+from credo.methods.swag import SWAG
 from credo.methods.tempering import Tempering
 from credo.methods.variational_dropout import VariationalDropout
 from credo.methods.vi import VI
@@ -42,10 +46,12 @@ __all__ = [
     "SGHMC",
     "SGLD",
     "SVGD",
+    "SWAG",
     "VI",
     "Annealing",
     "BNNEnsemble",
     "ConcreteDropoutMethod",
+    "DeepEnsemble",
     "Exact",
     "FlowVI",
     "GaussianDropoutMethod",
@@ -56,6 +62,8 @@ __all__ = [
     "Method",
     "Metropolis",
     "MomentPropagation",
+    "MultiSWAG",
+    "Snapshot",
     "StochasticForward",
     "Tempering",
     "VariationalDropout",

@@ -63,7 +63,7 @@ class IVON(Variational):
         """The optimizer knows the prior by its precision."""
         return "apart"
 
-    def make_optimizer(self, model: Model) -> MakeOptimizer:
+    def make_optimizer(self, model: Model) -> MakeOptimizer[Elbo]:
         """The Newton step for every Gaussian, Adam for the rest."""
 
         def make(elbo: Elbo, lr: float | Tensor, num_data: int) -> optim.Optimizer:

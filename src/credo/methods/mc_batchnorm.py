@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from credo.core.errors import NetworkError
 from credo.core.seeds import generator, isolated, mix
 from credo.core.settings import setting
+from credo.engine.batchnorm import norms
 from credo.engine.build import point_posterior
 from credo.engine.elbo import Elbo
 from credo.engine.gradient import GradientMethod
@@ -55,23 +56,23 @@ class MCBatchNorm(GradientMethod):
 
     def fit(self, model: Model, job: Job) -> Fitted:
         """Descend on the negative log joint, then record statistics."""
-        norms = [path for path, m in model.net.named_modules() if isinstance(m, _NORM) and m.running_mean is not None]
-        if not norms:
+        paths = norms(model.net)
+        if not paths:
             raise NetworkError(
                 "mc_batchnorm needs a network with BatchNorm layers that keep running statistics; this one has none."
             )
         fitted = self.descend(Elbo(model, point_posterior(model, self.start(model, job)), estimators["weights"]), job)
-        statistics = Samples.of(self._record(model, job, fitted, norms))
+        statistics = Samples.of(self._record(model, job, fitted, paths))
         return Fitted(Posterior([*fitted.posterior.members, statistics]), fitted.buffers)
 
     @torch.no_grad()
-    def _record(self, model: Model, job: Job, fitted: Fitted, norms: list[str]) -> dict[str, Tensor]:
+    def _record(self, model: Model, job: Job, fitted: Fitted, paths: list[str]) -> dict[str, Tensor]:
         """Mean and variance of every normalised layer's inputs, one row per batch, as training computes them."""
         shell = model.shell()
-        shell.train(False, norms)
+        shell.train(False, paths)
         shell.place(model.frozen())
         shell.place({n: v.detach() for n, v in fitted.posterior.mean().items()})
-        rows: dict[str, list[Tensor]] = {f"{path}.{leaf}": [] for path in norms for leaf in ("running_mean", "running_var")}
+        rows: dict[str, list[Tensor]] = {f"{path}.{leaf}": [] for path in paths for leaf in ("running_mean", "running_var")}
 
         def hook(path: str) -> Any:
             def note(module: nn.Module, args: tuple[Tensor, ...]) -> None:
@@ -82,7 +83,7 @@ class MCBatchNorm(GradientMethod):
             return note
 
         modules = dict(shell.module.named_modules())
-        handles = [modules[path].register_forward_pre_hook(hook(path)) for path in norms]
+        handles = [modules[path].register_forward_pre_hook(hook(path)) for path in paths]
         try:
             for x in self._inputs(model, job):
                 shell.place({name: buffer.clone() for name, buffer in fitted.buffers.items()})
@@ -111,6 +112,3 @@ class MCBatchNorm(GradientMethod):
                     if not left:
                         return
             epoch += 1
-
-
-_NORM = nn.modules.batchnorm._BatchNorm

@@ -1,0 +1,303 @@
+"""Many networks that learn at once: stacked parameters, one vmapped pass, each with its own order of the data.
+
+Member k minimises its own sum(nll) / B - log p(w) / N and never hears of the others: Adam and SGD move every number by itself, so stacked
+members end where members trained one after another do, up to the order in which floating-point sums are taken. What the network draws
+by itself while it trains (dropout) comes from another stream than alone. Where vmap cannot run the network, members take turns.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Normal
+from torch.utils import _pytree as pytree
+
+from credo.core.errors import SettingError
+from credo.core.seeds import generator, mix
+from credo.core.shell import plain_attention
+from credo.data.source import Source
+from credo.data.tree import take
+from credo.engine.build import point_posterior
+from credo.engine.elbo import family_prior
+from credo.engine.intake import own_batches
+from credo.engine.job import Fitted, Job
+from credo.engine.learner import Learner
+from credo.engine.model import Model
+from credo.engine.stacked_linear import StackedLinear
+from credo.estimators import LIKELIHOOD
+from credo.posteriors import Delta, Factorised, Params, Posterior, Samples
+from credo.posteriors.kl import FamilyPrior
+from credo.priors import Flat
+
+
+def member_seeds(seed: int, count: int) -> list[int]:
+    """A seed for every member, the first the fit's own: an ensemble of one is the fit of one."""
+    return [seed, *(mix(seed, "member", k) for k in range(1, count))]
+
+
+class Trace(nn.Module, ABC):
+    """What a fit gathers on its way; it is part of the checkpoint."""
+
+    @abstractmethod
+    def begin(self, flock: Flock) -> None:
+        """Make room for what this flock will show."""
+
+    @abstractmethod
+    def see(self, flock: Flock, epoch: int, epochs: int) -> None:
+        """Called after every epoch."""
+
+
+class Flock(Learner):
+    """K members: ``values`` of the network, learned parameters of the likelihood and buffers, each with a leading axis K."""
+
+    def __init__(self, model: Model, starts: Sequence[Params], seeds: Sequence[int], trace: Trace | None = None) -> None:
+        super().__init__()
+        if model.prior.parts():
+            raise SettingError("Members of an ensemble cannot share a learned prior; give it a fixed one.")
+        self.count, self.seeds = len(starts), tuple(seeds)
+        self._model = [model]  # in a list, so that it is not registered
+        self._voice = [copy.deepcopy(model.likelihood)]  # likewise: the likelihood as one member speaks it
+        self.names = tuple(starts[0])
+        self.stacked = nn.ParameterList([torch.stack([start[name] for start in starts]) for name in self.names])
+        learned = {n: p for n, p in model.likelihood.named_parameters() if p.requires_grad}
+        self.noise_names = tuple(learned)
+        self.noise = nn.ParameterList([p.detach().expand(self.count, *p.shape).clone() for p in learned.values()])
+        self.buffer_names = tuple(model.buffers())
+        for index, buffer in enumerate(model.buffers().values()):
+            self.register_buffer(f"b{index}", buffer.expand(self.count, *buffer.shape).clone())
+        self.trace = trace
+        if trace is not None:
+            trace.begin(self)
+        self.looped, self._settled = self.count == 1, False
+        self._priors = self._split_prior()
+
+    @property
+    def model(self) -> Model:
+        """The model, unregistered."""
+        return self._model[0]
+
+    def values(self) -> Params:
+        """Parameters of the network by name, ``(K, *shape)``."""
+        return dict(zip(self.names, self.stacked, strict=True))
+
+    def voices(self) -> Params:
+        """Learned parameters of the likelihood by name, ``(K, *shape)``."""
+        return dict(zip(self.noise_names, self.noise, strict=True))
+
+    def buffers_(self) -> Params:
+        """Buffers of the network by name, ``(K, *shape)``."""
+        return {name: getattr(self, f"b{index}") for index, name in enumerate(self.buffer_names)}
+
+    # --- the prior ----------------------------------------------------------------------------------------------------
+
+    def _split_prior(self) -> list[tuple[tuple[str, ...], FamilyPrior]]:
+        """Names and their prior, for what has one."""
+        first = {name: value[0] for name, value in self.values().items()}
+        families = point_posterior(self.model, first).members
+        return [(f.names, prior) for f in families if (prior := family_prior(f, self.model)) is not None]
+
+    def decays(self) -> dict[str, float]:
+        """1 / std^2 of parameters under a normal prior around zero, whose pull an optimizer takes into its own step."""
+        out = {}
+        for names, prior in self._priors:
+            for name in names if isinstance(prior, Factorised) else ():
+                given = prior.distributions[name]  # type: ignore[union-attr]
+                if type(given) is Normal and given.loc.numel() == given.scale.numel() == 1 and not bool(given.loc.any()):
+                    out[name] = 1.0 / float(given.scale) ** 2
+        return out
+
+    def taxes(self) -> list[tuple[tuple[str, ...], FamilyPrior]]:
+        """The priors whose pull is differentiated."""
+        decayed, out = self.decays(), []
+        for names, prior in self._priors:
+            if isinstance(prior, Factorised):
+                left = {n: d for n, d in prior.distributions.items() if n not in decayed and not isinstance(d, Flat)}
+                names, prior = tuple(left), Factorised(left, {n: prior.shapes[n] for n in left})
+            if names:
+                out.append((names, prior))
+        return out
+
+    def tax(self, taxes: Sequence[tuple[tuple[str, ...], FamilyPrior]]) -> Tensor:
+        """-log p(w) ``(K,)`` under these priors."""
+        values = self.values()
+        parts = [-prior.log_prob({n: values[n] for n in names}) for names, prior in taxes]
+        return torch.stack(parts).sum(0)
+
+    @torch.no_grad()
+    def divergence(self) -> Tensor | None:
+        """-log p(w), averaged over members."""
+        return self.tax(self._priors).double().mean() if self._priors else None
+
+    # --- the data term ------------------------------------------------------------------------------------------------
+
+    def batches(self, source: Source, job: Job, epoch: int) -> Iterator[tuple[Any, Tensor]]:
+        """One epoch, ``(K, B, ...)``, each member in its own order."""
+        return own_batches(source, [generator(seed, "order", epoch) for seed in self.seeds], job.batch_size)
+
+    def examples(self, y: Tensor) -> int:
+        """B."""
+        return y.shape[1]
+
+    def pull(self, x: Any, y: Tensor, share: float, keep: bool = False) -> tuple[Tensor, Any]:
+        """Add the gradient of ``share`` times every member's nll; the nll ``(K,)``, and with ``keep`` its gradient at the inputs."""
+        if self.looped:
+            return self._in_turn(x, y, share, keep)
+        if self._settled:
+            return self._at_once(x, y, share, keep)
+        before = [(b, b.clone()) for b in self.buffers()]
+        state = _rng(self.model.device)
+        try:
+            result = self._at_once(x, y, share, keep)
+        except (RuntimeError, NotImplementedError, ValueError) as error:
+            if isinstance(error, torch.cuda.OutOfMemoryError):
+                raise
+            self.looped = True
+            for buffer, value in before:
+                buffer.copy_(value)
+            _reset(self.model.device, state)
+            result = self._in_turn(x, y, share, keep)  # if this fails too, its error is the one to see
+            reason = str(error).splitlines()[0]
+            warnings.warn(f"Training member by member: vmap cannot run this network ({reason}).", stacklevel=5)
+        self._settled = True
+        return result
+
+    def _at_once(self, x: Any, y: Tensor, share: float, keep: bool) -> tuple[Tensor, Any]:
+        x = _watched(x) if keep else x
+        with plain_attention(), StackedLinear():
+            run = torch.vmap(self._nll, randomness="different")
+            nll, after = run(self.values(), self.voices(), self.buffers_(), x, y)
+        (nll.sum() * share).backward()
+        self._note(after)
+        return nll.detach(), _grads(x) if keep else None
+
+    def _in_turn(self, x: Any, y: Tensor, share: float, keep: bool) -> tuple[Tensor, Any]:
+        """Each member is differentiated before the next is placed: layers recomputed in the backward pass must find their weights."""
+        tables = (self.values(), self.voices())
+        grads = [{n: torch.zeros_like(t) if t.grad is None else t.grad for n, t in table.items()} for table in tables]
+        nlls, slopes = [], []
+        for k in range(self.count):
+            own = [{n: t.detach()[k].requires_grad_() for n, t in table.items()} for table in tables]
+            mine = _watched(take(x, k)) if keep else take(x, k)
+            buffers = {n: b[k] for n, b in self.buffers_().items()}
+            nll, after = self._nll(own[0], own[1], buffers, mine, y[k])
+            (nll * share).backward()
+            with torch.no_grad():
+                for name, buffer in buffers.items():
+                    buffer.copy_(after[name])
+                for table, part in zip(grads, own, strict=True):
+                    for name, leaf in part.items():
+                        table[name][k] += 0 if leaf.grad is None else leaf.grad
+            nlls.append(nll.detach())
+            slopes.append(_grads(mine) if keep else None)
+        for table, total in zip(tables, grads, strict=True):
+            for name, parameter in table.items():
+                parameter.grad = total[name]
+        return torch.stack(nlls), pytree.tree_map(lambda *g: torch.stack(g), slopes[0], *slopes[1:]) if keep else None
+
+    def _nll(self, values: Params, voice: Params, buffers: Params, x: Any, y: Tensor) -> tuple[Tensor, Params]:
+        """One member's summed nll, and its buffers after the pass."""
+        shell = self.model.shell()
+        shell.place(values)
+        shell.place(buffers)
+        likelihood = self._voice[0]
+        for name, value in voice.items():
+            likelihood._parameters[name] = value  # type: ignore[assignment]
+        nll = -likelihood.log_prob(self.model.outputs(shell, x), y).sum()
+        return nll, {name: shell.placed(name) for name in buffers}
+
+    @torch.no_grad()
+    def _note(self, after: Mapping[str, Tensor]) -> None:
+        """Copy back what the network replaced by assignment instead of changing it in place."""
+        for name, buffer in self.buffers_().items():
+            if after[name].data_ptr() != buffer.data_ptr():
+                buffer.copy_(after[name])
+
+    def forget(self) -> None:
+        """Put plain values where those of the last pass are: they keep its graph alive."""
+        shell = self.model.shell()
+        shell.place({n: v.detach()[0] for n, v in self.values().items()})
+        shell.place({n: b[0] for n, b in self.buffers_().items()})
+        for name, value in self.voices().items():
+            self._voice[0]._parameters[name] = value.detach()[0]  # type: ignore[assignment]
+
+    # --- the loop's questions -----------------------------------------------------------------------------------------
+
+    def monitor(self) -> dict[str, float]:
+        """What the likelihood says, averaged over members."""
+        rows = []
+        for k in range(self.count):
+            for name, value in self.voices().items():
+                self._voice[0]._parameters[name] = value.detach()[k]  # type: ignore[assignment]
+            rows.append(self._voice[0].monitor())
+        return {key: sum(row[key] for row in rows) / len(rows) for key in rows[0]}
+
+    def look(self, epoch: int, epochs: int) -> None:
+        """Let the trace see."""
+        if self.trace is not None:
+            self.trace.see(self, epoch, epochs)
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        """The likelihood takes the members' mean, which is what a single number can say of them."""
+        self.forget()
+        for name, value in self.voices().items():
+            self.model.likelihood.get_parameter(name).copy_(value.mean(0))
+
+    def fitted(self) -> Fitted:
+        """The members as they stand: equally likely points, with the noise and the statistics that each has learned."""
+        buffers = self.buffers_()
+        shared = {name: b[-1] for name, b in buffers.items()}
+        if self.count == 1:
+            return Fitted(point_posterior(self.model, {n: v[0] for n, v in self.values().items()}), shared)
+        own = {n: b for n, b in buffers.items() if b.is_floating_point() and bool((b != b[:1]).any())}
+        return Fitted(several(self.model, self.values(), self.voices(), own), shared)
+
+
+def several(model: Model, values: Mapping[str, Tensor], voices: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> Posterior:
+    """The posterior of equally likely points, stacked: parameters, learned noise, and statistics of normalisation."""
+    tables = [
+        {n: values[n] for n in model.random},
+        {n: values[n] for n in model.point},
+        {f"{LIKELIHOOD}{n}": v for n, v in voices.items()},
+        dict(buffers),
+    ]
+    kinds: dict[tuple[int, torch.dtype], dict[str, Tensor]] = {}
+    for place, table in enumerate(tables):
+        for name, value in table.items():
+            kinds.setdefault((place, value.dtype), {})[name] = value
+    return Posterior([Samples.of(part) for part in kinds.values()])
+
+
+def one(model: Model, values: Mapping[str, Tensor], voices: Mapping[str, Tensor]) -> list[Delta]:
+    """Points over parameters that are not random and over learned noise, of one member."""
+    parts = [{n: values[n] for n in model.point}, {f"{LIKELIHOOD}{n}": v for n, v in voices.items()}]
+    return [Delta.start(part) for part in parts if part]
+
+
+def _watched(x: Any) -> Any:
+    """Inputs whose gradients are kept."""
+    return pytree.tree_map(lambda t: t.detach().requires_grad_() if _real(t) else t, x)
+
+
+def _grads(x: Any) -> Any:
+    return pytree.tree_map(lambda t: (torch.zeros_like(t) if t.grad is None else t.grad) if _real(t) else t, x)
+
+
+def _real(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and leaf.is_floating_point()
+
+
+def _rng(device: torch.device) -> tuple[Tensor, Tensor | None]:
+    return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+
+
+def _reset(device: torch.device, state: tuple[Tensor, Tensor | None]) -> None:
+    torch.set_rng_state(state[0])
+    if state[1] is not None:
+        torch.cuda.set_rng_state(state[1], device)

@@ -1,0 +1,144 @@
+"""What a student is taught with: soft targets of a teacher at fixed inputs, or at inputs perturbed afresh in every epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from credo.bnn import BNN
+from credo.core.errors import DataError, SettingError
+from credo.core.seeds import generator, isolated, mix
+from credo.data.checks import check_inputs
+from credo.data.source import Batch
+from credo.data.tree import Tree, leaves, map_leaves, take
+from credo.engine.outputs import Draws, sampled_outputs, with_drawn
+from credo.likelihoods.base import Likelihood
+
+ROWS = 1024  # inputs the teacher predicts at once
+STILL = 1e-6  # deviation, relative to the largest value, that is rounding and not spread
+
+Perturb = Callable[[Any, torch.Generator], Any]
+
+
+def num_rows(x: Tree) -> int:
+    """N of checked inputs."""
+    return len(next(leaves(x, "x"))[1])
+
+
+def in_slices(x: Tree, rows: int) -> Iterator[Tree]:
+    """Checked inputs in order, ``rows`` at a time."""
+    for start in range(0, num_rows(x), rows):
+        yield take(x, slice(start, start + rows))
+
+
+@final
+class Teacher:
+    """A fitted model, reduced to what a student with ``likelihood`` can learn of its predictions from ``samples`` draws."""
+
+    def __init__(self, bnn: BNN, likelihood: Likelihood, samples: int) -> None:
+        self.bnn, self.likelihood, self.samples = bnn, likelihood, samples
+
+    def at(self, x: Tree, seed: int) -> Tensor:
+        """Soft targets ``(N, ...)``, the same draws of the weights for all inputs."""
+        parts = []
+        for place, rows in enumerate(in_slices(x, ROWS)):
+            p = self.bnn.predict(rows, self.samples, seed)
+            parts.append(self.likelihood.soft_targets(p.outputs, p.likelihood, self._noise(seed, place, p.outputs)))
+        return torch.cat(parts)
+
+    def fresh(self, x: Tree, seed: int) -> Tensor:
+        """Soft targets from draws of this seed's own.
+
+        Where the posterior is a set of draws, ``samples`` of them at random, each at most once: every one has the same chance, so that over
+        seeds the targets average to those of the whole set (Korattikara et al. take one draw per batch).
+        """
+        posterior = self.bnn.posterior
+        draws = Draws.of(posterior, self.samples, seed)
+        if posterior.atoms is not None:
+            order = torch.randperm(posterior.atoms, generator=generator("atoms", seed))
+            draws = replace(draws, numbers=order[: self.samples].tolist())
+        with torch.no_grad():
+            outputs, extra = sampled_outputs(self.bnn.model, draws, x, self.bnn._result().buffers, seed)
+            likelihood = with_drawn(self.bnn.model.likelihood, extra)
+            return self.likelihood.soft_targets(outputs, likelihood, self._noise(seed, 0, outputs))
+
+    @staticmethod
+    def _noise(seed: int, place: int, like: Tensor) -> torch.Generator:
+        return generator("soft", seed, place, device=like.device)
+
+
+@final
+class Jitter:
+    """x + noise * std(x) * N(0, 1), with the deviation of each feature over the data.
+
+    A feature that is constant in the data gets the root mean square deviation of all features of its tensor: left constant, the student
+    would be taught nothing about it and could say anything where it varies. Whole numbers are refused, and data without any spread.
+    """
+
+    def __init__(self, x: Tree, noise: float) -> None:
+        self.scale = {name: noise * _deviation(name, leaf) for name, leaf in leaves(x, "x")}
+
+    def __call__(self, x: Tree, source: torch.Generator) -> Tree:
+        """Fresh copies of these inputs."""
+
+        def move(name: str, leaf: Tensor) -> Tensor:
+            return leaf + self.scale[name] * torch.randn(leaf.shape, generator=source, dtype=leaf.dtype, device=leaf.device)
+
+        return map_leaves(move, x, "x")
+
+
+def _deviation(name: str, leaf: Tensor) -> Tensor:
+    """The deviation of each feature, ``leaf.shape[1:]``."""
+    if not leaf.is_floating_point():
+        raise DataError(
+            f"{name} holds whole numbers ({leaf.dtype}), to which noise cannot be added; convert them to floats, give perturb=, or use "
+            "inputs='training'."
+        )
+    std = leaf.std(0, correction=0)
+    constant = std <= STILL * leaf.abs().amax(0)
+    if bool(constant.all()):
+        raise DataError(
+            f"{name} is the same in all {len(leaf)} rows, so that its spread says nothing about the size of noise; give perturb=, more data, "
+            "or use inputs='training'."
+        )
+    return torch.where(constant, std.square().mean().sqrt(), std)
+
+
+@final
+class Perturbed:
+    """Epochs of perturbed inputs with the teacher's soft targets at them; all chance comes from the epoch's generator.
+
+    Without a generator it gives the inputs as they are, in order.
+    """
+
+    def __init__(self, x: Tree, perturb: Perturb, teacher: Teacher) -> None:
+        self.x, self.perturb, self.teacher = x, perturb, teacher
+
+    def batches(self, generator: torch.Generator | None, batch_size: int | None) -> Iterator[Batch]:
+        """One pass over all inputs."""
+        total = num_rows(self.x)
+        if generator is None:
+            for place, rows in enumerate(in_slices(self.x, batch_size or total)):
+                yield rows, self.teacher.fresh(rows, mix("ordered", place))
+            return
+        order = torch.randperm(total, generator=generator, device=generator.device)
+        seed = int(torch.randint(2**62, (1,), generator=generator, device=generator.device))
+        for place, rows in enumerate(order.to(next(leaves(self.x, "x"))[1].device).split(batch_size or total)):
+            x = self._moved(take(self.x, rows), mix(seed, place, "perturb"))
+            yield x, self.teacher.fresh(x, mix(seed, place, "draws"))
+
+    def _moved(self, x: Tree, seed: int) -> Tree:
+        where = next(leaves(x, "x"))[1].device
+        with isolated(seed, where):  # a user's function may draw from the global generator
+            moved = self.perturb(x, generator(seed, device=where))
+        try:
+            moved = check_inputs(moved, like=x)
+        except DataError as error:
+            raise DataError(f"perturb gave inputs that cannot be used: {error}") from error
+        if num_rows(moved) != num_rows(x):
+            raise SettingError(f"perturb gave {num_rows(moved)} rows for {num_rows(x)}; expected one for each.")
+        return map_leaves(lambda name, leaf: leaf.to(dict(leaves(x, "x"))[name]), moved, "x")
