@@ -4,7 +4,7 @@ from zoo.models import make_model
 from zoo.networks import make
 
 from credo.core.errors import SettingError
-from credo.engine.build import discrete_posterior, initial_values, point_posterior, start_posterior, with_points
+from credo.engine.build import discrete_posterior, gaussian, initial_values, point_posterior, start_posterior, with_points
 from credo.posteriors import Delta, Discrete, Full, Kron, LowRank, MeanField
 
 
@@ -73,3 +73,34 @@ def test_points_are_added_only_where_there_are_any():
     model = make_model(net)
     member = MeanField.start(model.values(), 0.1)
     assert with_points(model, model.values(), [member]).members == [member]
+
+
+@pytest.mark.parametrize("rank", [0, 1, 3])
+def test_a_gaussian_of_given_deviations_and_directions(rank):
+    generator = torch.Generator().manual_seed(0)
+
+    def make_like(lead):
+        return {n: torch.randn((*lead, *shape), generator=generator).double() for n, shape in (("w", (2, 3)), ("b", ()))}
+
+    values, std, factor = make_like(()), {n: v.abs() for n, v in make_like(()).items()}, make_like((rank,))
+    family = gaussian(values, std, factor if rank else None)
+    assert type(family) is (LowRank if rank else MeanField)
+    mean, var = family.marginals()
+    for name in values:
+        assert torch.allclose(mean[name], values[name])
+        assert torch.allclose(var[name], std[name].square() + factor[name].square().sum(0))
+    again = type(family).from_config(family.config())
+    again.load_state_dict(family.state_dict())
+    assert all(torch.equal(a, b) for a, b in zip(again.mean().values(), family.mean().values(), strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_weight_that_never_moved_has_a_density_still(dtype):
+    family = gaussian(
+        {"w": torch.ones(2, dtype=dtype)}, {"w": torch.tensor([0.0, 1.0], dtype=dtype)}, {"w": torch.zeros(2, 2, dtype=dtype)}
+    )
+    draws = family.distribution().sample((4,))
+    assert torch.isfinite(family.log_prob({"w": torch.ones(2, dtype=dtype)})) and torch.allclose(
+        draws[:, 0], torch.ones(4, dtype=dtype)
+    )
+    assert torch.isfinite(family.entropy())

@@ -18,9 +18,10 @@ from credo import BNN
 from credo.core.errors import CredoError, RunError
 from credo.data import intake
 from credo.engine import descend as module
-from credo.engine.descend import descend
+from credo.engine.descend import descend, train
 from credo.engine.elbo import Elbo
-from credo.engine.job import Job
+from credo.engine.job import Fitted, Job
+from credo.engine.learner import Learner
 from credo.engine.run import CONFIG, POSTERIOR, Run
 from credo.estimators import estimators
 from credo.likelihoods import Gaussian
@@ -200,3 +201,90 @@ def test_resuming_with_other_settings_is_refused(tmp_path):
         BNN(net, "gaussian").fit((x, y), "vi", beta=2.0, **how)
     again = BNN(net, "gaussian").fit((x, y), "vi", **how)
     assert len(again.history) == 2 and os.path.exists(Path(tmp_path / "run" / POSTERIOR))
+
+
+# --- any learner ------------------------------------------------------------------------------------------------------------
+
+
+class Noted(Learner):
+    """Learns nothing and writes down what the loop asks."""
+
+    def __init__(self):
+        super().__init__()
+        net, _ = make("mlp")
+        self._model, self.asked = [make_model(net, likelihood=Gaussian(std=0.5))], []
+        self.weight = torch.nn.Parameter(torch.zeros((), dtype=torch.float64))
+
+    @property
+    def model(self):
+        return self._model[0]
+
+    def examples(self, y):
+        return 2 * len(y)  # as if a batch held twice as many
+
+    def divergence(self):
+        return torch.tensor(7.0)
+
+    def monitor(self):
+        return {"weight": float(self.weight.detach())}
+
+    def look(self, epoch, epochs):
+        self.asked.append(("look", epoch, epochs))
+
+    def settle(self):
+        self.asked.append("settle")
+
+    def fitted(self):
+        self.asked.append("fitted")
+        return Fitted(make_posterior("delta", self.model), {})
+
+
+def noted(work, told=None):
+    learner = Noted()
+    told = [] if told is None else told
+
+    def make_step(one, optimizer, num_data, compile):
+        def step(x, y, weight):
+            with torch.no_grad():
+                one.weight += 1
+            told.append((len(y), weight, num_data, compile, optimizer.param_groups[0]["lr"], one.model.shell().module.training))
+            return torch.tensor(float(len(y))), torch.tensor(100.0)
+
+        return step
+
+    fitted = train(learner, work, lambda one, lr, n: torch.optim.SGD(one.parameters(), lr=lr), make_step, decay=lambda p: 1 - p)
+    return learner, fitted
+
+
+def test_the_loop_asks_a_learner_for_everything_it_writes_down():
+    told, work = [], job(epochs=2)
+    learner, fitted = noted(work, told)
+    assert [row[0] for row in told] == [8, 8, 4] * 2 and all(row[1:4] == (1.0, 20, False) and row[5] for row in told)
+    assert [row[4] for row in told] == [0.01] * 3 + [0.005] * 3
+    assert learner.asked == [("look", 0, 2), ("look", 1, 2), "settle", "fitted"] and isinstance(fitted, Fitted)
+    first = work.history[0]
+    assert first["nll"] == 20 * 20 / 40 and first["kl"] == 7.0 and first["weight"] == 3.0
+
+
+def test_validation_asks_for_the_learner_as_it_stands():
+    seen = []
+    work = job(epochs=3, validate=lambda posterior, buffers: float(len(seen)) if seen.append(buffers) else 1.5)
+    learner, _ = noted(work)
+    assert len(seen) == 3 and learner.asked.count("fitted") == 4 and all(row["validation_nll"] == 1.5 for row in work.history)
+
+
+def test_a_learners_state_is_what_a_checkpoint_holds(tmp_path):
+    run = Run(tmp_path / "run")
+    run.begin({})
+
+    class Stop(Exception):
+        pass
+
+    def crash(row):
+        if row["epoch"] == 2:
+            raise Stop
+
+    with pytest.raises(Stop):
+        noted(job(epochs=4, run=run, checkpoint_seconds=0.0, callbacks=[crash]))
+    learner, _ = noted(job(epochs=4, run=run, checkpoint_seconds=0.0))
+    assert float(learner.weight.detach()) == 12.0 and learner.asked[0] == ("look", 2, 4)

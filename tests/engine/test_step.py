@@ -8,7 +8,9 @@ from zoo.networks import make
 from credo.core.errors import SettingError
 from credo.core.seeds import isolated
 from credo.engine.elbo import Elbo
-from credo.engine.step import EagerStep, GraphStep, make_step
+from credo.engine.flock import Flock
+from credo.engine.flock_step import FlockStep, moving
+from credo.engine.step import Capturable, EagerStep, GraphStep, make_step
 from credo.estimators import estimators
 from credo.likelihoods import Gaussian
 
@@ -151,6 +153,51 @@ def test_the_captured_graph_trains_like_the_eager_step():
         step = GraphStep(eager) if graph else eager
         results.append([float(step(x, y, 1.0)[0]) for _ in range(5)])  # at once: a graph overwrites what it returned
     assert results[0] == pytest.approx(results[1], rel=1e-4)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", ["mlp", "batchnorm"])
+@pytest.mark.parametrize("kind", ["adam", "sgd"])
+@pytest.mark.parametrize("reach", [None, 0.1])
+def test_captured_members_train_like_eager_ones(name, kind, reach):
+    """Three shapes of batches: two are captured, the third runs eagerly between them."""
+    net, _ = make(name, dtype=torch.float32)
+    results = []
+    for graph in (False, True):
+        model = make_model(net.cuda(), likelihood=Gaussian(), prior=Normal(0.25, 1.0))
+        model.device, model.likelihood = torch.device("cuda"), model.likelihood.cuda()
+        flock = Flock(model, [model.random_values(seed) for seed in (0, 1)], (0, 1))
+        model.shell().train(True)
+        eager = FlockStep(flock, moving(kind, 0.9)(flock, torch.tensor(0.01, device="cuda"), 30), 30, reach)
+        step, rows = GraphStep(eager) if graph else eager, []
+        for index, size in enumerate((8, 8, 5, 3, 8, 3, 5)):
+            made = torch.Generator().manual_seed(index)
+            x, y = torch.randn(2, size, 5, generator=made).cuda(), torch.randn(2, size, 2, generator=made).cuda()
+            rows.append(float(step(x, y, 1.0)[0]))
+        results.append(
+            (rows, [t.detach().clone() for t in step.held()] if not graph else [t.detach().clone() for t in eager.held()])
+        )
+    assert results[0][0] == pytest.approx(results[1][0], rel=1e-4)
+    assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(results[0][1], results[1][1], strict=True))
+
+
+def test_an_eager_step_can_be_prepared_run_and_forgotten():
+    """What a capture calls gives the step itself, with the KL's weight as a tensor."""
+    net, x = make("mlp")
+    one, two = make_elbo(net), make_elbo(net)
+    called, run = EagerStep(one, adam(one), 30), EagerStep(two, adam(two), 30)
+    assert isinstance(run, Capturable) and run.device == torch.device("cpu")
+    run.prepare(x)
+    with isolated(3):
+        wanted = called(x, Y, 0.5)
+    with isolated(3):
+        found = run.run(x, Y, torch.tensor(0.5 / 30))
+    assert all(torch.equal(a, b) for a, b in zip(wanted, found, strict=True))
+    held = list(run.held())
+    assert {id(p) for p in two.posterior.parameters()} <= {id(t) for t in held}
+    assert all(torch.allclose(a, b) for a, b in zip(called.held(), held, strict=True))
+    run.forget()
+    assert all(p.grad is None for p in two.parameters()) and all(p.grad_fn is None for p in two.model.shell().module.parameters())
 
 
 def test_what_the_compiler_cannot_trace_is_said_in_one_sentence():

@@ -25,12 +25,14 @@ def statistics(model: Model, job: Job, draws: Iterable[Params]) -> Params:
     """Running means and variances ``(S, ...)`` of every normalised layer, by the network's names, one row for each set of parameters.
 
     Each is the plain average over the batches of one epoch, all in the same order; layers other than BatchNorm are in evaluation mode. A last
-    batch of a single example is left out, since it has no variance.
+    batch of a single example is left out, since it may have no variance.
     """
     shell, paths = model.shell(), norms(model.net)
     modules = [shell.module.get_submodule(path) for path in paths]
     names = [f"{path}.{leaf}" for path in paths for leaf in ("running_mean", "running_var")]
     source = on_device(job.source, model)
+    # where all batches are single examples these have a variance of their own, such as over an image: training has shown it
+    single = job.source.num_batches(job.batch_size) == len(job.source.targets())
     before = [module.momentum for module in modules]
     shell.train(False, paths)
     shell.place(model.frozen())
@@ -48,7 +50,7 @@ def statistics(model: Model, job: Job, draws: Iterable[Params]) -> Params:
             shell.place(values)
             with isolated(mix(job.seed, "statistics"), model.device):
                 for x, y in source(generator(job.seed, "statistics", 0), job.batch_size):
-                    if len(y) > 1:
+                    if single or len(y) > 1:
                         shell(model.move(x))
             for name in names:
                 rows[name].append(shell.placed(name))

@@ -23,7 +23,7 @@ from credo.engine.step import Step, make_step
 
 L = TypeVar("L", bound=Learner)
 MakeOptimizer = Callable[[L, "float | Tensor", int], torch.optim.Optimizer]
-MakeStep = Callable[[L, torch.optim.Optimizer, int, bool], Step]
+MakeStep = Callable[[L, torch.optim.Optimizer, int, bool | str], Step]
 
 
 def adam(elbo: Elbo, lr: float | Tensor, num_data: int, dial_lr: float = 1.0) -> torch.optim.Optimizer:
@@ -44,7 +44,7 @@ def descend(
     schedule: Schedule = constant,
     warmup: int = 0,
     decay: Callable[[float], float] = hold,
-    compile: bool = False,
+    compile: bool | str = False,
     optimizer: MakeOptimizer[Elbo] | None = None,
 ) -> Fitted:
     """Minimise the negative ELBO with Adam, or with the optimizer that ``optimizer(elbo, lr, num_data)`` makes."""
@@ -60,7 +60,7 @@ def train(
     schedule: Schedule = constant,
     warmup: int = 0,
     decay: Callable[[float], float] = hold,
-    compile: bool = False,
+    compile: bool | str = False,
 ) -> Fitted:
     """Epochs of the steps that ``make(learner, optimizer, num_data, compile)`` gives.
 

@@ -66,6 +66,12 @@ class Flock(Learner):
         self.names = tuple(starts[0])
         self.stacked = nn.ParameterList([torch.stack([start[name] for start in starts]) for name in self.names])
         learned = {n: p for n, p in model.likelihood.named_parameters() if p.requires_grad}
+        inner = next((name for name in learned if "." in name), None)
+        if inner is not None:
+            raise SettingError(
+                f"The {model.likelihood.name} likelihood learns {inner!r} in a module inside it; for members of an ensemble make it a "
+                "parameter of the likelihood itself."
+            )
         self.noise_names = tuple(learned)
         self.noise = nn.ParameterList([p.detach().expand(self.count, *p.shape).clone() for p in learned.values()])
         self.buffer_names = tuple(model.buffers())
@@ -150,7 +156,8 @@ class Flock(Learner):
             return self._in_turn(x, y, share, keep)
         if self._settled:
             return self._at_once(x, y, share, keep)
-        before = [(b, b.clone()) for b in self.buffers()]
+        before = [(b, b.clone()) for b in self.buffers_().values()]
+        grads = [(p, None if p.grad is None else p.grad.clone()) for p in self.parameters()]
         state = _rng(self.model.device)
         try:
             result = self._at_once(x, y, share, keep)
@@ -160,6 +167,8 @@ class Flock(Learner):
             self.looped = True
             for buffer, value in before:
                 buffer.copy_(value)
+            for parameter, grad in grads:  # a pass may fail in the middle of its backward
+                parameter.grad = grad
             _reset(self.model.device, state)
             result = self._in_turn(x, y, share, keep)  # if this fails too, its error is the one to see
             reason = str(error).splitlines()[0]
@@ -173,6 +182,8 @@ class Flock(Learner):
             run = torch.vmap(self._nll, randomness="different")
             nll, after = run(self.values(), self.voices(), self.buffers_(), x, y)
         (nll.sum() * share).backward()
+        for parameter in self.parameters():  # one that this pass did not reach still feels its prior and its momentum
+            parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
         self._note(after)
         return nll.detach(), _grads(x) if keep else None
 
@@ -238,14 +249,19 @@ class Flock(Learner):
         return {key: sum(row[key] for row in rows) / len(rows) for key in rows[0]}
 
     def look(self, epoch: int, epochs: int) -> None:
-        """Let the trace see."""
+        """The likelihood speaks as the members do, for whoever watches; then let the trace see."""
+        self._speak()
         if self.trace is not None:
             self.trace.see(self, epoch, epochs)
 
-    @torch.no_grad()
     def settle(self) -> None:
-        """The likelihood takes the members' mean, which is what a single number can say of them."""
+        """Drop the last pass."""
         self.forget()
+        self._speak()
+
+    @torch.no_grad()
+    def _speak(self) -> None:
+        """The likelihood takes the members' mean, which is what a single number can say of them."""
         for name, value in self.voices().items():
             self.model.likelihood.get_parameter(name).copy_(value.mean(0))
 

@@ -11,10 +11,12 @@ from torch.utils import _pytree as pytree
 
 from credo.core.errors import SettingError
 from credo.data.source import Source
-from credo.data.tree import leaves
+from credo.data.tree import leaves, take
+from credo.engine.build import point_posterior
 from credo.engine.descend import MakeOptimizer, MakeStep
 from credo.engine.flock import Flock
 from credo.engine.step import Capturable, GraphStep, Step
+from credo.estimators import estimators, make_plan
 
 
 class FlockStep(Capturable):
@@ -25,10 +27,11 @@ class FlockStep(Capturable):
 
     def __init__(self, flock: Flock, optimizer: torch.optim.Optimizer, num_data: int, reach: Any = None) -> None:
         self.flock, self.optimizer, self.num_data, self.reach = flock, optimizer, num_data, reach
-        self.device, self.taxes = flock.model.device, flock.taxes()
+        self.device, self.taxes, self._checked = flock.model.device, flock.taxes(), False
 
     def __call__(self, x: Any, y: Tensor, weight: float) -> tuple[Tensor, Tensor]:
         """One step on one batch per member."""
+        self.prepare(x)
         return self.run(x, y, weight / self.num_data)
 
     def run(self, x: Any, y: Tensor, scale: float | Tensor) -> tuple[Tensor, Tensor]:
@@ -46,7 +49,14 @@ class FlockStep(Capturable):
         return nll.mean(), torch.zeros_like(nll[0])
 
     def prepare(self, x: Any) -> None:
-        """Nothing: the first runs find out whether vmap can."""
+        """Once: refuse parameters that never reach the output, and checkpoints that hide them."""
+        if self._checked:
+            return
+        flock, model = self.flock, self.flock.model
+        point = point_posterior(model, {n: v.detach()[0] for n, v in flock.values().items()})
+        buffers = {n: b[0] for n, b in flock.buffers_().items()}
+        make_plan(model.shell(), point, model.random, estimators["weights"], take(x, 0), buffers, self.device)
+        self._checked = True
 
     def forget(self) -> None:
         """Drop the last pass."""
@@ -56,14 +66,12 @@ class FlockStep(Capturable):
     def held(self) -> Iterator[Tensor]:
         """Members and their buffers."""
         yield from self.flock.parameters()
-        yield from self.flock.buffers()
+        yield from self.flock.buffers_().values()
 
 
 def _worse(x: Any, slope: Any, reach: Any) -> Any:
     def move(value: Any, gradient: Any, far: Any) -> Any:
-        if not (isinstance(value, Tensor) and value.is_floating_point()):
-            return value
-        return value + far * gradient.sign()
+        return value + far * gradient.sign() if value.is_floating_point() else value
 
     return pytree.tree_map(move, x, slope, reach)
 
@@ -72,22 +80,21 @@ def reaches(source: Source, share: float) -> Any:
     """``share`` of the range that every input feature has in the data, as a tree like one input."""
     low = high = None
     for x, _ in source(None, 4096):
-        small = pytree.tree_map(lambda t: t.amin(0) if isinstance(t, Tensor) else t, x)
-        large = pytree.tree_map(lambda t: t.amax(0) if isinstance(t, Tensor) else t, x)
+        small, large = pytree.tree_map(lambda t: t.amin(0), x), pytree.tree_map(lambda t: t.amax(0), x)
         low = small if low is None else pytree.tree_map(torch.minimum, low, small)
         high = large if high is None else pytree.tree_map(torch.maximum, high, large)
     if not any(leaf.is_floating_point() for _, leaf in leaves(low, "x")):
         raise SettingError(f"adversarial={share}: neighbours of inputs need real numbers, and these inputs are whole; use 0.")
-    return pytree.tree_map(lambda a, b: (b - a) * share, low, high)
+    return pytree.tree_map(lambda a, b: (b - a) * share if a.is_floating_point() else a, low, high)
 
 
 def stepping(reach: Any = None) -> MakeStep[Flock]:
     """How a flock steps; with ``compile`` as one CUDA graph."""
 
-    def make(flock: Flock, optimizer: torch.optim.Optimizer, num_data: int, compile: bool) -> Step:
+    def make(flock: Flock, optimizer: torch.optim.Optimizer, num_data: int, compile: bool | str) -> Step:
         step = FlockStep(flock, optimizer, num_data, reach)
         if compile and step.device.type != "cuda":
-            raise SettingError("compile=True captures the step of an ensemble as a CUDA graph; on a CPU leave it False.")
+            raise SettingError(f"compile={compile!r} captures the step of an ensemble as a CUDA graph; on a CPU leave it False.")
         return GraphStep(step) if compile else step
 
     return make

@@ -29,7 +29,12 @@ class GradientMethod(Method):
         choices=("pretrained", "random"),
     )
     lr_schedule: str = setting("cosine", "Course of the learning rate.", choices=("constant", "cosine"))
-    compile: bool = setting(False, "Compile the step (one CUDA graph on a GPU).")
+    compile: Any = setting(
+        False,
+        "Compile the step (True), on a GPU also as one CUDA graph; or capture that graph without compiling ('graph'), which starts sooner.",
+        kind=(bool, str),
+        choices=("graph",),
+    )
 
     def start(self, model: Model, job: Job) -> dict[str, Tensor]:
         """The values to start from."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from typing import Any, final
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from credo.core.errors import DataError
 from credo.data.source import Arrays, Source
 from credo.engine.model import Model
 
@@ -26,7 +28,14 @@ def own_batches(source: Source, orders: Sequence[torch.Generator], batch_size: i
     """One epoch of batches ``(K, B, ...)``: row k holds what ``source(orders[k], batch_size)`` gives."""
     arrays = source.arrays()
     if arrays is None:
-        for batches in zip(*(source(order, batch_size) for order in orders), strict=True):
+        for batches in zip_longest(*(source(order, batch_size) for order in orders)):
+            shapes = [[tuple(leaf.shape) for leaf in pytree.tree_leaves(batch) if leaf is not None] for batch in batches]
+            odd = next((each for each in shapes if each != shapes[0]), None)
+            if odd is not None:
+                raise DataError(
+                    f"Members that learn at once take a batch of the same shape each, and here one has {shapes[0]} and another {odd}; give the "
+                    "data as tensors or a Dataset, or let the loader make batches of one size and length."
+                )
             yield pytree.tree_map(lambda *leaves: torch.stack(leaves), batches[0], *batches[1:])
         return
     x, y = arrays

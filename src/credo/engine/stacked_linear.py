@@ -48,8 +48,12 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         x, w = ctx.saved_tensors
-        rows = grads[0].reshape(-1, w.shape[0])
-        return grads[0] @ w, rows.mT @ x.reshape(-1, w.shape[1]), rows.sum(0)
+        rows, wanted = grads[0].reshape(-1, w.shape[0]), ctx.needs_input_grad
+        return (
+            grads[0] @ w if wanted[0] else None,
+            rows.mT @ x.reshape(-1, w.shape[1]) if wanted[1] else None,
+            rows.sum(0) if wanted[2] else None,
+        )
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, w: Tensor, b: Tensor | None) -> tuple[Tensor, int]:
@@ -75,5 +79,8 @@ class StackedLinear(TorchFunctionMode):
         """Everything but ``F.linear`` passes."""
         if func is not F.linear:
             return func(*args, **(kwargs or {}))
-        x, w, *rest = [*args, *(kwargs or {}).values()]
-        return _Linear.apply(x, w, rest[0] if rest else None)
+        return _linear(*args, **(kwargs or {}))
+
+
+def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
+    return _Linear.apply(input, weight, bias)

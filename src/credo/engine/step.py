@@ -186,7 +186,10 @@ class GraphStep(Step):
         return graph, inputs, result
 
 
-def make_step(elbo: Elbo, optimizer: torch.optim.Optimizer, num_data: int, compile: bool) -> Step:
-    """The fastest step for the device: with ``compile`` a CUDA graph on a GPU and a compiled loss on a CPU."""
-    eager = EagerStep(elbo, optimizer, num_data, compile)
-    return GraphStep(eager) if compile and elbo.model.device.type == "cuda" else eager
+def make_step(elbo: Elbo, optimizer: torch.optim.Optimizer, num_data: int, compile: bool | str) -> Step:
+    """With ``compile`` a compiled loss, on a GPU in a CUDA graph; with "graph" that graph of the loss as it is."""
+    graph = elbo.model.device.type == "cuda"
+    if compile == "graph" and not graph:
+        raise SettingError("compile='graph' captures the step as a CUDA graph; on a CPU use True or False.")
+    eager = EagerStep(elbo, optimizer, num_data, compile is True)
+    return GraphStep(eager) if compile and graph else eager

@@ -17,7 +17,7 @@ from credo.core.settings import setting
 from credo.engine.batchnorm import norms, statistics
 from credo.engine.build import gaussian, with_points
 from credo.engine.ensemble import EnsembleMethod
-from credo.engine.flock import one, several
+from credo.engine.flock import member_seeds, one, several
 from credo.engine.job import Fitted, Job
 from credo.engine.model import Model
 from credo.engine.schedules import fall
@@ -58,7 +58,7 @@ class PathMethod(EnsembleMethod):
 
     def gather(self, model: Model, job: Job, members: int) -> Fitted:
         """Fit the members and the Gaussians of their paths."""
-        count = sum(epoch >= self.start * job.epochs for epoch in range(job.epochs))
+        count = sum(epoch / job.epochs >= self.start for epoch in range(job.epochs))
         if count < 2:
             raise SettingError(
                 f"epochs={job.epochs} with start={self.start} leaves {count} to gather; it takes 2: more epochs or an earlier start."
@@ -83,8 +83,8 @@ class PathMethod(EnsembleMethod):
         """Draws, each with the statistics that its weights have on the training data."""
         each = max(self.draws // len(spreads), 1)
         rows: list[tuple[Params, Params]] = []
-        for place, spread in enumerate(spreads):
-            drawn = Posterior(_gaussians(model, spread)).sample(each, seed=job.seed + place)
+        for seed, spread in zip(member_seeds(job.seed, len(spreads)), spreads, strict=True):
+            drawn = Posterior(_gaussians(model, spread)).sample(each, seed=seed)
             rows += [
                 ({n: drawn[n][i] if n in drawn else v for n, v in spread.values.items()}, spread.voices) for i in range(each)
             ]

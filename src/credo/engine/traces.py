@@ -97,7 +97,7 @@ class PathMoments(Gathered):
     @torch.no_grad()
     def see(self, flock: Flock, epoch: int, epochs: int) -> None:
         """Move the averages."""
-        if epoch < self.start * epochs:
+        if epoch / epochs < self.start:  # a quotient, as the learning rate's course goes by it
             return
         self.seen += 1
         count = int(self.seen)

@@ -5,9 +5,11 @@ from credo.experiments.base import Experiment, Say, experiments, make_experiment
 from credo.experiments.bayesian_vae import BayesianVAE
 from credo.experiments.blundell import Blundell
 from credo.experiments.continuous_bernoulli import ContinuousAgainstPlain
+from credo.experiments.dark_knowledge import DarkKnowledge
 from credo.experiments.dropout_rates import DropoutRates
 from credo.experiments.dropout_tutorial import DropoutTutorial
 from credo.experiments.elbo_variance import ElboVariance
+from credo.experiments.ensembles import Ensembles
 from credo.experiments.gal_co2_solar import GalCO2Solar
 from credo.experiments.graves import Graves
 from credo.experiments.iwae import IWAE
@@ -18,20 +20,24 @@ from credo.experiments.local_variance import LocalVariance
 from credo.experiments.mean_field import MeanFieldFailings
 from credo.experiments.outcome import Check, Outcome, Result, Row, Table
 from credo.experiments.rate_gradients import RateGradients
+from credo.experiments.uci import UCI
 from credo.experiments.vae_outliers import VAEOutliers
 from credo.experiments.vae_tutorial import VAETutorial
 from credo.experiments.weight_decay import WeightDecay
 
 __all__ = [
     "IWAE",
+    "UCI",
     "AuditTable",
     "BayesianVAE",
     "Blundell",
     "Check",
     "ContinuousAgainstPlain",
+    "DarkKnowledge",
     "DropoutRates",
     "DropoutTutorial",
     "ElboVariance",
+    "Ensembles",
     "Experiment",
     "GalCO2Solar",
     "Graves",

@@ -79,6 +79,6 @@ class IVON(Variational):
                         raise SettingError("ivon needs a normal prior on every random parameter; use method='vi' for others.")
                     pairs.append((family, stats))
             newton = Newton(self.beta1, self.beta2, self.hess_init, num_data / self.beta)
-            return Ivon([p for p in elbo.parameters() if p.requires_grad], lr, pairs, newton, self.point_lr, self.compile)
+            return Ivon([p for p in elbo.parameters() if p.requires_grad], lr, pairs, newton, self.point_lr, self.compile is True)
 
         return make

@@ -45,7 +45,8 @@ class Snapshot(EnsembleMethod):
             raise SettingError(f"cycles={self.cycles} do not fit into epochs={job.epochs}; a cycle takes at least one epoch.")
         trace = Snapshots(self.cycles)
         flock = self.flock(model, job, 1, trace)
-        last = self.train(flock, job, lambda progress: fall(progress * self.cycles % 1.0))
+        # whole numbers: a quotient just below the start of a cycle would be its end
+        last = self.train(flock, job, lambda progress: fall(round(progress * job.epochs) * self.cycles % job.epochs / job.epochs))
         count = int(trace.seen)
         if not count:
             raise CredoError("A callback stopped snapshot before the end of the first cycle; nothing was kept.")

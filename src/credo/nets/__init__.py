@@ -4,13 +4,16 @@ from credo.nets.augmented import Augmented
 from credo.nets.catalogue import build, names
 from credo.nets.cnn import small_cnn
 from credo.nets.coders import conv_decoder, conv_encoder, mlp_decoder, mlp_encoder
+from credo.nets.crops import CropFlip
 from credo.nets.lenet import lenet5_caffe
 from credo.nets.lstm import lstm_classifier
 from credo.nets.mlp import lenet_300_100, mlp
+from credo.nets.resnet import resnet
 from credo.nets.transformer import transformer_classifier
 
 __all__ = [
     "Augmented",
+    "CropFlip",
     "build",
     "conv_decoder",
     "conv_encoder",
@@ -21,6 +24,7 @@ __all__ = [
     "mlp_decoder",
     "mlp_encoder",
     "names",
+    "resnet",
     "small_cnn",
     "transformer_classifier",
 ]
