@@ -209,7 +209,7 @@ def ensemble_epoch(nets: Sequence[nn.Module], x: Tensor, y: Tensor, batch_size: 
     starts = [{name: p.detach().clone() for name, p in net.named_parameters()} for net in nets]
     flock = Flock(model, starts, member_seeds(0, len(nets)))
     job = Job(Source(Arrays(x, y), len(y)), epochs=1, batch_size=batch_size, lr=1e-3)
-    lr = torch.tensor(1e-3, device=x.device) if compile else 1e-3
+    lr = torch.tensor(1e-3, device=x.device) if x.is_cuda else 1e-3
     step = stepping()(flock, moving("adam", 0.9)(flock, lr, len(y)), len(y), compile)
     source, epochs = on_device(job.source, model), itertools.count()
     shell = model.shell()

@@ -30,6 +30,7 @@ from credo.engine.job import Fitted, Job
 from credo.engine.learner import Learner
 from credo.engine.model import Model
 from credo.engine.stacked_linear import StackedLinear
+from credo.engine.traced import Traced
 from credo.estimators import LIKELIHOOD
 from credo.posteriors import Delta, Factorised, Params, Posterior, Samples
 from credo.posteriors.kl import FamilyPrior
@@ -81,6 +82,7 @@ class Flock(Learner):
         if trace is not None:
             trace.begin(self)
         self.looped, self._settled = self.count == 1, False
+        self.traced: Traced | None = None  # passes of all members at once are recorded and replayed, where it is set
         self._priors = self._split_prior()
 
     @property
@@ -177,15 +179,37 @@ class Flock(Learner):
         return result
 
     def _at_once(self, x: Any, y: Tensor, share: float, keep: bool) -> tuple[Tensor, Any]:
-        x = _watched(x) if keep else x
-        with plain_attention(), StackedLinear():
-            run = torch.vmap(self._nll, randomness="different")
-            nll, after = run(self.values(), self.voices(), self.buffers_(), x, y)
-        (nll.sum() * share).backward()
-        for parameter in self.parameters():  # one that this pass did not reach still feels its prior and its momentum
-            parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        leaves = [*self.stacked, *self.noise]
+        arguments = [leaf.detach() for leaf in leaves], list(self.buffers_().values()), x, y
+
+        def slopes(values: list[Tensor], buffers: list[Tensor], x: Any, y: Tensor) -> tuple[Any, ...]:
+            return self._slopes(values, buffers, x, y, share, keep)
+
+        result = slopes(*arguments) if self.traced is None else self.traced((share, keep), slopes, *arguments)
+        nll, grads, after, at_inputs = result
+        for leaf, grad in zip(leaves, grads, strict=True):
+            leaf.grad = grad if leaf.grad is None else leaf.grad + grad
         self._note(after)
-        return nll.detach(), _grads(x) if keep else None
+        return nll, at_inputs
+
+    def _slopes(
+        self, values: list[Tensor], buffers: list[Tensor], x: Any, y: Tensor, share: float, keep: bool
+    ) -> tuple[Tensor, list[Tensor], list[Tensor], Any]:
+        """nll ``(K,)``, gradients of ``share`` times it, buffers after the pass, and with ``keep`` the gradients at the inputs."""
+        values = [value.detach().requires_grad_() for value in values]
+        x = _watched(x) if keep else x
+        inputs = [leaf for leaf in pytree.tree_leaves(x) if keep and _real(leaf)]
+        count = len(self.names)
+        tables = dict(zip(self.names, values, strict=False)), dict(zip(self.noise_names, values[count:], strict=True))
+        with torch.enable_grad(), plain_attention(), StackedLinear():
+            run = torch.vmap(self._nll, randomness="different")
+            nll, after = run(*tables, dict(zip(self.buffer_names, buffers, strict=True)), x, y)
+            # A parameter that this pass does not reach still feels its prior and its momentum: its gradient is zero.
+            found = torch.autograd.grad(nll.sum() * share, [*values, *inputs], allow_unused=True, materialize_grads=True)
+        grads = [grad.contiguous() for grad in found[: len(values)]]  # as an optimizer wants them
+        rest = iter(found[len(values) :])
+        at_inputs = pytree.tree_map(lambda leaf: next(rest) if _real(leaf) else leaf, x) if keep else None
+        return nll.detach(), grads, [after[name].detach() for name in self.buffer_names], at_inputs
 
     def _in_turn(self, x: Any, y: Tensor, share: float, keep: bool) -> tuple[Tensor, Any]:
         """Each member is differentiated before the next is placed: layers recomputed in the backward pass must find their weights."""
@@ -223,11 +247,11 @@ class Flock(Learner):
         return nll, {name: shell.placed(name) for name in buffers}
 
     @torch.no_grad()
-    def _note(self, after: Mapping[str, Tensor]) -> None:
+    def _note(self, after: Sequence[Tensor]) -> None:
         """Copy back what the network replaced by assignment instead of changing it in place."""
-        for name, buffer in self.buffers_().items():
-            if after[name].data_ptr() != buffer.data_ptr():
-                buffer.copy_(after[name])
+        for buffer, value in zip(self.buffers_().values(), after, strict=True):
+            if value.data_ptr() != buffer.data_ptr():
+                buffer.copy_(value)
 
     def forget(self) -> None:
         """Put plain values where those of the last pass are: they keep its graph alive."""

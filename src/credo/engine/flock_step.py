@@ -16,6 +16,7 @@ from credo.engine.build import point_posterior
 from credo.engine.descend import MakeOptimizer, MakeStep
 from credo.engine.flock import Flock
 from credo.engine.step import Capturable, GraphStep, Step
+from credo.engine.traced import Traced
 from credo.estimators import estimators, make_plan
 
 
@@ -28,6 +29,7 @@ class FlockStep(Capturable):
     def __init__(self, flock: Flock, optimizer: torch.optim.Optimizer, num_data: int, reach: Any = None) -> None:
         self.flock, self.optimizer, self.num_data, self.reach = flock, optimizer, num_data, reach
         self.device, self.taxes, self._checked = flock.model.device, flock.taxes(), False
+        self.parameters = list(flock.parameters())
 
     def __call__(self, x: Any, y: Tensor, weight: float) -> tuple[Tensor, Tensor]:
         """One step on one batch per member."""
@@ -36,7 +38,8 @@ class FlockStep(Capturable):
 
     def run(self, x: Any, y: Tensor, scale: float | Tensor) -> tuple[Tensor, Tensor]:
         """Pull, then move; the nll of the batch as it is, averaged over members. The prior's part is reported by the flock."""
-        self.optimizer.zero_grad(set_to_none=True)
+        for parameter in self.parameters:  # what zero_grad does, at a tenth of its price
+            parameter.grad = None
         share = 1.0 / self.flock.examples(y)
         if self.reach is None:
             nll, _ = self.flock.pull(x, y, share)
@@ -61,11 +64,12 @@ class FlockStep(Capturable):
     def forget(self) -> None:
         """Drop the last pass."""
         self.flock.forget()
-        self.optimizer.zero_grad(set_to_none=True)
+        for parameter in self.parameters:
+            parameter.grad = None
 
     def held(self) -> Iterator[Tensor]:
         """Members and their buffers."""
-        yield from self.flock.parameters()
+        yield from self.parameters
         yield from self.flock.buffers_().values()
 
 
@@ -89,13 +93,15 @@ def reaches(source: Source, share: float) -> Any:
 
 
 def stepping(reach: Any = None) -> MakeStep[Flock]:
-    """How a flock steps; with ``compile`` as one CUDA graph."""
+    """How a flock steps; with ``compile`` its passes are traced, on a GPU the whole step is one CUDA graph."""
 
     def make(flock: Flock, optimizer: torch.optim.Optimizer, num_data: int, compile: bool | str) -> Step:
-        step = FlockStep(flock, optimizer, num_data, reach)
-        if compile and step.device.type != "cuda":
-            raise SettingError(f"compile={compile!r} captures the step of an ensemble as a CUDA graph; on a CPU leave it False.")
-        return GraphStep(step) if compile else step
+        step, graph = FlockStep(flock, optimizer, num_data, reach), flock.model.device.type == "cuda"
+        if compile == "graph" and not graph:
+            raise SettingError("compile='graph' captures the step as a CUDA graph; on a CPU use True or False.")
+        if compile and not graph:
+            flock.traced = Traced()
+        return GraphStep(step) if compile and graph else step
 
     return make
 

@@ -30,6 +30,7 @@ ERRORS = {"point": 1.536, "teacher": 1.271, "student": 1.307}  # per cent, of th
 LIMIT = 1.357  # the paper's student and what a change of seed may do
 SHOWN = 1000  # images in the figure
 ROWS = 2000  # images predicted at once
+DRAWS = 400  # of a posterior that has no end of them
 
 
 @experiments.register("dark_knowledge")
@@ -43,6 +44,7 @@ class DarkKnowledge(Experiment):
     cost: ClassVar[str] = "the toy 2 minutes on one CPU core; MNIST (if found) some minutes on a GPU, hours on a CPU"
     small: ClassVar[dict[str, Any]] = {
         "cells": 7, "truth_warmup": 20, "truth_draws": 20, "toy_draws": 10, "toy_points": 40, "toy_epochs": 5, "width": 16,
+        "teacher_epochs": 2,
         "num_train": 300, "num_test": 100, "num_warmup": 20, "num_draws": 4, "thin": 2, "chains": 2, "point_epochs": 2, "epochs": 2,
     }  # fmt: skip
 
@@ -56,7 +58,13 @@ class DarkKnowledge(Experiment):
     toy_points: int = setting(500, "Toy: unlabelled points that the student is taught at.", ge=2)
     toy_epochs: int = setting(300, "Toy: the student's passes over them.", ge=1)
     toy_hidden: str = setting("100,100", "Toy: the student's hidden layers.")
-    teacher: str = setting("sghmc", "MNIST: the sampler.", choices=("sgld", "psgld", "sghmc"))
+    teacher: str = setting(
+        "sghmc",
+        "MNIST: the posterior, of a sampler as in the paper or of dropout.",
+        choices=("sgld", "psgld", "sghmc", "mc_dropout"),
+    )
+    rate: float = setting(0.3, "MNIST: drop rate of an mc_dropout teacher.", gt=0.0, le=0.9)
+    teacher_epochs: int = setting(100, "MNIST: an mc_dropout teacher's passes over the images.", ge=1)
     prior_std: float = setting(0.3, "MNIST: deviation of the prior.", gt=0.0)
     lr: float = setting(0.02, "MNIST: the sampler's learning rate.", gt=0.0)
     temperature: float = setting(1.0, "MNIST: of the posterior that is sampled; 1 is the posterior itself.", gt=0.0)
@@ -97,14 +105,19 @@ class DarkKnowledge(Experiment):
         train, test = images("mnist", device, self.num_train)
         test = (test[0][: self.num_test], test[1][: self.num_test])
         common: dict[str, Any] = {"batch_size": self.batch, "seed": seed, "device": device, "progress": False}
-        quick = {"compile": device.type == "cuda"}
+        quick = {"compile": "graph" if device.type == "cuda" else False}
         point = self._bnn(seed).fit(train, "map", epochs=self.point_epochs, lr=1e-3, **quick, **common)
         rows = {"point": _scores(point, test)}
         say(f"mnist, point: {_told(rows['point'])}")
-        moves = {"num_chains": self.chains, "num_warmup": self.num_warmup, "num_draws": self.num_draws, "thin": self.thin}
-        start = {name: value.clone() for name, value in point.posterior.mean().items()}
-        heat = {"temperature": self.temperature}
-        teacher = self._bnn(seed).fit(train, self.teacher, lr=self.lr, init=start, **heat, **moves, **common)
+        if self.teacher == "mc_dropout":
+            teacher = self._bnn(seed).fit(
+                train, "mc_dropout", p=self.rate, epochs=self.teacher_epochs, lr=1e-3, **quick, **common
+            )
+        else:
+            moves = {"num_chains": self.chains, "num_warmup": self.num_warmup, "num_draws": self.num_draws, "thin": self.thin}
+            start = {name: value.clone() for name, value in point.posterior.mean().items()}
+            heat = {"temperature": self.temperature}
+            teacher = self._bnn(seed).fit(train, self.teacher, lr=self.lr, init=start, **heat, **moves, **common)
         rows["teacher"] = _scores(teacher, test)
         say(f"mnist, teacher: {_told(rows['teacher'])}")
         taught = distill(
@@ -114,7 +127,7 @@ class DarkKnowledge(Experiment):
         rows["student"] = _scores(taught.student, test)
         say(f"mnist, student: {_told(rows['student'])}; {_told(taught.fidelity)}")
         few = test[0][:SHOWN]
-        entropies = [bnn.predict(few, bnn.posterior.atoms or 1, batch_size=ROWS).entropy for bnn in (teacher, taught.student)]
+        entropies = [bnn.predict(few, bnn.posterior.atoms or DRAWS, batch_size=ROWS).entropy for bnn in (teacher, taught.student)]
         return Found(_table(rows, taught, self.teacher), [against("MNIST: entropy at test images", *entropies)], _checks(rows))
 
     def _net(self, seed: int) -> nn.Module:
@@ -144,7 +157,7 @@ def _missing() -> str | None:
 
 def _scores(bnn: BNN, test: tuple[Tensor, Tensor]) -> dict[str, float]:
     """Error in per cent, nll in nats per image, and the passes that a prediction takes."""
-    passes = bnn.posterior.atoms or 1
+    passes = bnn.posterior.atoms or DRAWS
     p = bnn.predict(test[0], passes, batch_size=ROWS)
     wrong = (p.label != test[1]).double().mean()
     return {"error": 100.0 * float(wrong), "nll": -float(p.log_prob(test[1]).double().mean()), "passes": passes}

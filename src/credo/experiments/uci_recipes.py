@@ -208,11 +208,11 @@ RECIPES: dict[str, Recipe] = {
     "ivon": Recipe(tuple(Candidate(f"lr = {lr:g}", {"lr": lr, "beta2": 0.999}, steps=2500) for lr in (0.03, 0.1))),
     "bnn_ensemble": Recipe((Candidate("wide prior", {"lr": 1e-2, "members": 3}, prior=WIDE, steps=2000),)),
     "svgd": _descent({"lr": 1e-2, "particles": 10}),
-    "hmc": _trajectories({"num_chains": 4, "num_warmup": 400, "num_draws": 200, "max_steps": 60, "lr": 0.02, "compile": True}),
+    "hmc": _trajectories({"num_chains": 4, "num_warmup": 300, "num_draws": 150, "max_steps": 60, "lr": 0.02, "compile": True}),
     "nuts": _trajectories({"num_chains": 1, "num_warmup": 300, "num_draws": 150, "max_depth": 6, "lr": 0.02, "compile": True}),
-    "sghmc": _dynamics({"num_chains": 4, "num_warmup": 2500, "num_draws": 100, "thin": 10}, 1e-2, 1e-3, 1e-4),
-    "sgld": _dynamics({"num_chains": 4, "num_warmup": 2500, "num_draws": 100, "thin": 10}, 1e-2, 1e-3, 1e-4),
-    "psgld": _dynamics({"num_chains": 4, "num_warmup": 2500, "num_draws": 100, "thin": 10}, 1e-2, 1e-3, 1e-4),
+    "sghmc": _dynamics({"num_chains": 4, "num_warmup": 1500, "num_draws": 50, "thin": 10}, 1e-2, 1e-3, 1e-4),
+    "sgld": _dynamics({"num_chains": 4, "num_warmup": 1500, "num_draws": 50, "thin": 10}, 1e-2, 1e-3, 1e-4),
+    "psgld": _dynamics({"num_chains": 4, "num_warmup": 1500, "num_draws": 50, "thin": 10}, 1e-2, 1e-3, 1e-4),
     "csgmcmc": _dynamics({"num_chains": 4, "num_warmup": 500, "num_draws": 100, "num_cycles": 5, "thin": 5}, 1e-2, 1e-3, 1e-4),
     "metropolis": Recipe(
         (
