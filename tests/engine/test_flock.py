@@ -12,7 +12,7 @@ from zoo.networks import ZOO, make
 
 from credo import BNN
 from credo.core.seeds import isolated
-from credo.engine.flock import Flock, member_seeds, one, several
+from credo.engine.flock import Flock, member_seeds, one, pays, several
 from credo.estimators import LIKELIHOOD
 from credo.likelihoods import FullGaussian, Gaussian
 from credo.posteriors import Delta, Samples
@@ -52,9 +52,9 @@ def pieces(fitted, member):
     return {n: b.detach() for n, b in fitted._fitted.buffers.items() if b.is_floating_point()} | out
 
 
-def same_apart(net, data, members=3, seed=0, **how):
-    """An ensemble against ``map`` fits with the members' seeds: parameters, learned noise, buffers and the history."""
-    whole = fit(net, data, "deep_ensemble", members=members, seed=seed, **how)
+def same_apart(net, data, members=3, seed=0, together=None, **how):
+    """An ensemble, fitted with ``together``, against ``map`` fits with the members' seeds: parameters, noise, buffers, history."""
+    whole = fit(net, data, "deep_ensemble", members=members, seed=seed, **({"vectorise": True} | (together or {})), **how)
     alone = [fit(net, data, "map", init="random", seed=s, **how) for s in member_seeds(seed, members)]
     for k, each in enumerate(alone):
         wanted, found = pieces(each, 0), pieces(whole, k)
@@ -84,13 +84,20 @@ def test_members_trained_at_once_end_where_members_trained_apart_do(name):
     net, _ = make(name)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        whole = fit(net, (inputs(name), targets()), "deep_ensemble", members=3, output="logits" if name == "dicts" else None)
+        output = "logits" if name == "dicts" else None
+        whole = fit(net, (inputs(name), targets()), "deep_ensemble", members=3, vectorise=True, output=output)
     said = [str(w.message) for w in told if "member by member" in str(w.message)]
     assert len(said) == (name in LOOPED) and all("vmap cannot run this network" in text for text in said)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         again, _ = same_apart(net, (inputs(name), targets()), output="logits" if name == "dicts" else None)
     assert all(torch.equal(pieces(whole, k)[n], v) for k in range(3) for n, v in pieces(again, k).items())
+
+
+@pytest.mark.parametrize("name", [name for name in PLAIN if name not in LOOPED])
+def test_members_whose_passes_are_traced_end_there_too(name):
+    net, _ = make(name)
+    same_apart(net, (inputs(name), targets()), output="logits" if name == "dicts" else None, together={"compile": True})
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
@@ -117,8 +124,16 @@ def image_net():
         ).double()  # fmt: skip
 
 
-def test_convolutions_with_batch_norm_keep_their_own_statistics():
-    whole, _ = same_apart(image_net(), (inputs("conv"), targets()))
+def test_convolutions_take_turns_unless_asked_otherwise():
+    assert not pays(image_net()) and pays(make("mlp")[0])
+    model = BNN(image_net(), Gaussian(std=1.0)).model
+    starts, seeds = [model.values()] * 2, member_seeds(0, 2)
+    assert [Flock(model, starts, seeds, vectorise=v).looped for v in (None, True, False)] == [True, False, True]
+
+
+@pytest.mark.parametrize("vectorise", [False, True])
+def test_convolutions_with_batch_norm_keep_their_own_statistics(vectorise):
+    whole, _ = same_apart(image_net(), (inputs("conv"), targets()), together={"vectorise": vectorise})
     shares = pieces(whole, 0)["1.running_mean"], pieces(whole, 1)["1.running_mean"]
     assert not torch.allclose(*shares) and int(whole._fitted.buffers["1.num_batches_tracked"]) == 9
 

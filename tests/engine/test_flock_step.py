@@ -200,11 +200,12 @@ def test_sgd_by_hand(momentum):
 
 def test_a_cpu_captures_no_graph():
     group = flock()
-    with pytest.raises(
-        SettingError, match="compile=True captures the step of an ensemble as a CUDA graph; on a CPU leave it False"
-    ):
-        stepping()(group, moving("adam", 0.9)(group, 0.1, N), N, True)
-    assert isinstance(stepping()(group, moving("adam", 0.9)(group, 0.1, N), N, False), FlockStep)
+    with pytest.raises(SettingError, match="compile='graph' captures the step as a CUDA graph; on a CPU use True or False"):
+        stepping()(group, moving("adam", 0.9)(group, 0.1, N), N, "graph")
+    assert group.traced is None
+    for compile in (False, True):
+        assert isinstance(stepping()(group, moving("adam", 0.9)(group, 0.1, N), N, compile), FlockStep)
+        assert (group.traced is not None) == compile
 
 
 def test_what_a_capture_saves_is_what_a_step_changes():

@@ -267,11 +267,15 @@ def test_an_exploding_member_is_reported():
         fit(net=make("mlp")[0], optimizer="sgd", lr=1e200, epochs=10)
 
 
-def test_compiling_on_a_cpu_is_refused():
-    with pytest.raises(
-        SettingError, match="compile=True captures the step of an ensemble as a CUDA graph; on a CPU leave it False"
-    ):
-        fit(compile=True)
+def test_a_graph_on_a_cpu_is_refused():
+    with pytest.raises(SettingError, match="compile='graph' captures the step as a CUDA graph; on a CPU use True or False"):
+        fit(compile="graph")
+
+
+@pytest.mark.parametrize("how", [{}, {"adversarial": 0.05}, {"optimizer": "sgd"}])
+def test_traced_passes_train_like_plain_ones(how):
+    plain, traced = (fit(compile=compile, **how).posterior.state_dict() for compile in (False, True))
+    assert all(torch.allclose(traced[n], t, rtol=0, atol=1e-10) for n, t in plain.items())
 
 
 def test_neighbours_off_is_no_neighbours():

@@ -168,9 +168,9 @@ def test_a_fit_killed_after_any_epoch_resumes_to_the_same_bits(tmp_path, monkeyp
         assert torch.equal(straight.likelihood.log_std, resumed.likelihood.log_std)
 
 
-def test_compiling_on_a_cpu_and_learned_priors_are_refused():
-    with pytest.raises(SettingError, match="compile=True"):
-        fit(compile=True)
+def test_a_graph_on_a_cpu_and_learned_priors_are_refused():
+    with pytest.raises(SettingError, match="compile='graph'"):
+        fit(compile="graph")
     with pytest.raises(SettingError, match="learned prior"):
         BNN(network(), Gaussian(), "learned").fit(data(), "swag", epochs=4, start=0.0, progress=False)
 

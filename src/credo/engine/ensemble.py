@@ -29,11 +29,16 @@ class EnsembleMethod(GradientMethod):
     )
     optimizer: str = setting("adam", "What moves the members.", choices=("adam", "sgd"))
     momentum: float = setting(0.9, "Of SGD.", ge=0.0, le=0.999)
+    vectorise: Any = setting(
+        None,
+        "Run all members in one vmapped pass; by default unless the network has convolutions, which are slower so.",
+        kind=bool,
+    )
 
     def flock(self, model: Model, job: Job, members: int, trace: Trace | None = None) -> Flock:
         """Members with their own seeds; the first has the fit's."""
         seeds = member_seeds(job.seed, members)
-        return Flock(model, [initial_values(model, self.init, seed) for seed in seeds], seeds, trace)
+        return Flock(model, [initial_values(model, self.init, seed) for seed in seeds], seeds, trace, self.vectorise)
 
     def train(self, flock: Flock, job: Job, decay: Callable[[float], float], adversarial: float = 0.0) -> Fitted:
         """The members' descent."""

@@ -42,6 +42,11 @@ def member_seeds(seed: int, count: int) -> list[int]:
     return [seed, *(mix(seed, "member", k) for k in range(1, count))]
 
 
+def pays(net: nn.Module) -> bool:
+    """Whether a pass of all members at once is the faster one: not with convolutions, which vmap turns into grouped ones."""
+    return not any(isinstance(module, nn.modules.conv._ConvNd) for module in net.modules())
+
+
 class Trace(nn.Module, ABC):
     """What a fit gathers on its way; it is part of the checkpoint."""
 
@@ -57,7 +62,14 @@ class Trace(nn.Module, ABC):
 class Flock(Learner):
     """K members: ``values`` of the network, learned parameters of the likelihood and buffers, each with a leading axis K."""
 
-    def __init__(self, model: Model, starts: Sequence[Params], seeds: Sequence[int], trace: Trace | None = None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        starts: Sequence[Params],
+        seeds: Sequence[int],
+        trace: Trace | None = None,
+        vectorise: bool | None = None,
+    ) -> None:
         super().__init__()
         if model.prior.parts():
             raise SettingError("Members of an ensemble cannot share a learned prior; give it a fixed one.")
@@ -81,8 +93,9 @@ class Flock(Learner):
         self.trace = trace
         if trace is not None:
             trace.begin(self)
-        self.looped, self._settled = self.count == 1, False
-        self.traced: Traced | None = None  # passes of all members at once are recorded and replayed, where it is set
+        at_once = pays(model.net) if vectorise is None else vectorise
+        self.looped, self._settled = self.count == 1 or not at_once, False
+        self.traced: Traced | None = None
         self._priors = self._split_prior()
 
     @property
@@ -180,36 +193,50 @@ class Flock(Learner):
 
     def _at_once(self, x: Any, y: Tensor, share: float, keep: bool) -> tuple[Tensor, Any]:
         leaves = [*self.stacked, *self.noise]
-        arguments = [leaf.detach() for leaf in leaves], list(self.buffers_().values()), x, y
+        inputs, shape = pytree.tree_flatten(x)
 
-        def slopes(values: list[Tensor], buffers: list[Tensor], x: Any, y: Tensor) -> tuple[Any, ...]:
-            return self._slopes(values, buffers, x, y, share, keep)
+        def slopes(*tensors: Tensor) -> list[Tensor]:
+            return self._slopes(tensors, shape, share, keep)
 
-        result = slopes(*arguments) if self.traced is None else self.traced((share, keep), slopes, *arguments)
-        nll, grads, after, at_inputs = result
-        for leaf, grad in zip(leaves, grads, strict=True):
+        if self.traced is None:
+            found = slopes(*(leaf.detach() for leaf in leaves), *self.buffers_().values(), *inputs, y)
+        else:
+            found = self.traced((shape, share, keep), slopes, [*inputs, y])
+        after = 1 + len(leaves)
+        for leaf, grad in zip(leaves, found[1:after], strict=True):
             leaf.grad = grad if leaf.grad is None else leaf.grad + grad
-        self._note(after)
-        return nll, at_inputs
+        last = after + len(self.buffer_names)
+        self._note(found[after:last])
+        return found[0], pytree.tree_unflatten(found[last:], shape) if keep else None
 
-    def _slopes(
-        self, values: list[Tensor], buffers: list[Tensor], x: Any, y: Tensor, share: float, keep: bool
-    ) -> tuple[Tensor, list[Tensor], list[Tensor], Any]:
-        """nll ``(K,)``, gradients of ``share`` times it, buffers after the pass, and with ``keep`` the gradients at the inputs."""
-        values = [value.detach().requires_grad_() for value in values]
-        x = _watched(x) if keep else x
-        inputs = [leaf for leaf in pytree.tree_leaves(x) if keep and _real(leaf)]
-        count = len(self.names)
-        tables = dict(zip(self.names, values, strict=False)), dict(zip(self.noise_names, values[count:], strict=True))
+    def _slopes(self, tensors: Sequence[Tensor], shape: pytree.TreeSpec, share: float, keep: bool) -> list[Tensor]:
+        """nll ``(K,)``, gradients of ``share`` times it, buffers after the pass, and with ``keep`` the gradients at the inputs.
+
+        ``tensors``: parameters of networks and likelihood, buffers, the leaves of the inputs, targets.
+        """
+        values, places = len(self.names), len(self.names) + len(self.noise_names)
+        leaves = [value.detach().requires_grad_() for value in tensors[:places]]
+        *inputs, y = tensors[places + len(self.buffer_names) :]
+        inputs = _watched(inputs) if keep else inputs
+        tables = (
+            dict(zip(self.names, leaves, strict=False)),
+            dict(zip(self.noise_names, leaves[values:], strict=True)),
+            dict(zip(self.buffer_names, tensors[places:], strict=False)),
+        )
+        wanted = [*leaves, *(leaf for leaf in inputs if keep and _real(leaf))]
         with torch.enable_grad(), plain_attention(), StackedLinear():
             run = torch.vmap(self._nll, randomness="different")
-            nll, after = run(*tables, dict(zip(self.buffer_names, buffers, strict=True)), x, y)
+            nll, after = run(*tables, pytree.tree_unflatten(inputs, shape), y)
             # A parameter that this pass does not reach still feels its prior and its momentum: its gradient is zero.
-            found = torch.autograd.grad(nll.sum() * share, [*values, *inputs], allow_unused=True, materialize_grads=True)
-        grads = [grad.contiguous() for grad in found[: len(values)]]  # as an optimizer wants them
-        rest = iter(found[len(values) :])
-        at_inputs = pytree.tree_map(lambda leaf: next(rest) if _real(leaf) else leaf, x) if keep else None
-        return nll.detach(), grads, [after[name].detach() for name in self.buffer_names], at_inputs
+            grads = iter(torch.autograd.grad(nll.sum() * share, wanted, allow_unused=True, materialize_grads=True))
+        out = [nll.detach(), *(next(grads).contiguous() for _ in leaves)]  # as an optimizer wants them
+        out += [after[name].detach() for name in self.buffer_names]
+        return out + ([next(grads) if _real(leaf) else leaf for leaf in inputs] if keep else [])
+
+    def record(self) -> None:
+        """From now on passes of all members at once are recorded and replayed."""
+        leaves = [leaf.detach() for leaf in (*self.stacked, *self.noise)]
+        self.traced = Traced([*leaves, *self.buffers_().values()])
 
     def _in_turn(self, x: Any, y: Tensor, share: float, keep: bool) -> tuple[Tensor, Any]:
         """Each member is differentiated before the next is placed: layers recomputed in the backward pass must find their weights."""

@@ -16,7 +16,6 @@ from credo.engine.build import point_posterior
 from credo.engine.descend import MakeOptimizer, MakeStep
 from credo.engine.flock import Flock
 from credo.engine.step import Capturable, GraphStep, Step
-from credo.engine.traced import Traced
 from credo.estimators import estimators, make_plan
 
 
@@ -100,7 +99,7 @@ def stepping(reach: Any = None) -> MakeStep[Flock]:
         if compile == "graph" and not graph:
             raise SettingError("compile='graph' captures the step as a CUDA graph; on a CPU use True or False.")
         if compile and not graph:
-            flock.traced = Traced()
+            flock.record()
         return GraphStep(step) if compile and graph else step
 
     return make

@@ -2,56 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from credo.core.errors import SettingError
 from credo.core.seeds import LOCK
 
-Function = Callable[..., Any]
+Function = Callable[..., list[Tensor]]
 
 
 @final
 class Traced:
-    """``function(*tensors)``, derivatives included, recorded once per ``key`` and shape of its arguments and replayed from then on.
+    """``function(*fixed, *varying)``, derivatives included, recorded once per ``key`` and shapes, and replayed from then on.
 
     What Python decided while it was recorded stays decided: a network that tosses coins outside torch would toss them once. Arguments that the
     function changes in place are changed by the replay too, but not by the recording, which also leaves the random state as it was.
+    ``fixed`` are always the same tensors, whatever their values.
     """
 
-    def __init__(self) -> None:
-        self.graphs: dict[Any, tuple[torch.fx.GraphModule, pytree.TreeSpec]] = {}
+    def __init__(self, fixed: Sequence[Tensor]) -> None:
+        self.fixed = list(fixed)
+        self.graphs: dict[Any, Function] = {}
 
-    def __call__(self, key: Any, function: Function, *arguments: Any) -> Any:
+    def __call__(self, key: Any, function: Function, varying: Sequence[Tensor]) -> list[Tensor]:
         """Replay, after recording where there is nothing to replay."""
-        flat, spec = pytree.tree_flatten(arguments)
-        known = (key, spec, *(t.shape for t in flat), *(t.dtype for t in flat))
+        known = (key, *(tensor.shape for tensor in varying))
         if known not in self.graphs:
-            self.graphs[known] = _record(function, flat, spec)
-        graph, shape = self.graphs[known]
-        return pytree.tree_unflatten(graph(*flat), shape)
+            self.graphs[known] = _record(function, [*self.fixed, *varying])
+        with torch.no_grad():
+            return self.graphs[known](*self.fixed, *varying)
 
 
-def _record(function: Function, flat: list[Tensor], spec: pytree.TreeSpec) -> tuple[torch.fx.GraphModule, pytree.TreeSpec]:
+def _record(function: Function, arguments: list[Tensor]) -> Function:
     from torch.fx.experimental.proxy_tensor import make_fx
-
-    found: list[pytree.TreeSpec] = []
-
-    def run(*tensors: Tensor) -> list[Tensor]:
-        leaves, shape = pytree.tree_flatten(function(*pytree.tree_unflatten(tensors, spec)))
-        found.append(shape)
-        return leaves
 
     with LOCK, torch.random.fork_rng(devices=[]):
         try:
-            graph = make_fx(run)(*(t.detach().clone() for t in flat))
-            graph = torch.compile(graph, fullgraph=True, dynamic=False)
+            graph = make_fx(function)(*(t.detach().clone() for t in arguments))
         except Exception as error:
             raise SettingError(
                 f"compile=True: the passes of this network cannot be traced ({str(error).splitlines()[0]}); use compile=False."
             ) from error
-    return graph, found[-1]
+    return _lean(graph).forward
+
+
+def _lean(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """Without operations that give what they are given: vmap and autograd leave one for every tensor that passes them."""
+    for node in list(graph.graph.nodes):
+        idle = node.target is torch.ops.aten.detach.default
+        idle |= node.target is torch.ops.aten.permute.default and list(node.args[1]) == sorted(node.args[1])
+        if idle:
+            node.replace_all_uses_with(node.args[0])
+            graph.graph.erase_node(node)
+    graph.recompile()
+    return graph

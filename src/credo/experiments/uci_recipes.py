@@ -157,7 +157,8 @@ def _dynamics(settings: Mapping[str, Any], *rates: float) -> Recipe:
 def _trajectories(settings: Mapping[str, Any]) -> Recipe:
     """Hamiltonian samplers. Noise of one size is learned, noise that varies with x is sampled with the network that gives it.
 
-    A MAP fit is a good start where there are many data for every weight; a variational fit where a point could pass through all of them.
+    A MAP fit is a good start where there are many data for every weight; a variational fit where a point could pass through all of them, a short
+    one where noise may vanish at single data: chains hardly leave such places.
     """
     point = Start("map", 1000, {"lr": 0.02}, widen=2.0)
     broad = Start("vi", 1500, {"lr": 0.02}, apart=True)
@@ -171,7 +172,7 @@ def _trajectories(settings: Mapping[str, Any]) -> Recipe:
                 settings,
                 likelihood=_varying(),
                 prior=FanIn(1.5),
-                start=Start("map", 500, {"lr": 0.02}),
+                start=Start("vi", 400, {"lr": 0.02}, apart=True),
                 **common,
             ),
         ),
