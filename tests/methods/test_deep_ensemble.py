@@ -272,7 +272,12 @@ def test_a_graph_on_a_cpu_is_refused():
         fit(compile="graph")
 
 
-@pytest.mark.parametrize("how", [{}, {"adversarial": 0.05}, {"optimizer": "sgd"}])
+def test_tracing_members_that_take_turns_is_refused():
+    with pytest.raises(SettingError, match="compile=True records passes of all members at once, and these take turns"):
+        fit(compile=True, vectorise=False)
+
+
+@pytest.mark.parametrize("how", [{}, {"adversarial": 0.05}, {"optimizer": "sgd"}, {"members": 1}])
 def test_traced_passes_train_like_plain_ones(how):
     plain, traced = (fit(compile=compile, **how).posterior.state_dict() for compile in (False, True))
     assert all(torch.allclose(traced[n], t, rtol=0, atol=1e-10) for n, t in plain.items())

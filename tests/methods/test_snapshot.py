@@ -174,3 +174,9 @@ def test_saved_and_loaded_it_is_the_same(tmp_path, normalise):
 def test_questions_without_an_answer_are_refused(ask, text):
     with pytest.raises(CredoError, match=text):
         ask(fit())
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+def test_traced_passes_train_like_plain_ones(normalise):
+    plain, traced = (fit(network(normalise), compile=compile).posterior.state_dict() for compile in (False, True))
+    assert all(torch.allclose(traced[n], t, rtol=0, atol=1e-10) for n, t in plain.items())

@@ -35,6 +35,8 @@ ENTRIES = (
     Entry("VI, flipout", "vi", {"estimator": "flipout"}),
     Entry("MC dropout", "mc_dropout", {}),
     Entry("concrete dropout", "concrete_dropout", {}),
+    Entry("deep ensemble", "deep_ensemble", {"members": 5}),
+    Entry("SWAG", "swag", {"optimizer": "adam"}),
 )
 
 

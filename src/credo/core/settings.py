@@ -89,10 +89,11 @@ def _check(f: Field[Any], value: Any, owner: str) -> None:
 
 def _range(f: Field[Any]) -> str:
     meta = f.metadata
-    if meta.get("choices"):
-        return "one of " + ", ".join(map(str, meta["choices"]))
     kind = meta.get("kind")
     kinds = kind if isinstance(kind, tuple) else (kind,)
+    if meta.get("choices"):
+        switch = ("true", "false") if bool in kinds else ()
+        return "one of " + ", ".join(map(str, (*switch, *meta["choices"])))
     words = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
     if float in kinds:
         kinds = tuple(k for k in kinds if k is not int)

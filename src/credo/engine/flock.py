@@ -167,9 +167,9 @@ class Flock(Learner):
 
     def pull(self, x: Any, y: Tensor, share: float, keep: bool = False) -> tuple[Tensor, Any]:
         """Add the gradient of ``share`` times every member's nll; the nll ``(K,)``, and with ``keep`` its gradient at the inputs."""
-        if self.looped:
+        if self.looped and self.traced is None:
             return self._in_turn(x, y, share, keep)
-        if self._settled:
+        if self._settled or self.looped:
             return self._at_once(x, y, share, keep)
         before = [(b, b.clone()) for b in self.buffers_().values()]
         grads = [(p, None if p.grad is None else p.grad.clone()) for p in self.parameters()]
@@ -225,7 +225,7 @@ class Flock(Learner):
         )
         wanted = [*leaves, *(leaf for leaf in inputs if keep and _real(leaf))]
         with torch.enable_grad(), plain_attention(), StackedLinear():
-            run = torch.vmap(self._nll, randomness="different")
+            run = self._single if self.count == 1 else torch.vmap(self._nll, randomness="different")
             nll, after = run(*tables, pytree.tree_unflatten(inputs, shape), y)
             # A parameter that this pass does not reach still feels its prior and its momentum: its gradient is zero.
             grads = iter(torch.autograd.grad(nll.sum() * share, wanted, allow_unused=True, materialize_grads=True))
@@ -233,8 +233,19 @@ class Flock(Learner):
         out += [after[name].detach() for name in self.buffer_names]
         return out + ([next(grads) if _real(leaf) else leaf for leaf in inputs] if keep else [])
 
+    def _single(self, values: Params, voice: Params, buffers: Params, x: Any, y: Tensor) -> tuple[Tensor, Params]:
+        """``_nll`` of a flock of one, with the leading axes that vmap would give it."""
+        own = [{name: tensor[0] for name, tensor in table.items()} for table in (values, voice, buffers)]
+        nll, after = self._nll(own[0], own[1], own[2], take(x, 0), y[0])
+        return nll.unsqueeze(0), {name: tensor.unsqueeze(0) for name, tensor in after.items()}
+
     def record(self) -> None:
-        """From now on passes of all members at once are recorded and replayed."""
+        """From now on passes are recorded and replayed, of all members at once or of the only one."""
+        if self.looped and self.count > 1:
+            raise SettingError(
+                "compile=True records passes of all members at once, and these take turns (convolutions, or vectorise=False); on a CPU use "
+                "compile=False, or vectorise=True."
+            )
         leaves = [leaf.detach() for leaf in (*self.stacked, *self.noise)]
         self.traced = Traced([*leaves, *self.buffers_().values()])
 

@@ -41,6 +41,9 @@ FEW = {
     "num_proposals": 100,
     "num_moves": 5,
     "particles": 4,
+    "members": 3,
+    "cycles": 2,
+    "start": 0.0,
     "compile": False,
 }
 
@@ -102,9 +105,8 @@ class AuditTable(Experiment):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                bnn = problem.bnn().fit(
-                    problem.train, method, batch_size=len(problem.train[1]), seed=seed, progress=False, device=device, **given
-                )
+                given = {"batch_size": len(problem.train[1])} | given
+                bnn = problem.bnn().fit(problem.train, method, seed=seed, progress=False, device=device, **given)
         except CredoError as error:
             return Row(method, {"total variation": str(error).split(";")[0].split(". ")[0].rstrip(".")})
         seconds = time.perf_counter() - started

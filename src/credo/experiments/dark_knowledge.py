@@ -1,8 +1,10 @@
 """A posterior in one network (Korattikara, Rathod, Murphy and Welling 2015): what of a sampler's predictions survives distillation.
 
-A toy problem whose truth is known, and MNIST with two hidden layers of 400 units: a point estimate, a stochastic-gradient sampler, and a
-student of the sampler with the same network as its draws, taught at perturbed training images. The paper's students learn online, from one draw
-per batch; here draws are kept, and every batch meets some of them at random, which has the same expectation.
+A toy problem whose truth is known, with a stochastic-gradient sampler as teacher; and MNIST with two hidden layers of 400 units: a point estimate,
+a teacher, and a student with one network of the same shape, taught at perturbed training images. There the teacher is MC dropout by default: the
+paper's SGLD takes a million steps to its 1.271 %, and ``teacher`` chooses such a sampler. The paper's students learn online, from one draw per
+batch; here draws are kept, and every batch meets some of them at random, which has the same expectation. The teacher's drop rate and the noise
+on the student's images were chosen on 10,000 held-out training images.
 """
 
 from __future__ import annotations
@@ -59,13 +61,13 @@ class DarkKnowledge(Experiment):
     toy_epochs: int = setting(300, "Toy: the student's passes over them.", ge=1)
     toy_hidden: str = setting("100,100", "Toy: the student's hidden layers.")
     teacher: str = setting(
-        "sghmc",
-        "MNIST: the posterior, of a sampler as in the paper or of dropout.",
-        choices=("sgld", "psgld", "sghmc", "mc_dropout"),
+        "mc_dropout",
+        "MNIST: the posterior that is taught, of dropout or, as in the paper, of a sampler.",
+        choices=("mc_dropout", "sgld", "psgld", "sghmc"),
     )
     rate: float = setting(0.3, "MNIST: drop rate of an mc_dropout teacher.", gt=0.0, le=0.9)
     teacher_epochs: int = setting(100, "MNIST: an mc_dropout teacher's passes over the images.", ge=1)
-    prior_std: float = setting(0.3, "MNIST: deviation of the prior.", gt=0.0)
+    prior_std: float = setting(1.0, "MNIST: deviation of the prior.", gt=0.0)
     lr: float = setting(0.02, "MNIST: the sampler's learning rate.", gt=0.0)
     temperature: float = setting(1.0, "MNIST: of the posterior that is sampled; 1 is the posterior itself.", gt=0.0)
     chains: int = setting(4, "MNIST: chains.", ge=1)
@@ -76,7 +78,7 @@ class DarkKnowledge(Experiment):
     width: int = setting(400, "MNIST: units of the two hidden layers, of teacher and student.", ge=1)
     point_epochs: int = setting(30, "MNIST: the point's passes over the images; chains start from it.", ge=1)
     epochs: int = setting(60, "MNIST: the student's passes over the images.", ge=1)
-    noise: float = setting(0.1, "MNIST: noise on the student's images, in deviations of each pixel.", gt=0.0)
+    noise: float = setting(0.4, "MNIST: noise on the student's images, in deviations of each pixel.", gt=0.0)
     samples: int = setting(10, "MNIST: draws behind the soft targets of a batch.", ge=1)
     num_train: int = setting(60_000, "MNIST: training images.", ge=2)
     num_test: int = setting(10_000, "MNIST: test images.", ge=1)
