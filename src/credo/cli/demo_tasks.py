@@ -262,9 +262,9 @@ _DIABETES_COLUMNS: list[dict[str, Any]] = [
 _DIGITS_ABOUT = (
     "The 8 x 8 digits of scikit-learn: 1,437 to learn from, 360 to test. Letters A to J and random pixels, which belong to no "
     "class, show whether the network notices that it is being asked something strange. One network, 64-100-10, "
-    "the default prior, six ways to fit it."
+    f"the default prior, {len(ENTRIES)} ways to fit it."
 )
 _DIABETES_ABOUT = (
     "Progression of diabetes after a year for 442 patients, from ten measurements: 354 to learn from, 88 to test. "
-    "One network, 10-50-1, the default prior, six ways to fit it."
+    f"One network, 10-50-1, the default prior, {len(ENTRIES)} ways to fit it, and an ARD prior."
 )
