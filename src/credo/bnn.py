@@ -289,7 +289,7 @@ class BNN:
             raise CredoError(
                 "update needs a posterior with spread: a point estimate as prior would ignore the new data. Fit with 'vi' or 'exact'."
             )
-        odd = next((f.name for f in self.posterior.members if f.atoms is None and not f.bounds), None)
+        odd = next((f.name for f in self.posterior.members if f.atoms != 1 and (f.atoms or not f.bounds)), None)
         if odd is not None:
             raise CredoError(f"update needs a posterior with a density to be the next prior; {odd!r} has none. Fit with 'vi'.")
         known = ("epochs", "batch_size", "lr", "num_data", "validation", "seed", "device", "run", "progress", "callbacks")

@@ -4,7 +4,7 @@ import pytest
 import torch
 from zoo.stats import follows, has_mean
 
-from credo.core.seeds import Ambient, Paired, Streams, generator, isolated, mix
+from credo.core.seeds import Ambient, Paired, Streams, generator, isolated, mix, put_state, take_state
 
 PINNED = 2092542945012143190  # a stored run can only be resumed by the same numbers
 LIKE = torch.zeros(1, dtype=torch.float64)
@@ -131,3 +131,15 @@ def test_both_of_a_pair_are_uniform():
     with isolated(1):
         follows(first.uniform("a", (5000,), LIKE), uniform.cdf)
         follows(Paired(first).uniform("a", (5000,), LIKE), uniform.cdf)
+
+
+def test_a_state_put_back_draws_again():
+    cpu = torch.device("cpu")
+    before = torch.get_rng_state()
+    try:
+        state = take_state(cpu)
+        first = torch.rand(3)
+        put_state(cpu, state)
+        assert torch.equal(first, torch.rand(3)) and not torch.equal(first, torch.rand(3))
+    finally:
+        torch.set_rng_state(before)

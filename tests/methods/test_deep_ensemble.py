@@ -179,7 +179,7 @@ def test_a_finished_run_is_taken_over(tmp_path):
     [
         (lambda b: b.predict(data()[0], shortcut="mean"), "shortcut='mean' is not meaningful for a samples posterior"),
         (lambda b: b.predict(data()[0], shortcut="moments"), "Moments need a Gaussian posterior .*this one is 'samples'"),
-        (lambda b: b.update(data(), epochs=1, progress=False), "no density"),
+        (lambda b: b.update(data(), epochs=1, progress=False), "update needs a posterior with a density"),
         (lambda b: b.objective(data()), "no density"),
         (lambda b: b.log_weights(data()), "no importance weights"),
         (lambda b: b.posterior.log_prob(b.posterior.mean()), "no density"),

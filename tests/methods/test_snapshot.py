@@ -166,7 +166,7 @@ def test_saved_and_loaded_it_is_the_same(tmp_path, normalise):
     ("ask", "text"),
     [
         (lambda b: b.predict(data()[0], shortcut="mean"), "shortcut='mean' is not meaningful"),
-        (lambda b: b.update(data(), progress=False), "no density"),
+        (lambda b: b.update(data(), progress=False), "update needs a posterior with a density"),
         (lambda b: b.objective(data()), "no density"),
         (lambda b: credo.audit.diagnose(b), "3 draws per chain"),
     ],

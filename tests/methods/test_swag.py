@@ -113,7 +113,7 @@ def test_an_update_moves_towards_new_data_and_no_further_than_they_alone_would()
 @pytest.mark.parametrize(
     ("ask", "text"),
     [
-        (lambda b: b.update(data(), progress=False), "no density"),
+        (lambda b: b.update(data(), progress=False), "update needs a posterior with a density"),
         (lambda b: b.objective(data()), "no density"),
         (lambda b: b.predict(data()[0], shortcut="mean"), "shortcut='mean' is not meaningful"),
         (lambda b: b.posterior.log_prob(b.posterior.mean()), "no density"),

@@ -59,7 +59,7 @@ def fit(
         _check_same(files, RunFiles.read(out), out)
     pair, held_out = _hold_out(files.schema.encode(frame), files.schema.encode_target(frame), validation, seed)
     if methods[method].takes_epochs:
-        epochs = epochs or _enough_epochs(methods[method], len(pair[1]), batch_size)
+        epochs = epochs or enough_epochs(methods[method], len(pair[1]), batch_size)
     options: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "lr": lr, "validation": held_out}
     bnn = _train(files, pair, out, existed, resume, prior, method=method, seed=seed, **options, **settings)
     _print_relevance(bnn, files)
@@ -74,7 +74,7 @@ def _describe(frame: Any, target: str, task: str | None, sizes: tuple[int, ...])
     return RunFiles(schema, {"name": "mlp", "args": args})
 
 
-def _enough_epochs(method: Any, rows: int, batch_size: int | None) -> int:
+def enough_epochs(method: Any, rows: int, batch_size: int | None) -> int:
     """The method's default, or more on a small table, where an epoch is only a few steps."""
     size = batch_size or method.batch_size or rows
     return max(method.epochs, math.ceil(_STEPS / math.ceil(rows / size)))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from credo.cli.assignments import parse_assignments, parse_sizes
-from credo.cli.fit import _enough_epochs
+from credo.cli.fit import enough_epochs
 from credo.cli.guard import guarded, is_terminal, say
 from credo.cli.run_files import TABLE, RunFiles, check_directory, discard
 from credo.core.errors import CredoError
@@ -76,7 +76,7 @@ def distill(
     x = schema.encode(read_table(data))
     held_out = None if test is None else _test(teacher_files, read_table(test))
     if methods[method].takes_epochs:
-        epochs = epochs or _enough_epochs(methods[method], len(x), batch_size)
+        epochs = epochs or enough_epochs(methods[method], len(x), batch_size)
     files = RunFiles(schema, _network(teacher, x, sizes))
     options: dict[str, Any] = {"inputs": inputs, "noise": noise, "samples": samples, "method": method, "epochs": epochs}
     options |= {"batch_size": batch_size, "lr": lr, "test": held_out, "seed": seed}

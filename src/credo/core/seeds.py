@@ -45,6 +45,21 @@ def isolated(seed: int, device: torch.device | str = "cpu") -> Iterator[None]:
         yield
 
 
+State = tuple[Tensor, Tensor | None]  #: of the CPU's global generator and of a GPU's
+
+
+def take_state(device: torch.device) -> State:
+    """Where the global generators of the CPU and of ``device`` stand."""
+    return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+
+
+def put_state(device: torch.device, state: State) -> None:
+    """Put them back there: what is drawn next is drawn again."""
+    torch.set_rng_state(state[0])
+    if state[1] is not None:
+        torch.cuda.set_rng_state(state[1], device)
+
+
 class Noise(ABC):
     """Noise of a shape, with ``lead`` axes in front: one entry per posterior sample drawn together."""
 

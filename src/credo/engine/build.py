@@ -39,7 +39,7 @@ def start_posterior(model: Model, kind: str, values: Values, init_std: float, ra
         "full": lambda v: Full.start(v, init_std),
     }
     members: list[Family] = []
-    for group in _by_dtype(model.random):
+    for group in by_dtype(model.random):
         if kind == "kron":
             members += _kron(group, values, init_std, scale)
         else:
@@ -64,7 +64,7 @@ def gaussian(values: Values, std: Values, factor: Values | None = None) -> Famil
 
 def discrete_posterior(model: Model, values: Values, levels: Sequence[float]) -> Posterior:
     """Random parameters on ``levels``, the rest points."""
-    groups = [{site.name: values[site.name] for site in group} for group in _by_dtype(model.random)]
+    groups = [{site.name: values[site.name] for site in group} for group in by_dtype(model.random)]
     return with_points(model, values, [Discrete.start(group, levels) for group in groups])
 
 
@@ -73,7 +73,8 @@ def with_points(model: Model, values: Values, members: list[Family]) -> Posterio
     return Posterior([*members, *([Delta.start({n: values[n] for n in model.point})] if model.point else [])])
 
 
-def _by_dtype(sites: Mapping[str, Site]) -> list[list[Site]]:
+def by_dtype(sites: Mapping[str, Site]) -> list[list[Site]]:
+    """Parameters of one type each, since a family holds its numbers in one tensor."""
     kinds: dict[torch.dtype, list[Site]] = {}
     for site in sites.values():
         kinds.setdefault(site.dtype, []).append(site)

@@ -19,7 +19,7 @@ from torch.distributions import Normal
 from torch.utils import _pytree as pytree
 
 from credo.core.errors import SettingError
-from credo.core.seeds import generator, mix
+from credo.core.seeds import generator, mix, put_state, take_state
 from credo.core.shell import plain_attention
 from credo.data.source import Source
 from credo.data.tree import take
@@ -173,7 +173,7 @@ class Flock(Learner):
             return self._at_once(x, y, share, keep)
         before = [(b, b.clone()) for b in self.buffers_().values()]
         grads = [(p, None if p.grad is None else p.grad.clone()) for p in self.parameters()]
-        state = _rng(self.model.device)
+        state = take_state(self.model.device)
         try:
             result = self._at_once(x, y, share, keep)
         except (RuntimeError, NotImplementedError, ValueError) as error:
@@ -184,7 +184,7 @@ class Flock(Learner):
                 buffer.copy_(value)
             for parameter, grad in grads:  # a pass may fail in the middle of its backward
                 parameter.grad = grad
-            _reset(self.model.device, state)
+            put_state(self.model.device, state)
             result = self._in_turn(x, y, share, keep)  # if this fails too, its error is the one to see
             reason = str(error).splitlines()[0]
             warnings.warn(f"Training member by member: vmap cannot run this network ({reason}).", stacklevel=5)
@@ -369,13 +369,3 @@ def _grads(x: Any) -> Any:
 
 def _real(leaf: Any) -> bool:
     return isinstance(leaf, Tensor) and leaf.is_floating_point()
-
-
-def _rng(device: torch.device) -> tuple[Tensor, Tensor | None]:
-    return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-
-
-def _reset(device: torch.device, state: tuple[Tensor, Tensor | None]) -> None:
-    torch.set_rng_state(state[0])
-    if state[1] is not None:
-        torch.cuda.set_rng_state(state[1], device)

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from credo.core.errors import SettingError
+from credo.core.seeds import put_state, take_state
 from credo.engine.elbo import Elbo
 from credo.estimators.plan import batch_of
 from credo.estimators.slot import Replan
@@ -61,9 +62,8 @@ class EagerStep(Capturable):
         """Forward, backward, optimizer; a site that meets an unknown operation is planned anew and the step repeated."""
         if self.compiled:
             self.elbo.plan(self.elbo.model.shell(), x)  # a dry run cannot be traced
-        device = self.device
         watch = self.elbo.estimator.intercepts and not self.compiled
-        state = (torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None) if watch else None
+        state = take_state(self.device) if watch else None
         buffers = [(b, b.clone()) for b in self.elbo.buffers_.buffers()] if watch else []
         self.optimizer.zero_grad(set_to_none=True)
         while True:
@@ -74,9 +74,7 @@ class EagerStep(Capturable):
                 if state is None:
                     raise
                 self.elbo.learn(replan, x)
-                torch.set_rng_state(state[0])
-                if state[1] is not None:
-                    torch.cuda.set_rng_state(state[1], device)
+                put_state(self.device, state)
                 for buffer, before in buffers:
                     buffer.copy_(before)
             except Exception as error:

@@ -15,7 +15,7 @@ import torch
 from credo.core.errors import CredoError, SettingError
 from credo.core.settings import setting
 from credo.engine.batchnorm import norms, statistics
-from credo.engine.build import gaussian, with_points
+from credo.engine.build import by_dtype, gaussian, with_points
 from credo.engine.ensemble import EnsembleMethod
 from credo.engine.flock import member_seeds, one, several
 from credo.engine.job import Fitted, Job
@@ -95,11 +95,9 @@ class PathMethod(EnsembleMethod):
 
 def _gaussians(model: Model, spread: Spread) -> list[Family]:
     """One Gaussian over the random parameters of each type."""
-    kinds: dict[torch.dtype, list[str]] = {}
-    for name, site in model.random.items():
-        kinds.setdefault(site.dtype, []).append(name)
     out: list[Family] = []
-    for names in kinds.values():
+    for sites in by_dtype(model.random):
+        names = [site.name for site in sites]
         columns = len(spread.deviations[names[0]])
         scale = 2.0 if columns else 1.0
         std = {n: (spread.variances[n] / scale).sqrt() for n in names}

@@ -65,7 +65,7 @@ class Ensembles(Experiment):
         "Huang et al. 2017, Snapshot ensembles; Maddox et al. 2019, SWAG; Lakshminarayanan et al. 2017, Deep ensembles; "
         "Wilson and Izmailov 2020, MultiSWAG."
     )
-    cost: ClassVar[str] = "about ten minutes on a GPU"
+    cost: ClassVar[str] = "several minutes on a GPU for every network trained"
     needs: ClassVar[tuple[str, ...]] = ("cifar10",)
     threads: ClassVar[int | None] = None
     small: ClassVar[dict[str, Any]] = {
