@@ -17,19 +17,21 @@ from credo.core.files import write_atomic
 from credo.core.settings import positive, whole
 from credo.core.shell import unwrap
 from credo.core.sites import select
+from credo.curvature.linear import SHORTCUTS, linear_functions
 from credo.data.checks import check_inputs
 from credo.data.intake import intake
 from credo.data.source import Source
 from credo.engine import files
+from credo.engine.draws import Draws
 from credo.engine.empirical import warn_if_collapsed
 from credo.engine.job import Callback, Fitted, Job
 from credo.engine.method import Method, make_method
 from credo.engine.model import Model
 from credo.engine.objective import log_weights, objective
-from credo.engine.outputs import Draws, moment_outputs, prior_draws, sampled_outputs, with_drawn
+from credo.engine.outputs import sampled_outputs, with_drawn
 from credo.engine.run import CONFIG, FORMAT, HISTORY, POSTERIOR, Run, replace_directory, write_json, write_tensors
 from credo.likelihoods.base import Likelihood, get
-from credo.posteriors import Mixture, Params, Posterior, PosteriorPrior, Samples
+from credo.posteriors import Params, Posterior, PosteriorPrior
 from credo.predictive import Predictive, evaluate
 from credo.priors import Prior, Unstored, as_prior, default_prior, from_config, is_proper
 
@@ -130,6 +132,7 @@ class BNN:
         if epochs is not None and not method.takes_epochs:
             raise SettingError(f"epochs={epochs}: {method.name} counts moves; set num_warmup, num_draws and thin.")
         source = intake(data, num_data=num_data, dtype=dtype)
+        held = None if validation is None else intake(validation, dtype=dtype)
         model = self._make_model(device, prior, method)
         self._check(model, source)
         directory = None if run is None else Run(run)
@@ -143,7 +146,8 @@ class BNN:
             run=directory,
             progress=progress,
             callbacks=callbacks,
-            validate=None if validation is None else self._validator(model, intake(validation, dtype=dtype)),
+            validation=held,
+            validate=None if held is None else self._validator(model, held),
         )
         config = self._config(model, prior, method, job)
         if directory is not None:
@@ -201,22 +205,17 @@ class BNN:
 
         return score
 
-    def _draws(self, source: str, samples: int, seed: int) -> Draws:
+    def _draws(self, source: str, samples: int, seed: int, joint: bool = False) -> Draws:
         """Which draws, and how to make them."""
         positive("samples", samples, 1)
         whole("seed", seed)
         if source == "posterior":
-            return Draws.of(self.posterior, samples, seed)
+            return Draws.of(self.posterior, samples, seed, joint)
         if source != "prior":
             raise SettingError(f"source={source!r}; expected 'posterior' or 'prior'.")
-        model = self.model
-        start = self.posterior.mean() if self._fitted else model.values()
-        families = self.posterior.members if self._fitted else []
-        return Draws(
-            range(samples),
-            lambda numbers: prior_draws(model, start, numbers, seed, families),
-            frozenset(start) - frozenset(model.random),
-        )
+        fitted = self._fitted is not None and self.posterior.process is None
+        start = self.posterior.mean() if fitted else self.model.values()
+        return Draws.prior(self.model, start, self.posterior.members if fitted else (), samples, seed)
 
     def predict(
         self,
@@ -231,26 +230,34 @@ class BNN:
         """The predictive distribution at ``x`` from posterior draws (or prior draws: ``source="prior"``).
 
         ``shortcut="mean"`` is one pass with E[w]; ``"moments"`` one pass that carries means and variances of the activations
-        (``"moments_full"``: covariances too), for Gaussian posteriors and dropout. A seed fixes every draw; batching and vectorising do
-        not change them.
+        (``"moments_full"``: covariances too), for Gaussian posteriors and dropout; ``"linear"`` the network linearised at E[w], ``"probit"`` the same
+        without draws, for labels; ``"weights"`` draws of the weights, which is what None means unless the method prefers a shortcut. A seed
+        fixes every draw; batching and vectorising do not change them.
         """
-        if shortcut in ("moments", "moments_full"):
-            x, buffers = self._inputs(x), self._result().buffers
-            kind = "full" if shortcut == "moments_full" else "diagonal"
-            outputs = moment_outputs(self.model, self.posterior, x, buffers, positive("samples", samples, 1), kind, batch_size)
+        way = self._way(shortcut, source)
+        if way in SHORTCUTS:
+            count = positive("samples", samples, 1)
+            outputs = SHORTCUTS[way](self.model, self.posterior, self._inputs(x), self._result().buffers, count, batch_size)
             return Predictive(outputs, self.model.likelihood)
-        if shortcut is not None:
-            if shortcut != "mean":
-                raise SettingError(f"shortcut={shortcut!r}; expected None, 'mean', 'moments' or 'moments_full'.")
-            draws = Draws.point(self._mean_weights())
-        else:
-            draws = self._draws(source, samples, seed)
+        draws = Draws.mean(self.posterior, self.model) if way == "mean" else self._draws(source, samples, seed)
         outputs, extra = self._forward(draws, x, seed, batch_size, vectorise)
         return Predictive(outputs, with_drawn(self.model.likelihood, extra))
 
     def functions(self, x: Any, n: int, seed: int = 0, source: str = "posterior") -> Tensor:
         """``n`` draws of the network's function at ``x``: outputs ``(n, N, F)`` without observation noise."""
-        return self._forward(self._draws(source, n, seed), x, seed, None, None)[0]
+        draws = self._draws(source, n, seed, joint=True)
+        if self._way(None, source) in ("linear", "probit"):
+            return linear_functions(self.model, self.posterior, draws, self._inputs(x), self._result().buffers, None)
+        return self._forward(draws, x, seed, None, None)[0]
+
+    def _way(self, shortcut: str | None, source: str) -> str | None:
+        """The shortcut asked for, or the one that suits the method; None for draws."""
+        known = ("mean", "weights", *SHORTCUTS)
+        if shortcut is not None and shortcut not in known:
+            raise SettingError(f"shortcut={shortcut!r}; expected None or one of {', '.join(map(repr, known))}.")
+        if shortcut is None and source == "posterior" and self.method is not None:
+            return self.method.shortcut
+        return None if shortcut == "weights" else shortcut
 
     @property
     def _dtype(self) -> torch.dtype | None:
@@ -263,15 +270,6 @@ class BNN:
         x = self._inputs(x)
         buffers = self._fitted.buffers if self._fitted else self.model.buffers()
         return sampled_outputs(self.model, draws, x, buffers, seed, batch_size, vectorise)
-
-    def _mean_weights(self) -> Params:
-        for family in self.posterior.members:
-            several = isinstance(family, Samples) and (family.atoms or 0) > 1 and set(family.names) & set(self.model.sites)
-            if isinstance(family, Mixture) or several:
-                raise CredoError(
-                    f"shortcut='mean' is not meaningful for a {family.name} posterior: the mean of several modes is none of them."
-                )
-        return self.posterior.mean()
 
     def evaluate(self, data: Any, samples: int = 100, seed: int = 0, batch_size: int | None = None) -> dict[str, float]:
         """Metrics on data: nll, accuracy or rmse, calibration, and more (see ``credo.metrics``)."""

@@ -10,7 +10,8 @@ from zoo.networks import ZOO, make
 
 from credo.core.errors import CredoError, SettingError
 from credo.engine import outputs as module
-from credo.engine.outputs import Draws, sampled_outputs
+from credo.engine.draws import Draws, prior_draws
+from credo.engine.outputs import sampled_outputs
 
 OUTPUT = {"dicts": "logits"}
 
@@ -142,9 +143,9 @@ def test_the_prior_of_a_discrete_posterior_is_drawn_on_its_levels():
     net, _ = make("mlp")
     model = make_model(net, "weights")
     posterior = discrete_posterior(model, model.values(), (-1.0, 2.0))
-    drawn = module.prior_draws(model, posterior.mean(), range(4), 0, posterior.members)
+    drawn = prior_draws(model, posterior.mean(), range(4), 0, posterior.members)
     assert set(drawn["0.weight"].unique().tolist()) == {-1.0, 2.0} and drawn["0.bias"].shape == (4, 6)
-    free = module.prior_draws(model, posterior.mean(), range(4), 0)
+    free = prior_draws(model, posterior.mean(), range(4), 0)
     assert len(free["0.weight"].unique()) == free["0.weight"].numel()
 
 

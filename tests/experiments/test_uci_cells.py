@@ -15,12 +15,12 @@ from credo.experiments.uci_cells import (
     Part,
     Score,
     Terms,
-    choose,
     finished,
     fit_and_score,
     held_out,
     keep,
     measure,
+    ranked,
     split,
 )
 from credo.experiments.uci_recipes import Candidate, Recipe, Start, _varying
@@ -133,26 +133,44 @@ def test_the_best_on_validation_is_chosen(folder, monkeypatch):
     monkeypatch.setattr(uci_cells, "fit_and_score", score)
     train, _ = split("yacht", 0)
     recipe = Recipe((short("a"), short("b"), short("c")), trial=0.5)
-    best, found = choose(Cell("yacht", 0, "map"), recipe, train, Terms(0, 1.0), CPU)
-    assert best.label == "b" and found["a"] == -2.0 and found["c"] == "the log-likelihood is not finite"
+    order, found = ranked(Cell("yacht", 0, "map"), recipe, train, Terms(0, 1.0), CPU)
+    assert (
+        [candidate.label for candidate in order] == ["b", "a"]
+        and found["a"] == -2.0
+        and found["c"] == "the log-likelihood is not finite"
+    )
     assert asked == [(label, 44, 10, 0.5) for label in "abc"]
 
 
 def test_one_candidate_needs_no_trial(folder, monkeypatch):
     monkeypatch.setattr(uci_cells, "fit_and_score", lambda *_: pytest.fail("a trial was made"))
     train, _ = split("yacht", 0)
-    assert choose(Cell("yacht", 0, "map"), Recipe((short("only"),)), train, FEW, CPU)[1] == {}
+    order, found = ranked(Cell("yacht", 0, "map"), Recipe((short("only"),)), train, FEW, CPU)
+    assert [candidate.label for candidate in order] == ["only"] and not found
 
 
-def test_a_candidate_that_fails_is_passed_over_and_its_reason_kept(folder):
+def test_a_candidate_that_fails_is_passed_over_and_its_reason_kept(folder, monkeypatch):
     wild = Candidate("wild", {"lr": 1e6, "num_chains": 2, "num_warmup": 50, "num_draws": 4, "thin": 1})
     calm = Candidate("calm", {"lr": 1e-5, "num_chains": 2, "num_warmup": 4, "num_draws": 4, "thin": 1})
     train, _ = split("yacht", 0)
     cell = Cell("yacht", 0, "sgld")
-    best, found = choose(cell, Recipe((wild, calm)), train, Terms(0, 1.0), CPU)
-    assert best.label == "calm" and "not finite" in str(found["wild"])
+    order, found = ranked(cell, Recipe((wild, calm)), train, Terms(0, 1.0), CPU)
+    assert [candidate.label for candidate in order] == ["calm"] and "not finite" in str(found["wild"])
+    replace(monkeypatch, wild, Candidate("wilder", wild.settings))
     with pytest.raises(CredoError, match="No candidate of sgld could be fitted: wild: .*; wilder: "):
-        choose(cell, Recipe((wild, Candidate("wilder", wild.settings))), train, Terms(0, 1.0), CPU)
+        measure(cell, Terms(0, 1.0))
+
+
+def test_where_the_winner_fails_on_all_the_data_the_next_best_counts(folder, monkeypatch):
+    def score(cell, candidate, train, judged, terms, device):
+        if candidate.label == "b" and len(judged.y) == 6:
+            raise CredoError("the chains left")
+        return Score({"a": -2.0, "b": -1.0, "c": -3.0}[candidate.label], 0.5)
+
+    monkeypatch.setattr(uci_cells, "fit_and_score", score)
+    replace(monkeypatch, short("a"), short("b"), short("c"))
+    result = measure(Cell("yacht", 2, "map"), FEW)
+    assert result["candidate"] == "a" and result["ll"] == -2.0 and result["failures"] == {"b": "the chains left"}
 
 
 def test_tuning_never_sees_the_test_part(folder, monkeypatch):

@@ -8,7 +8,8 @@ from torch import nn
 
 from credo.core.seeds import isolated
 from credo.engine.build import with_points
-from credo.engine.outputs import Draws, sampled_outputs
+from credo.engine.draws import Draws
+from credo.engine.outputs import sampled_outputs
 from credo.methods import methods
 from zoo.models import Passes, make_model
 from zoo.stats import same_mean, same_variance

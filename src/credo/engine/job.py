@@ -29,6 +29,7 @@ class Job:
     run: Run | None = None
     progress: bool = False
     callbacks: Sequence[Callback] = ()
+    validation: Source | None = None
     validate: Callable[[Posterior, Mapping[str, Tensor]], float] | None = None
     checkpoint_seconds: float = field(default_factory=lambda: CHECKPOINT_SECONDS)
     history: list[dict[str, Any]] = field(default_factory=list)

@@ -49,6 +49,11 @@ class Method(ABC):
         """A conformance network as this method can take it: with the noise inside that the method is about, if it needs any."""
         return net
 
+    @property
+    def shortcut(self) -> str | None:
+        """How predictions are made unless asked otherwise: a ``shortcut`` of ``BNN.predict``; None for draws of the posterior."""
+        return None
+
     def adapt(self, model: Model) -> Model:
         """The model as this method sees it: another prior, or fewer random parameters; itself unless a method says otherwise."""
         return model

@@ -16,7 +16,7 @@ from credo.core.seeds import isolated
 from credo.core.shell import Shell, pick
 from credo.core.sites import Site, choose
 from credo.likelihoods.base import Likelihood
-from credo.priors import ByPattern, Fixed, Flat, Prior
+from credo.priors import Fixed, Flat, Prior
 
 
 @dataclass
@@ -96,7 +96,7 @@ class Model:
 
     def prior_for_point(self, name: str) -> bool:
         """Whether the user named a prior for this point parameter, which makes it MAP instead of maximum likelihood."""
-        return isinstance(self.prior, ByPattern) and self.prior.matches(name)
+        return self.prior.matches(name)
 
     def flat(self) -> Model:
         """The same model under a flat prior."""

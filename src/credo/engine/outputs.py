@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,40 +14,13 @@ from credo.core.errors import NetworkError, SettingError
 from credo.core.masks import DROPOUTS
 from credo.core.seeds import generator, isolated, mix
 from credo.core.shell import Shell, plain_attention
+from credo.engine.draws import Draws
 from credo.engine.model import Model
 from credo.estimators import LIKELIHOOD
 from credo.estimators.moments import propagate
 from credo.estimators.plan import batch_of
 from credo.likelihoods.base import Likelihood
-from credo.posteriors import Factorised, Family, Params, Posterior
-
-Realise = Callable[[Sequence[int]], Params]
-
-
-@dataclass(frozen=True)
-class Draws:
-    """Which draws: ``realise(numbers)`` gives them stacked. ``fixed``: parameters they leave alone; ``live``: modules that stay noisy."""
-
-    numbers: Sequence[int]
-    realise: Realise
-    fixed: Collection[str] = frozenset()
-    live: Collection[str] = frozenset()
-
-    @classmethod
-    def of(cls, posterior: Posterior, samples: int, seed: int) -> Draws:
-        """``samples`` draws of a posterior, made one chunk after another in the same memory."""
-        workspace: dict[object, Tensor] = {}
-
-        def realise(numbers: Sequence[int]) -> Params:
-            return posterior.realise(numbers, seed, workspace)
-
-        return cls(posterior.numbers(samples), realise, posterior.fixed, posterior.live)
-
-    @classmethod
-    def point(cls, values: Mapping[str, Tensor]) -> Draws:
-        """One set of parameters."""
-        return cls([0], lambda _: {n: v.unsqueeze(0) for n, v in values.items()}, frozenset(values))
-
+from credo.posteriors import Params, Posterior, Process, RowNoise
 
 _LOOP_BUDGET = 1 << 21  # numbers drawn together by the loop: several small networks at once, without leaving the cache
 _CHUNKS = 8  # that vmapped draws are cut into on a CPU, for the cache's sake
@@ -76,7 +48,9 @@ def sampled_outputs(
     shell.place(model.frozen())
     shell.place(buffers)
     x = model.move(x)
-    batches = list(_batches(x, batch_size))
+    batches = list(split_batches(x, batch_size))
+    if draws.process is not None:
+        return _functions(shell, draws, draws.process, batches, seed), {}
     runner = _Runner(model, shell, draws, seed)
     asked = vectorise or model.device.type == "cuda"
     if vectorise is None:
@@ -97,6 +71,22 @@ def sampled_outputs(
         except (RuntimeError, IndexError, ValueError, TypeError) as error:
             shapes = [tuple(t.shape) for t in _tensors(x)]
             raise NetworkError(f"The network cannot take inputs of shape {shapes}: {str(error).splitlines()[0]}") from error
+
+
+@torch.no_grad()
+def _functions(shell: Shell, draws: Draws, process: Process, batches: Sequence[Any], seed: int) -> Tensor:
+    """Values ``(S, N, F)`` of a process's functions."""
+    shell.place({n: v[0] for n, v in draws.realise(draws.numbers[:1]).items()})
+    inputs = [process.read(shell, batch) for batch in batches]
+    if draws.average:
+        return torch.cat([process.average(rows) for rows in inputs]).unsqueeze(0)
+    if draws.joint:
+        inputs = [torch.cat(inputs)]
+    noise, parts, start = RowNoise(seed, draws.numbers, sum(map(len, inputs))), [], 0
+    for rows in inputs:
+        parts.append(process.outputs(rows, noise.at(start, start + len(rows)), draws.joint))
+        start += len(rows)
+    return torch.cat(parts, 1)
 
 
 def moment_outputs(
@@ -122,15 +112,18 @@ def moment_outputs(
     shell.place(buffers)
     parts = []
     with torch.no_grad():
-        for batch in _batches(model.move(x), batch_size):
+        for batch in split_batches(model.move(x), batch_size):
             mean, spread = propagate(shell, posterior, batch, covariance, model.output)
-            points = _white(samples, mean.shape[-1]).to(mean)
-            if covariance == "full":
-                vectors = _root(spread)
-                parts.append(mean + torch.einsum("sf,nof->sno", points, vectors))
-            else:
-                parts.append(mean + spread.clamp_min(0).sqrt() * points.unsqueeze(1))
+            parts.append(shown(mean, spread, samples))
     return torch.cat(parts, 1)
+
+
+def shown(mean: Tensor, spread: Tensor, samples: int) -> Tensor:
+    """Points ``(S, N, F)`` with exactly this mean and these variances ``(N, F)`` or covariances ``(N, F, F)``, the same ones for every input."""
+    points = _white(samples, mean.shape[-1]).to(mean)
+    if spread.dim() > mean.dim():
+        return mean + torch.einsum("sf,nof->sno", points, _root(spread))
+    return mean + spread.clamp_min(0).sqrt() * points.unsqueeze(1)
 
 
 def _white(samples: int, width: int) -> Tensor:
@@ -206,7 +199,7 @@ class _Runner:
 
     def _width(self, batch: Any) -> int:
         """Numbers that one draw's widest activation takes, told from two examples and remembered."""
-        few = next(iter(_batches(batch, 2)))
+        few = next(iter(split_batches(batch, 2)))
         known, key = self.model.widths, (frozenset(self.draws.fixed), *(t.shape[1:] for t in _tensors(few)))
         if key not in known:
             own, _ = self._split(self.draws.realise(self.draws.numbers[:1]))
@@ -240,7 +233,8 @@ def _tensors(x: Any) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves(x) if isinstance(leaf, Tensor)]
 
 
-def _batches(x: Any, batch_size: int | None) -> Iterator[Any]:
+def split_batches(x: Any, batch_size: int | None) -> Iterator[Any]:
+    """Inputs of at most ``batch_size`` examples; what is not one entry per example goes to all of them."""
     total = batch_of(x)
     if batch_size is None or batch_size >= total:
         yield x
@@ -259,20 +253,3 @@ def with_drawn(likelihood: Likelihood, drawn: Params) -> Likelihood:
         other._parameters.pop(name, None)
         other._buffers[name] = value.reshape(len(value), 1, -1)
     return other
-
-
-def prior_draws(model: Model, fixed: Params, numbers: Sequence[int], seed: int, families: Sequence[Family] = ()) -> Params:
-    """Stacked draws of the random parameters from the prior, one stream per draw; the rest as they are.
-
-    Where a posterior is discrete, ``families`` says so, and the prior is drawn on its levels.
-    """
-    kinds = {name: family for family in families for name in family.names}
-    parts = {n: model.prior.at(s) for n, s in model.sites.items() if n in model.random}
-    parts = {n: kinds[n].restrict(d) if n in kinds else d for n, d in parts.items()}
-    prior = Factorised(parts, {n: s.shape for n, s in model.random.items()})
-    rows = []
-    for number in numbers:
-        with isolated(mix(seed, number, "prior"), model.device):
-            rows.append(prior.sample(1, fixed))
-    drawn = {n: torch.cat([row[n] for row in rows]) for n in model.random}
-    return drawn | {n: v.expand(len(numbers), *v.shape) for n, v in fixed.items() if n not in model.random}

@@ -20,10 +20,10 @@ from credo.core.seeds import generator, isolated, mix
 from credo.core.settings import setting
 from credo.engine.build import with_points
 from credo.engine.density import Density, FullBatch
+from credo.engine.draws import prior_draws
 from credo.engine.job import Fitted, Job
 from credo.engine.method import Method
 from credo.engine.model import Model
-from credo.engine.outputs import prior_draws
 from credo.engine.progress import progress
 from credo.kernels.annealing import anneal
 from credo.kernels.leapfrog import Integrator

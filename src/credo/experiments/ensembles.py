@@ -65,14 +65,14 @@ class Ensembles(Experiment):
         "Huang et al. 2017, Snapshot ensembles; Maddox et al. 2019, SWAG; Lakshminarayanan et al. 2017, Deep ensembles; "
         "Wilson and Izmailov 2020, MultiSWAG."
     )
-    cost: ClassVar[str] = "several minutes on a GPU for every network trained"
+    cost: ClassVar[str] = "7 minutes on an H200"
     needs: ClassVar[tuple[str, ...]] = ("cifar10",)
     threads: ClassVar[int | None] = None
     small: ClassVar[dict[str, Any]] = {
         "epochs": 8, "cycles": 2, "members": 2, "depth": 8, "width": 4, "num_train": 160, "num_test": 100, "batch": 40,
     }  # fmt: skip
 
-    epochs: int = setting(60, "Passes over the training images, of every network.", ge=1)
+    epochs: int = setting(40, "Passes over the training images, of every network.", ge=1)
     cycles: int = setting(3, "Snapshots in one training run.", ge=1)
     members: int = setting(5, "Networks of an ensemble.", ge=2)
     depth: int = setting(20, "Layers, 6 n + 2.", ge=8)

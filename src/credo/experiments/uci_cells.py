@@ -177,12 +177,12 @@ def _begin(
     return {name: value.detach().cpu() for name, value in weights.items()}, likelihood
 
 
-def choose(
+def ranked(
     cell: Cell, chosen: Recipe, train: Part, terms: Terms, device: torch.device
-) -> tuple[Candidate, dict[str, float | str]]:
-    """The candidate with the highest validation log-likelihood, and what each of them reached, or why it failed."""
+) -> tuple[list[Candidate], dict[str, float | str]]:
+    """Candidates by validation log-likelihood, the highest first, and what each of them reached, or why it failed."""
     if len(chosen.candidates) == 1:
-        return chosen.candidates[0], {}
+        return [*chosen.candidates], {}
     fitted, judged = held_out(cell.set, cell.split, train)
     shorter = Terms(terms.seed, terms.effort * chosen.trial)
     found: dict[str, float | str] = {}
@@ -193,9 +193,7 @@ def choose(
         except _FAILURES as error:
             found[candidate.label] = reason(error)
     scores = [(ll, place) for place, ll in enumerate(found.values()) if isinstance(ll, float)]
-    if not scores:
-        raise CredoError(f"No candidate of {cell.method} could be fitted: {'; '.join(f'{k}: {v}' for k, v in found.items())}")
-    return chosen.candidates[max(scores)[1]], found
+    return [chosen.candidates[place] for _, place in sorted(scores, reverse=True)], found
 
 
 def reason(error: BaseException) -> str:
@@ -210,8 +208,18 @@ def measure(cell: Cell, terms: Terms, device: torch.device | str = "cpu") -> dic
         raise CredoError(f"{cell.method} does not apply here: {APART[cell.method]}.")
     where, started = torch.device(device), time.perf_counter()
     train, test = split(cell.set, cell.split)
-    candidate, trials = choose(cell, recipe(cell.method), train, terms, where)
-    score = fit_and_score(cell, candidate, train, test, terms, where)
+    candidates, trials = ranked(cell, recipe(cell.method), train, terms, where)
+    failures: dict[str, str] = {}
+    for candidate in candidates:  # one that held in its trial may still fail on all the data: then the next best counts
+        try:
+            score = fit_and_score(cell, candidate, train, test, terms, where)
+        except _FAILURES as error:
+            failures[candidate.label] = reason(error)
+        else:
+            break
+    else:
+        why = "; ".join(f"{label}: {text}" for label, text in {**trials, **failures}.items())
+        raise CredoError(f"No candidate of {cell.method} could be fitted: {why}")
     if not math.isfinite(score.ll):
         raise CredoError(f"The test log-likelihood of {candidate.label!r} is {score.ll}; expected a finite number.")
     return asdict(cell) | {
@@ -220,6 +228,7 @@ def measure(cell: Cell, terms: Terms, device: torch.device | str = "cpu") -> dic
         "rmse": score.rmse,
         "candidate": candidate.label,
         "trials": trials,
+        "failures": failures,
         "seconds": time.perf_counter() - started,
         "device": where.type,
         "torch": torch.__version__,

@@ -18,6 +18,7 @@ from torch.distributions import Distribution
 
 from credo.core.errors import CredoError, DataError, SettingError
 from credo.core.registry import Registry
+from credo.likelihoods.information import drawn_information, semidefinite_root
 from credo.likelihoods.mixtures import entropy_by_draws, over_data
 from credo.likelihoods.quadrature import normal_nodes
 
@@ -105,6 +106,19 @@ class Likelihood(nn.Module, ABC):
         """P(Y_d <= y_d given f), ``(..., N, D)``, for y of shape ``(..., N, D)``."""
         return self.marginals(outputs).cdf(y.to(outputs.dtype))
 
+    # --- curvature ----------------------------------------------------------------------------------------------------
+
+    def information(self, outputs: Tensor) -> Tensor:
+        """Fisher information E_y[s s^T] about the outputs, s the score, ``(..., N, F, F)``; here estimated from fixed draws of y.
+
+        For the exponential families it is the negative second derivative of log p(y given f), whatever y is.
+        """
+        return drawn_information(self, outputs)
+
+    def information_root(self, outputs: Tensor) -> Tensor:
+        """R ``(..., N, F, K)`` with R R^T the information."""
+        return semidefinite_root(self.information(outputs))
+
     # --- equal-weight mixtures over axis 0 ----------------------------------------------------------------------------
 
     def mixture_log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
@@ -158,6 +172,10 @@ class Likelihood(nn.Module, ABC):
     def label_table(self, probs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Probabilities ``(M, C)`` summing to one and labels ``(M,)``: the form that accuracy, ECE and Brier score take."""
         raise CredoError(f"The {self.name} likelihood has no labels to score; use metrics of real values such as rmse or crps.")
+
+    def softened(self, mean: Tensor, var: Tensor) -> Tensor:
+        """Outputs ``(N, F)`` whose prediction stands for that of outputs N(mean, var): the probit approximation, for labels only."""
+        raise CredoError(f"The {self.name} likelihood has no probit approximation, which is for labels; use shortcut='linear'.")
 
     def monitor(self) -> dict[str, float]:
         """Numbers worth watching while a model is fitted, for the history; none unless a likelihood says otherwise."""

@@ -78,6 +78,10 @@ class Bernoulli(LabelLikelihood):
         """sum_d p_d f_d - log(1 + exp f_d), ``(..., N)``, for probabilities p ``(N, D)``."""
         return (soft.to(outputs.dtype) * outputs - softplus(outputs)).sum(-1)
 
+    def information(self, outputs: Tensor) -> Tensor:
+        """p (1 - p) on the diagonal."""
+        return torch.diag_embed(torch.sigmoid(outputs) * torch.sigmoid(-outputs))
+
     def probs(self, outputs: Tensor) -> Tensor:
         """sigmoid(f), ``(..., N, D)``."""
         return outputs.sigmoid()

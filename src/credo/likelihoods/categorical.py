@@ -11,6 +11,7 @@ from torch.distributions import Categorical as TorchCategorical
 
 from credo.core.errors import SettingError
 from credo.likelihoods.base import likelihoods
+from credo.likelihoods.information import softmax_root
 from credo.likelihoods.labels import LabelLikelihood
 from credo.likelihoods.mixtures import make_generator
 from credo.likelihoods.targets import label_targets, refuse_constant
@@ -55,6 +56,15 @@ class Categorical(LabelLikelihood):
     def target_dim(self, num_outputs: int) -> int:
         """One label per datum."""
         return 1
+
+    def information(self, outputs: Tensor) -> Tensor:
+        """diag(p) - p p^T."""
+        probs = outputs.softmax(-1)
+        return torch.diag_embed(probs) - probs.unsqueeze(-1) * probs.unsqueeze(-2)
+
+    def information_root(self, outputs: Tensor) -> Tensor:
+        """``(..., N, C, C - 1)``: adding a constant to all logits changes nothing, so the information has rank C - 1."""
+        return softmax_root(outputs.softmax(-1))
 
     def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
         """f_y - logsumexp(f), ``(..., N)``."""

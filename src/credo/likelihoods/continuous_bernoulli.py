@@ -170,6 +170,12 @@ class ContinuousBernoulli(ContinuousLikelihood):
         f = outputs if self.limit is None else self.limit * torch.tanh(outputs / self.limit)
         return ContinuousBernoulliLogits(f, validate_args=False)
 
+    def information(self, outputs: Tensor) -> Tensor:
+        """The variance of y on the diagonal, since f is the natural parameter, times the squared slope of a ``limit``."""
+        variance = self.marginals(outputs).variance
+        slope = 1.0 if self.limit is None else 1.0 - torch.tanh(outputs / self.limit).square()
+        return torch.diag_embed(variance * slope**2)
+
     def entropy(self, outputs: Tensor) -> Tensor:
         """sum_d log Z(f_d) - f_d E[y_d], ``(..., N)``; at most 0, the entropy of the uniform law."""
         return self(outputs).entropy()

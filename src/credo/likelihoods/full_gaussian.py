@@ -97,6 +97,11 @@ class FullGaussian(ContinuousLikelihood):
         """``MultivariateNormal`` with batch shape ``(..., N)``, event shape ``(D,)``."""
         return MultivariateNormal(outputs, scale_tril=self.cholesky(outputs), validate_args=False)
 
+    def information(self, outputs: Tensor) -> Tensor:
+        """The inverse covariance, the same for every datum."""
+        inverse = torch.cholesky_inverse(self.cholesky(outputs))
+        return inverse.expand(*outputs.shape[:-1], self.dim, self.dim)
+
     def marginals(self, outputs: Tensor) -> Distribution:
         """``Normal`` with batch shape ``(..., N, D)``."""
         return Normal(outputs, self.cholesky(outputs).square().sum(-1).sqrt(), validate_args=False)

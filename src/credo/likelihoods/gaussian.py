@@ -41,6 +41,10 @@ class Gaussian(NormalNoise):
         """log N(y; mean, std^2) - sum_d var_d / (2 std_d^2), ``(..., N)``."""
         return self.log_prob(mean, y) - (0.5 * var / self.std(mean).square()).sum(-1)
 
+    def information(self, outputs: Tensor) -> Tensor:
+        """1 / std^2 on the diagonal."""
+        return torch.diag_embed(self.std(outputs).pow(-2).expand(outputs.shape))
+
     def sample(self, outputs: Tensor, generator: torch.Generator | int = 0) -> Tensor:
         """Draws ``(..., N, D)``."""
         noise = torch.empty_like(outputs).normal_(generator=make_generator(outputs, generator))

@@ -45,6 +45,12 @@ class Heteroscedastic(NormalNoise):
         mean, std = self.split(outputs)
         return Normal(mean, std, validate_args=False)
 
+    def information(self, outputs: Tensor) -> Tensor:
+        """1 / s^2 about the mean and 2 (ds / draw)^2 / s^2 about the raw deviation, nothing between them."""
+        _, std = self.split(outputs)
+        slope = torch.sigmoid(outputs.chunk(2, -1)[1])
+        return torch.diag_embed(torch.cat([std.pow(-2), 2.0 * (slope / std).square()], -1))
+
     def student(self) -> Likelihood:
         """One with the same floor."""
         return type(self).from_config(self.config())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from typing import ClassVar
 
@@ -29,6 +30,10 @@ class LabelLikelihood(Likelihood):
     @abstractmethod
     def label_table(self, probs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Probabilities ``(M, C)`` summing to one and labels ``(M,)``."""
+
+    def softened(self, mean: Tensor, var: Tensor) -> Tensor:
+        """mean / sqrt(1 + pi var / 8): the logistic function of it is close to the mean of the logistic function (MacKay 1992)."""
+        return mean / torch.sqrt(1.0 + (math.pi / 8.0) * var)
 
     def moments(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """p and p (1 - p) of each label's indicator, ``(..., N, C)``."""

@@ -19,7 +19,7 @@ from credo.likelihoods.noise import Fixed, add_positive, plain, positive
 class Laplace(ContinuousLikelihood):
     """p(y_d given f) = exp(-|y_d - f_d| / b) / (2 b), variance 2 b^2: ``scale`` b fixed, or learned as ``log_scale`` when None.
 
-    f is then the conditional median. The kink at y = f makes curvature methods see no curvature there.
+    f is then the conditional median. The kink at y = f leaves no second derivative; curvature methods use the Fisher information.
     """
 
     name: ClassVar[str] = "laplace"
@@ -53,6 +53,10 @@ class Laplace(ContinuousLikelihood):
     def entropy(self, outputs: Tensor) -> Tensor:
         """sum_d 1 + log(2 b_d), ``(..., N)``."""
         return self(outputs).entropy()
+
+    def information(self, outputs: Tensor) -> Tensor:
+        """1 / b^2 on the diagonal: the mean square of the score, which has a value where second derivatives have none."""
+        return torch.diag_embed(self.scale(outputs).pow(-2).expand(outputs.shape))
 
     def sample(self, outputs: Tensor, generator: torch.Generator | int = 0) -> Tensor:
         """Draws ``(..., N, D)``: the difference of two exponentials."""

@@ -72,6 +72,10 @@ class Poisson(Likelihood):
         cdf = torch.special.gammaincc(*torch.broadcast_tensors(k.clamp_min(0.0) + 1.0, outputs.exp()))
         return torch.where(k < 0, 0.0, cdf)
 
+    def information(self, outputs: Tensor) -> Tensor:
+        """The rate exp f on the diagonal: f is the natural parameter."""
+        return torch.diag_embed(outputs.exp())
+
     def marginal_entropy(self, outputs: Tensor) -> Tensor:
         """-sum_k p_k log p_k of each dimension's mixture, ``(..., N, D)``, over the counts within 12 deviations of some rate.
 

@@ -73,6 +73,11 @@ class StudentT(ContinuousLikelihood):
         """Closed form in digamma and log-beta functions, ``(..., N)``."""
         return self(outputs).entropy()
 
+    def information(self, outputs: Tensor) -> Tensor:
+        """(df + 1) / ((df + 3) scale^2) on the diagonal."""
+        df = self.df(outputs)
+        return torch.diag_embed(((df + 1.0) / ((df + 3.0) * self.scale(outputs).square())).expand(outputs.shape))
+
     def sample(self, outputs: Tensor, generator: torch.Generator | int = 0) -> Tensor:
         """Draws ``(..., N, D)`` by Bailey's polar form: sqrt(df (u^(-2/df) - 1)) cos(2 pi v) for uniform u and v."""
         generator = make_generator(outputs, generator)

@@ -13,6 +13,7 @@ from credo.methods.gaussian_dropout import GaussianDropoutMethod
 from credo.methods.hmc import HMC
 from credo.methods.importance import Importance
 from credo.methods.ivon import IVON
+from credo.methods.laplace import Laplace
 from credo.methods.last_layer import LastLayer
 from credo.methods.map import MAP
 from credo.methods.mc_batchnorm import MCBatchNorm
@@ -21,6 +22,7 @@ from credo.methods.metropolis import Metropolis
 from credo.methods.mle import MLE
 from credo.methods.moments import MomentPropagation
 from credo.methods.multiswag import MultiSWAG
+from credo.methods.nngp import NNGP
 from credo.methods.nuts import NUTS
 from credo.methods.psgld import PSGLD
 from credo.methods.sghmc import SGHMC
@@ -32,6 +34,7 @@ from credo.methods.swag import SWAG
 from credo.methods.tempering import Tempering
 from credo.methods.variational_dropout import VariationalDropout
 from credo.methods.vi import VI
+from credo.methods.vib import VIB
 from credo.methods.weight_noise import WeightNoise
 
 __all__ = [
@@ -41,6 +44,7 @@ __all__ = [
     "IVON",
     "MAP",
     "MLE",
+    "NNGP",
     "NUTS",
     "PSGLD",
     "SGHMC",
@@ -48,6 +52,7 @@ __all__ = [
     "SVGD",
     "SWAG",
     "VI",
+    "VIB",
     "Annealing",
     "BNNEnsemble",
     "ConcreteDropoutMethod",
@@ -56,6 +61,7 @@ __all__ = [
     "FlowVI",
     "GaussianDropoutMethod",
     "Importance",
+    "Laplace",
     "LastLayer",
     "MCBatchNorm",
     "MCDropout",

@@ -3,6 +3,7 @@
 from credo.posteriors.delta import Delta
 from credo.posteriors.discrete import Discrete
 from credo.posteriors.dropout import ConcreteDropout, Dropout, length_scale, weight_decay
+from credo.posteriors.eigen_kron import EigenKron
 from credo.posteriors.family import Draw, Family, Gaussian, Params, families
 from credo.posteriors.flow import Flow
 from credo.posteriors.full import Full
@@ -10,16 +11,20 @@ from credo.posteriors.gaussian_dropout import GaussianDropout
 from credo.posteriors.kl import Factorised, PosteriorPrior, closed_kl, fold, kl, prior_of, sampled_kl
 from credo.posteriors.kron import Kron
 from credo.posteriors.low_rank import LowRank
+from credo.posteriors.low_rank_precision import LowRankPrecision
 from credo.posteriors.mean_field import MeanField
 from credo.posteriors.mixture import Mixture
 from credo.posteriors.multiplicative import Multiplicative, Places
+from credo.posteriors.nngp import WideNetwork
 from credo.posteriors.normal_inverse_gamma import NormalInverseGamma
 from credo.posteriors.posterior import Posterior
+from credo.posteriors.process import Process, RowNoise, gaussian_outputs
 from credo.posteriors.samples import Samples
 from credo.posteriors.stochastic import Stochastic
 
 __all__ = [
-    "ConcreteDropout", "Delta", "Discrete", "Draw", "Dropout", "Factorised", "Family", "Flow", "Full", "Gaussian", "GaussianDropout", "Kron",
-    "LowRank", "MeanField", "Mixture", "Multiplicative", "NormalInverseGamma", "Params", "Places", "Posterior", "PosteriorPrior", "Samples",
-    "Stochastic", "closed_kl", "families", "fold", "kl", "length_scale", "prior_of", "sampled_kl", "weight_decay",
+    "ConcreteDropout", "Delta", "Discrete", "Draw", "Dropout", "EigenKron", "Factorised", "Family", "Flow", "Full", "Gaussian",
+    "GaussianDropout", "Kron", "LowRank", "LowRankPrecision", "MeanField", "Mixture", "Multiplicative", "NormalInverseGamma",
+    "Params", "Places", "Posterior", "PosteriorPrior", "Process", "RowNoise", "Samples", "Stochastic", "WideNetwork",
+    "closed_kl", "families", "fold", "gaussian_outputs", "kl", "length_scale", "prior_of", "sampled_kl", "weight_decay",
 ]  # fmt: skip

@@ -15,6 +15,7 @@ from credo.core.errors import CredoError
 from credo.core.linear_map import LinearMap
 from credo.core.registry import Registry
 from credo.core.seeds import Ambient, Noise
+from credo.posteriors.rows import Jacobian, joined
 
 Params = dict[str, Tensor]
 families: Registry[type[Family]] = Registry("posterior family")
@@ -173,6 +174,8 @@ class Family(nn.Module, ABC):
 class Gaussian(Family):
     """A jointly Gaussian family: its marginals and its entropy give the KL to every elementwise prior with a closed form."""
 
+    factored: ClassVar[bool] = False  # whether ``output_covariance`` makes do with a Jacobian's factors
+
     @abstractmethod
     def marginals(self) -> tuple[Params, Params]:
         """Mean and variance of every single weight, by name."""
@@ -180,6 +183,19 @@ class Gaussian(Family):
     @abstractmethod
     def entropy(self) -> Tensor:
         """Differential entropy of the joint distribution in nats."""
+
+    @abstractmethod
+    def spread(self, rows: Tensor) -> Tensor:
+        """J R for rows ``(N, K, P)`` of a Jacobian by the parameters in the order of ``names``, where R R^T is the covariance."""
+
+    def output_covariance(self, jacobian: Jacobian) -> Tensor:
+        """J C J^T ``(N, K, K)``: how the outputs of a network linear in these parameters vary."""
+        spread = self.spread(joined(jacobian, self.names))
+        return spread @ spread.mT
+
+    def output_variance(self, jacobian: Jacobian) -> Tensor:
+        """The diagonal of ``output_covariance``, ``(N, K)``."""
+        return self.spread(joined(jacobian, self.names)).square().sum(-1)
 
 
 def gaussian_entropy(log_det_tril: Tensor, numel: int) -> Tensor:

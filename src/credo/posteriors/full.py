@@ -14,6 +14,7 @@ from credo.core.errors import CredoError
 from credo.core.linear_map import LinearMap
 from credo.core.seeds import Noise
 from credo.posteriors.family import Draw, Gaussian, Layout, Params, families, gaussian_entropy
+from credo.posteriors.rows import Jacobian, Rows
 from credo.posteriors.scale import raw_triangular, triangular
 
 MAX_NUMEL = 20_000  # the factor then holds 4e8 numbers, 1.6 GB in float32
@@ -37,6 +38,7 @@ class Full(Gaussian):
                 f"A full covariance over {self.layout.numel} parameters is too large (at most {MAX_NUMEL}); "
                 "choose fewer random parameters, e.g. random='last', or posterior='low_rank'."
             )
+        self._blocks: tuple[Any, Tensor] | None = None
         self.flat_mean = nn.Parameter(torch.zeros(self.layout.numel, dtype=getattr(torch, dtype)))
         self.raw_tril = nn.Parameter(torch.zeros(self.layout.numel, self.layout.numel, dtype=getattr(torch, dtype)))
 
@@ -84,6 +86,29 @@ class Full(Gaussian):
         normal = MultivariateNormal(self.flat_mean, scale_tril=self.scale_tril(), validate_args=False)
         return normal.log_prob(self.layout.join(latents))
 
+    def spread(self, rows: Tensor) -> Tensor:
+        """J L."""
+        return rows @ self.scale_tril()
+
+    def output_variance(self, jacobian: Jacobian) -> Tensor:
+        """The diagonal of J C J^T; of a last layer only the covariances within each output's own weights are needed, which are kept."""
+        parts = [jacobian[name] for name in self.names]
+        if not all(isinstance(part, Rows) and _outputs_themselves(part) for part in parts):
+            return super().output_variance(jacobian)
+        inputs = torch.cat([part.inputs[:, 0] for part in parts if isinstance(part, Rows)], -1)
+        blocks = self._own_blocks([part.inputs.shape[-1] for part in parts if isinstance(part, Rows)])
+        return torch.einsum("oni,ni->no", inputs @ blocks, inputs)
+
+    def _own_blocks(self, widths: Sequence[int]) -> Tensor:
+        """Covariances ``(O, I, I)`` of the weights into each output; O(P^2 I) to make, so made once for as long as L stays the same."""
+        key = (self.raw_tril._version, self.raw_tril.data_ptr(), *widths)
+        if self._blocks is None or self._blocks[0] != key:
+            index = self.layout.split(torch.arange(self.layout.numel, device=self.flat_mean.device))
+            places = torch.cat([index[n].reshape(-1, w) for n, w in zip(self.names, widths, strict=True)], -1)
+            factor = self.scale_tril().detach()
+            self._blocks = key, torch.stack([(rows := factor[own]) @ rows.mT for own in places])
+        return self._blocks[1]
+
     def moments(self, op: LinearMap, mean: Tensor, var: Tensor, w: str, b: str | None) -> tuple[Tensor, Tensor]:
         """For a fully connected layer: V[y_o] = x~^T C_o x~ + sum_i (C_o + m_o m_o^T)_ii var_i, C_o the covariance of unit o's weights."""
         if op.num_spatial or op.is_embedding:
@@ -120,6 +145,16 @@ class Full(Gaussian):
     def config(self) -> dict[str, Any]:
         """Shapes and dtype."""
         return super().config() | {"dtype": str(self.flat_mean.dtype).removeprefix("torch.")}
+
+
+def _outputs_themselves(part: Rows) -> bool:
+    """Whether a layer's outputs are the network's, each direction one of them, so that d f_k / d W has only the k-th row."""
+    grads = part.grads
+    return (
+        grads.shape[2] == 1
+        and grads.shape[1] == grads.shape[3]
+        and bool((grads[:, :, 0] == torch.eye(grads.shape[1]).to(grads)).all())
+    )
 
 
 class FullDraw(Draw):

@@ -94,6 +94,14 @@ class Kron(Gaussian):
         """cols log det A + rows log det B + n/2 log 2 pi e."""
         return gaussian_entropy(self._log_det(), self.matrix.numel())
 
+    def spread(self, rows: Tensor) -> Tensor:
+        """A^T G B for the derivatives G by the matrix."""
+        pieces, start = {}, 0
+        for name, shape in self.shapes.items():
+            pieces[name] = rows[..., start : start + shape.numel()].unflatten(-1, shape)
+            start += shape.numel()
+        return (self.row_factor().mT @ self._join(pieces) @ self.col_factor()).flatten(-2)
+
     def input_map(self, op: LinearMap, x: Tensor) -> Tensor | None:
         """B^T x~ for every position: the columns' factor as the weights of the same linear map; None where groups split it."""
         if op.groups > 1 or op.transposed or op.is_embedding:

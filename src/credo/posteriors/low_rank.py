@@ -68,6 +68,10 @@ class LowRank(Gaussian):
         """By torch's capacitance matrix of size K."""
         return self.distribution().entropy()
 
+    def spread(self, rows: Tensor) -> Tensor:
+        """J times the deviations, and beside it J F^T."""
+        return torch.cat([self.diagonal.spread(rows), rows @ self.factor.mT], -1)
+
     def log_prob(self, latents: Params) -> Tensor:
         """Joint Gaussian log density."""
         return self.distribution().log_prob(self.layout.join(latents))

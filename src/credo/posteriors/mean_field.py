@@ -13,6 +13,7 @@ from credo.core.linear_map import LinearMap
 from credo.core.seeds import Noise
 from credo.posteriors.family import Draw, Gaussian, Layout, Params, families, gaussian_entropy
 from credo.posteriors.joint import embedded, fixed_joint, independent_weights
+from credo.posteriors.rows import Jacobian, independent_covariance, independent_variance
 from credo.posteriors.scale import Scale, scales
 
 
@@ -117,6 +118,7 @@ class MeanField(Gaussian):
     """
 
     name: ClassVar[str] = "mean_field"
+    factored: ClassVar[bool] = True
     independent: ClassVar[bool] = True
 
     def __init__(self, shapes: Mapping[str, Sequence[int]], scale: str = "log", dtype: str = "float32") -> None:
@@ -155,6 +157,20 @@ class MeanField(Gaussian):
         """sum log std + P/2 log 2 pi e."""
         log_std = self.scale.log_std(self.raw_std, self.scale.std(self.raw_std))
         return gaussian_entropy(log_std.sum(), self.layout.numel)
+
+    def spread(self, rows: Tensor) -> Tensor:
+        """J times the deviations."""
+        return rows * self.scale.std(self.raw_std)
+
+    def output_covariance(self, jacobian: Jacobian) -> Tensor:
+        """J diag(std^2) J^T, layer by layer."""
+        std = self.std()
+        return torch.stack([independent_covariance(jacobian[n], std[n] ** 2) for n in self.names]).sum(0)
+
+    def output_variance(self, jacobian: Jacobian) -> Tensor:
+        """Its diagonal."""
+        std = self.std()
+        return torch.stack([independent_variance(jacobian[n], std[n] ** 2) for n in self.names]).sum(0)
 
     def log_prob(self, latents: Params) -> Tensor:
         """Sum of normal log densities."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from credo.core.errors import CredoError
 from credo.core.seeds import Noise, Streams
 from credo.posteriors.family import Draw, Family, Params, families
+from credo.posteriors.process import Process
 from credo.posteriors.samples import Samples
 
 
@@ -46,6 +47,11 @@ class Posterior(nn.Module):
     def live(self) -> frozenset[str]:
         """Modules of the network whose own noise belongs to a draw."""
         return frozenset(path for family in self.members for path in family.live)
+
+    @property
+    def process(self) -> Process | None:
+        """The member that draws functions instead of weights, if there is one."""
+        return next((family for family in self.members if isinstance(family, Process)), None)
 
     def monitor(self) -> dict[str, float]:
         """Numbers worth watching while it is fitted."""

@@ -12,6 +12,7 @@ from credo.priors.learned import Learned, learned_mixture
 from credo.priors.mixing import Mixing, mixings
 from credo.priors.optimal import Optimal
 from credo.priors.scale_mixtures import ScaleMixture, horseshoe, log_uniform
+from credo.priors.scaled import Scaled
 
 __all__ = [
     "ByPattern",
@@ -27,6 +28,7 @@ __all__ = [
     "Optimal",
     "Prior",
     "ScaleMixture",
+    "Scaled",
     "StudentT",
     "Unstored",
     "as_prior",

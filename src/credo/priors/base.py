@@ -50,6 +50,10 @@ class Prior(ABC):
         """The modules that hold what is learned; their parameters are trained, their buffers kept by ``observe``."""
         return []
 
+    def matches(self, name: str) -> bool:
+        """Whether the user named a prior for this very parameter."""
+        return False
+
     def penalty(self) -> Tensor | None:
         """-log of the hyperprior, summed, in nats; None where there is none."""
         return None

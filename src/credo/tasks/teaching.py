@@ -15,7 +15,8 @@ from credo.core.seeds import generator, isolated, mix
 from credo.data.checks import check_inputs
 from credo.data.source import Batch
 from credo.data.tree import Tree, leaves, map_leaves, take
-from credo.engine.outputs import Draws, sampled_outputs, with_drawn
+from credo.engine.draws import Draws
+from credo.engine.outputs import sampled_outputs, with_drawn
 from credo.likelihoods.base import Likelihood
 
 ROWS = 1024  # inputs the teacher predicts at once

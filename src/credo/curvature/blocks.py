@@ -1,0 +1,139 @@
+"""Curvature H of the log-likelihood in one of four forms, and what it becomes with a prior: a log determinant, and a Gaussian with precision H + D.
+
+``precision`` is D by parameter: one number, or one per weight where the form allows it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import final
+
+import torch
+from torch import Tensor
+
+from credo.core.errors import CredoError, SettingError
+from credo.posteriors import EigenKron, Family, Full, LowRankPrecision, Params
+from credo.posteriors.family import Layout
+
+Precision = Mapping[str, Tensor]
+
+
+class Block(ABC):
+    """Curvature over some of the parameters, independent of the others."""
+
+    names: tuple[str, ...]
+    shift: float = 0.0  # what a joint prior adds to the log evidence besides its diagonal
+
+    @abstractmethod
+    def log_det(self, precision: Precision) -> Tensor:
+        """log det(H + D)."""
+
+    @abstractmethod
+    def family(self, values: Params, precision: Precision) -> Family:
+        """N(values, (H + D)^-1)."""
+
+
+@final
+class DiagonalBlock(Block):
+    """Only the diagonal of H, by parameter."""
+
+    def __init__(self, diagonal: Mapping[str, Tensor]) -> None:
+        self.names, self.diagonal = tuple(diagonal), dict(diagonal)
+
+    def log_det(self, precision: Precision) -> Tensor:
+        """sum log(h + d)."""
+        return torch.stack([(self.diagonal[n].double() + precision[n]).log().sum() for n in self.names]).sum()
+
+    def family(self, values: Params, precision: Precision) -> Family:
+        """Independent Gaussians."""
+        from credo.engine.build import gaussian
+
+        std = {n: (self.diagonal[n].double() + precision[n]).rsqrt().to(values[n]) for n in self.names}
+        return gaussian({n: values[n] for n in self.names}, std)
+
+
+@final
+class KronBlock(Block):
+    """H = B x A of one weight (out, in), by the factors' eigenvectors and eigenvalues."""
+
+    def __init__(self, name: str, left: Tensor, left_values: Tensor, right: Tensor, right_values: Tensor) -> None:
+        self.names = (name,)
+        self.left, self.right = left, right
+        self.eigenvalues = torch.outer(left_values.clamp_min(0.0), right_values.clamp_min(0.0)).double()
+
+    def _damping(self, precision: Precision) -> Tensor:
+        (name,) = self.names
+        value = precision[name]
+        if value.dim() and not bool((value == value.reshape(-1)[0]).all()):
+            raise SettingError(
+                f"structure='kfac' needs one prior width for all of {name!r}, but its prior has several; use 'diagonal' or 'full'."
+            )
+        return value.reshape(-1)[0] if value.dim() else value
+
+    def log_det(self, precision: Precision) -> Tensor:
+        """sum log(b_o a_i + d)."""
+        return (self.eigenvalues + self._damping(precision)).log().sum()
+
+    def family(self, values: Params, precision: Precision) -> Family:
+        """Independent in the eigenvectors."""
+        (name,) = self.names
+        std = (self.eigenvalues + self._damping(precision)).rsqrt()
+        return EigenKron.of(name, values[name], self.left, self.right, std)
+
+
+@final
+class FullBlock(Block):
+    """All of H over several parameters, ``(P, P)`` in the order of their names."""
+
+    def __init__(self, shapes: Mapping[str, torch.Size], matrix: Tensor) -> None:
+        self.layout = Layout(shapes)
+        self.names, self.matrix = tuple(shapes), matrix
+
+    def _total(self, precision: Precision) -> Tensor:
+        shapes = self.layout.shapes
+        diagonal = torch.cat([precision[n].expand(shapes[n]).reshape(-1) for n in self.names])
+        return self.matrix.double() + torch.diag(diagonal.to(self.matrix.device, torch.float64))
+
+    def _factor(self, precision: Precision) -> Tensor:
+        factor, failed = torch.linalg.cholesky_ex(self._total(precision))
+        if int(failed):
+            raise CredoError(
+                "The curvature plus the prior's precision is not positive definite; give the network a narrower prior."
+            )
+        return factor
+
+    def log_det(self, precision: Precision) -> Tensor:
+        """By Cholesky."""
+        return 2.0 * self._factor(precision).diagonal().log().sum()
+
+    def family(self, values: Params, precision: Precision) -> Family:
+        """The joint Gaussian."""
+        inverse = torch.cholesky_inverse(self._factor(precision))
+        flat = self.layout.join(values)
+        family = Full(self.layout.shapes, str(flat.dtype).removeprefix("torch.")).to(flat.device)
+        return family.set(flat, torch.linalg.cholesky(inverse).to(flat))
+
+
+@final
+class LowRankBlock(Block):
+    """H = U U^T with few columns, ``(P, K)``."""
+
+    def __init__(self, shapes: Mapping[str, torch.Size], factor: Tensor) -> None:
+        self.layout = Layout(shapes)
+        self.names, self.factor = tuple(shapes), factor
+
+    def _diagonal(self, precision: Precision) -> Tensor:
+        shapes = self.layout.shapes
+        return torch.cat([precision[n].double().expand(shapes[n]).reshape(-1) for n in self.names])
+
+    def log_det(self, precision: Precision) -> Tensor:
+        """sum log d + log det(I + U^T D^-1 U)."""
+        diagonal = self._diagonal(precision)
+        white = self.factor.double() * diagonal.rsqrt().unsqueeze(-1)
+        small = torch.eye(white.shape[1], dtype=white.dtype, device=white.device) + white.mT @ white
+        return diagonal.log().sum() + torch.linalg.slogdet(small).logabsdet
+
+    def family(self, values: Params, precision: Precision) -> Family:
+        """Narrow along U, as wide as the prior elsewhere."""
+        return LowRankPrecision.of({n: values[n] for n in self.names}, self._diagonal(precision), self.factor)

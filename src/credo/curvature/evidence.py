@@ -1,0 +1,78 @@
+"""Laplace's approximation of the marginal likelihood, and the width of the prior that maximises it.
+
+log p(D) = log p(D given w) + log p(w) + P/2 log 2 pi - 1/2 log det(H + D), at the maximum w of the joint density, D the prior's precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from credo.curvature.blocks import Block, Precision
+from credo.posteriors import Params
+
+GRID = torch.linspace(
+    -12.0, 12.0, 49, dtype=torch.float64
+)  # logarithms of factors on the prior's precision that are looked at first
+STEPS = 60  # of quasi-Newton then
+
+
+class Centred(NamedTuple):
+    """The prior's precision by parameter, and the weights' distance from its mean."""
+
+    precision: Precision
+    offset: Params
+
+
+def log_evidence(blocks: Sequence[Block], nll: float, prior: Centred, scales: Mapping[str, Tensor] | None = None) -> Tensor:
+    """In nats, for the prior's precision times exp(scales) by parameter; differentiable in ``scales``."""
+    precision = dict(prior.precision)
+    if scales is not None:
+        precision = {n: p * scales[n].exp() for n, p in precision.items()}
+    total = torch.as_tensor(-nll, dtype=torch.float64)
+    for block in blocks:
+        total = total - 0.5 * block.log_det(precision) + block.shift
+        for name in block.names:
+            p, w = precision[name], prior.offset[name].double()
+            total = total + 0.5 * (p.log().expand(w.shape) - p * w.square()).sum()
+    return total
+
+
+def best_scales(blocks: Sequence[Block], nll: float, prior: Centred, groups: Sequence[Sequence[str]]) -> dict[str, Tensor]:
+    """Logarithms of the factors on the prior's precision, one for every group of parameters, that maximise the evidence.
+
+    All groups together along a grid first, so that the search starts at the right size; then quasi-Newton over all of them.
+    """
+    device = next(iter(prior.offset.values())).device
+
+    def spread(values: Tensor) -> dict[str, Tensor]:
+        return {name: values[place] for place, group in enumerate(groups) for name in group}
+
+    def value(values: Tensor) -> Tensor:
+        return -log_evidence(blocks, nll, prior, spread(values))
+
+    with torch.no_grad():
+        ones = torch.ones(len(groups), dtype=torch.float64, device=device)
+        tried = [float(value(ones * float(g))) for g in GRID]
+    start = ones * float(GRID[min(range(len(tried)), key=tried.__getitem__)])
+    found = _minimise(value, start).clamp(2 * float(GRID[0]), 2 * float(GRID[-1]))
+    return spread(found)
+
+
+def _minimise(value: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
+    """By torch's LBFGS with a line search, in double precision."""
+    point = start.clone().requires_grad_()
+    mover = torch.optim.LBFGS([point], lr=1.0, max_iter=STEPS, tolerance_grad=1e-8, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        mover.zero_grad()
+        loss = value(point)
+        loss.backward()
+        return loss
+
+    with torch.enable_grad():
+        mover.step(closure)
+    return point.detach()

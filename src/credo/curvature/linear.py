@@ -1,0 +1,151 @@
+"""Predictions of the linearised network f(w*) + J (w - w*): Gaussian wherever the posterior is.
+
+For Laplace posteriors this is the right network to predict with: it is the one whose posterior was computed. Works for any Gaussian posterior.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from credo.core.errors import CredoError
+from credo.core.shell import plain_attention
+from credo.curvature.sweep import BUDGET, example_rows
+from credo.curvature.taps import find_taps, gradients, layer_rows, prepared, tapped, untapped
+from credo.engine.draws import Draws
+from credo.engine.model import Model
+from credo.engine.outputs import moment_outputs, shown, split_batches
+from credo.estimators.plan import batch_of
+from credo.posteriors import Gaussian, Params, Posterior
+from credo.posteriors.rows import Jacobian, Whole
+
+
+def _gaussians(posterior: Posterior) -> list[Gaussian]:
+    """The members with spread, which must be Gaussian."""
+    spread = [family for family in posterior.members if family.atoms != 1]
+    odd = next((family.name for family in spread if not isinstance(family, Gaussian)), None)
+    if odd is not None or not spread:
+        raise CredoError(
+            f"A linearised prediction needs a Gaussian posterior, and this is {odd or 'a point estimate'}; predict without shortcut, or fit with "
+            "'laplace' or 'vi'."
+        )
+    return [family for family in spread if isinstance(family, Gaussian)]
+
+
+def _jacobians(
+    model: Model, posterior: Posterior, x: Any, buffers: Mapping[str, Tensor], batch_size: int | None
+) -> Iterator[tuple[Tensor, Jacobian]]:
+    """Outputs ``(n, F)`` and derivatives of all of them by every random parameter, a few inputs at a time."""
+    values = posterior.mean()
+    x = model.move(x)
+    taps = find_taps(model, values, buffers, next(iter(split_batches(x, 2))))
+    others = {n: s for n, s in untapped(model, taps).items() if n in values}
+    shell = prepared(model, values, buffers)
+    with torch.no_grad():
+        probe = model.outputs(shell, next(iter(split_batches(x, 1))))
+    width = probe.shape[-1]
+    needed = sum(_numel(family, taps) for family in _gaussians(posterior)) + sum(site.numel for site in others.values())
+    size = min(batch_size or batch_of(x), max(1, BUDGET // max(width * needed, 1)), 1000)
+    for batch in split_batches(x, size):
+        shell = prepared(model, values, buffers)
+        outputs, caught = tapped(model, shell, taps, batch)
+        count = batch_of(batch)
+        axes = torch.eye(width, dtype=outputs.dtype, device=outputs.device)
+        jacobian: dict[str, Any] = {}
+        if caught:
+            found = [gradients(outputs, caught, axes[k].expand(count, width), k + 1 < width) for k in range(width)]
+            for path, tap in taps.items():
+                jacobian |= layer_rows(tap, caught[path].inputs, torch.stack([g[path] for g in found], 1))
+        if others:
+            rows = example_rows(model, values, buffers, others, batch, axes.expand(count, width, width))
+            jacobian |= {name: Whole(value) for name, value in rows.items()}
+        yield outputs.detach(), jacobian
+
+
+def _numel(family: Gaussian, taps: Mapping[str, Any]) -> int:
+    """Numbers of one derivative that this family wants written out: none where factors are enough."""
+    places = {name: tap.places for tap in taps.values() for name in tap.names}
+    total = 0
+    for name, shape in family.shapes.items():
+        total += sum(shape) if family.factored and places.get(name) == 1 else shape.numel()
+    return total
+
+
+@torch.no_grad()
+def linear_moments(
+    model: Model, posterior: Posterior, x: Any, buffers: Mapping[str, Tensor], batch_size: int | None, covariance: bool
+) -> tuple[Tensor, Tensor]:
+    """Mean ``(N, F)`` and covariance ``(N, F, F)``, or variance ``(N, F)``, of the linearised network's outputs."""
+    members = _gaussians(posterior)
+    means, spreads = [], []
+    for outputs, jacobian in _jacobians(model, posterior, x, buffers, batch_size):
+        parts = [m.output_covariance(jacobian) if covariance else m.output_variance(jacobian) for m in members]
+        means.append(outputs)
+        spreads.append(parts[0] if len(parts) == 1 else torch.stack(parts).sum(0))
+    return torch.cat(means), torch.cat(spreads)
+
+
+def linear_outputs(
+    model: Model, posterior: Posterior, x: Any, buffers: Mapping[str, Tensor], samples: int, batch_size: int | None
+) -> Tensor:
+    """Outputs ``(S, N, F)`` that stand for the Gaussian of every input: points whose mean and covariance are exactly those."""
+    mean, cover = linear_moments(model, posterior, x, buffers, batch_size, covariance=True)
+    return shown(mean, cover, samples)
+
+
+def probit_outputs(
+    model: Model, posterior: Posterior, x: Any, buffers: Mapping[str, Tensor], samples: int, batch_size: int | None
+) -> Tensor:
+    """Outputs ``(1, N, F)`` scaled down so that their probabilities are about the mean ones: no draw at all."""
+    mean, var = linear_moments(model, posterior, x, buffers, batch_size, covariance=False)
+    return model.likelihood.softened(mean, var).unsqueeze(0)
+
+
+def _moments(kind: str) -> Callable[..., Tensor]:
+    def outputs(model: Model, posterior: Posterior, x: Any, buffers: Any, samples: int, batch_size: int | None) -> Tensor:
+        return moment_outputs(model, posterior, x, buffers, samples, kind, batch_size)
+
+    return outputs
+
+
+#: Ways to predict without drawing weights: (model, posterior, x, buffers, samples, batch_size) -> outputs (S, N, F).
+SHORTCUTS: dict[str, Callable[..., Tensor]] = {
+    "moments": _moments("diagonal"),
+    "moments_full": _moments("full"),
+    "linear": linear_outputs,
+    "probit": probit_outputs,
+}
+
+
+@torch.no_grad()
+def linear_functions(
+    model: Model, posterior: Posterior, draws: Draws, x: Any, buffers: Mapping[str, Tensor], batch_size: int | None
+) -> Tensor:
+    """Draws of functions ``(S, N, F)``: f(w*) + J (w_s - w*), by one forward derivative per draw, whose values at all inputs belong together."""
+    _gaussians(posterior)
+    values = posterior.mean()
+    shell = prepared(model, values, buffers)
+
+    def tangents(numbers: Sequence[int]) -> Params:
+        return {n: w[0] - values[n] for n, w in draws.realise(numbers).items() if n in model.random}
+
+    start = {n: values[n] for n in model.random}
+    rows = []
+    for number in draws.numbers:
+        delta, parts = tangents([number]), []
+        for batch in split_batches(model.move(x), batch_size):
+
+            def run(params: Params, batch: Any = batch) -> Tensor:
+                shell.place(params)
+                return model.outputs(shell, batch)
+
+            with plain_attention(), sdpa_kernel(SDPBackend.MATH):
+                outputs, change = torch.func.jvp(run, (start,), (delta,))  # type: ignore[misc]
+            parts.append(outputs + change)
+        rows.append(torch.cat(parts))
+    shell.place(start)
+    return torch.stack(rows)
