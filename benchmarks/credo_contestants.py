@@ -2,6 +2,7 @@
 
 W1: a training step under each estimator, and of natural-gradient VI. W2: mean probabilities of 1,000 inputs from 100 posterior draws.
 W3: draws of a small regression network's posterior by ``hmc`` and ``nuts``, compiled, warmed up for as many moves as the peers.
+W4: the curvature of a trained network, predictions of the linearised network, and a step on the log evidence.
 W5: an epoch of a deep ensemble under a normal prior, all members at once.
 On a GPU the steps are also entered as one CUDA graph, next to the plain network captured the same way.
 """
@@ -16,7 +17,19 @@ import w2_predict
 import w3_mcmc
 import w5_ensemble
 from core import Job, contestant
-from workloads import ESTIMATORS, dropout_predictor, ensemble_epoch, ivon_step, plain_graph, predictor, regression_chains, vi_step
+from workloads import (
+    ESTIMATORS,
+    dropout_predictor,
+    ensemble_epoch,
+    evidence_step,
+    ivon_step,
+    laplace_fit,
+    laplace_predictor,
+    plain_graph,
+    predictor,
+    regression_chains,
+    vi_step,
+)
 
 for _estimator in ESTIMATORS:
     contestant("W1", f"credo {_estimator}")(lambda case, e=_estimator: vi_step(case.build(), case.x, case.y, e))
@@ -79,3 +92,28 @@ def ensemble(case: Any, compile: bool = False) -> Job:
 
 contestant("W5", "credo deep_ensemble")(ensemble)
 contestant("W5", "credo deep_ensemble, compiled")(lambda case: ensemble(case, compile=True))
+
+
+# structure, subset, and the contestant of laplace-torch that does the same
+LAPLACES = {
+    "diagonal, all weights": {"structure": "diagonal"},
+    "kfac, all weights": {"structure": "kfac"},
+    "full, last layer": {"structure": "full", "subset": "last"},
+    "kfac, last layer": {"structure": "kfac", "subset": "last"},
+}
+
+
+def _laplace(name: str) -> None:
+    contestant("W4-fit", f"credo {name}")(lambda case: laplace_fit(case.net, case.x, case.y, **LAPLACES[name]))
+
+    @contestant("W4-predict", f"credo {name}, linear probit")
+    def predict(case: Any) -> Job:
+        return Job(laplace_predictor(laplace_fit(case.net, case.x, case.y, **LAPLACES[name])(), case.x_test))
+
+    @contestant("W4-marglik", f"credo {name}")
+    def step(case: Any) -> Job:
+        return Job(evidence_step(case.net, case.x, case.y, "tensor" if "all" in name else "global", **LAPLACES[name]))
+
+
+for _name in LAPLACES:
+    _laplace(_name)

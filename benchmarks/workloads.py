@@ -13,6 +13,9 @@ from torch.distributions import Normal
 
 import credo
 from credo.core.seeds import generator, isolated
+from credo.curvature.evidence import log_evidence
+from credo.curvature.prior import centred
+from credo.data.intake import intake
 from credo.data.source import Arrays, Source
 from credo.engine.build import discrete_posterior, start_posterior
 from credo.engine.density import Density
@@ -22,6 +25,7 @@ from credo.engine.flock import Flock, member_seeds
 from credo.engine.flock_step import moving, stepping
 from credo.engine.intake import on_device
 from credo.engine.job import Fitted, Job
+from credo.engine.method import make_method
 from credo.engine.step import make_step
 from credo.estimators import estimators
 
@@ -221,3 +225,37 @@ def ensemble_epoch(nets: Sequence[nn.Module], x: Tensor, y: Tensor, batch_size: 
                 step(xs, ys, 1.0)
 
     return epoch
+
+
+def laplace_fit(net: nn.Module, x: Tensor, y: Tensor, **settings: Any) -> Callable[[], credo.BNN]:
+    """The curvature of a trained network on all data, prior N(0, 1) as it is."""
+
+    def fit() -> credo.BNN:
+        return credo.BNN(net).fit((x, y), "laplace", train=False, tune="none", device=x.device, progress=False, **settings)
+
+    return fit
+
+
+def laplace_predictor(bnn: credo.BNN, x: Tensor) -> Callable[[], Tensor]:
+    """Probabilities of the linearised network by the probit approximation."""
+    return lambda: bnn.predict(x, shortcut="probit").mean
+
+
+def evidence_step(net: nn.Module, x: Tensor, y: Tensor, per: str, **settings: Any) -> Callable[[], Any]:
+    """A step of Adam on the log evidence by the prior's precision, one for every tensor or for all."""
+    method = make_method("laplace", settings)
+    bnn = credo.BNN(net)
+    model = method.adapt(bnn.model)
+    values = model.values()
+    measured = method.measure(model, Job(source=intake((x, y)), epochs=1, batch_size=None, lr=1.0), values, model.buffers())  # type: ignore[attr-defined]
+    prior, names = centred(model, values), list(model.random)
+    scales = torch.zeros(len(names) if per == "tensor" else 1, dtype=torch.float64, device=x.device, requires_grad=True)
+    mover = torch.optim.Adam([scales], lr=0.1)
+
+    def step() -> None:
+        mover.zero_grad()
+        by_name = {name: scales[place if per == "tensor" else 0] for place, name in enumerate(names)}
+        (-log_evidence(measured.blocks, measured.nll, prior, by_name)).backward()
+        mover.step()
+
+    return step

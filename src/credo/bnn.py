@@ -17,7 +17,7 @@ from credo.core.files import write_atomic
 from credo.core.settings import positive, whole
 from credo.core.shell import unwrap
 from credo.core.sites import select
-from credo.curvature.linear import SHORTCUTS, linear_functions
+from credo.curvature.linear import SHORTCUTS, linear_functions, way_of
 from credo.data.checks import check_inputs
 from credo.data.intake import intake
 from credo.data.source import Source
@@ -171,7 +171,7 @@ class BNN:
             "seed": job.seed,
             "num_data": job.source.num_data,
             "data": job.source.fingerprint() if job.run is not None else None,
-            "held": files.held(model) if job.run is not None else None,
+            "held": files.held(model, method.given(model, job.seed)) if job.run is not None else None,
         }
         return files.describe(model, prior) | {"method": method.name, "settings": method.settings(), "fit": fit}
 
@@ -213,7 +213,12 @@ class BNN:
             return Draws.of(self.posterior, samples, seed, joint)
         if source != "prior":
             raise SettingError(f"source={source!r}; expected 'posterior' or 'prior'.")
-        fitted = self._fitted is not None and self.posterior.process is None
+        process = self.posterior.process if self._fitted is not None else None
+        if process is not None and not process.of_network:
+            raise CredoError(
+                f"The prior of {process.name!r} is a Gaussian process, not this network's; source='prior' has nothing to draw."
+            )
+        fitted = self._fitted is not None and process is None
         start = self.posterior.mean() if fitted else self.model.values()
         return Draws.prior(self.model, start, self.posterior.members if fitted else (), samples, seed)
 
@@ -234,7 +239,7 @@ class BNN:
         without draws, for labels; ``"weights"`` draws of the weights, which is what None means unless the method prefers a shortcut. A seed
         fixes every draw; batching and vectorising do not change them.
         """
-        way = self._way(shortcut, source)
+        way = way_of(shortcut, source, self.method)
         if way in SHORTCUTS:
             count = positive("samples", samples, 1)
             outputs = SHORTCUTS[way](self.model, self.posterior, self._inputs(x), self._result().buffers, count, batch_size)
@@ -246,18 +251,9 @@ class BNN:
     def functions(self, x: Any, n: int, seed: int = 0, source: str = "posterior") -> Tensor:
         """``n`` draws of the network's function at ``x``: outputs ``(n, N, F)`` without observation noise."""
         draws = self._draws(source, n, seed, joint=True)
-        if self._way(None, source) in ("linear", "probit"):
+        if way_of(None, source, self.method) in ("linear", "probit"):
             return linear_functions(self.model, self.posterior, draws, self._inputs(x), self._result().buffers, None)
         return self._forward(draws, x, seed, None, None)[0]
-
-    def _way(self, shortcut: str | None, source: str) -> str | None:
-        """The shortcut asked for, or the one that suits the method; None for draws."""
-        known = ("mean", "weights", *SHORTCUTS)
-        if shortcut is not None and shortcut not in known:
-            raise SettingError(f"shortcut={shortcut!r}; expected None or one of {', '.join(map(repr, known))}.")
-        if shortcut is None and source == "posterior" and self.method is not None:
-            return self.method.shortcut
-        return None if shortcut == "weights" else shortcut
 
     @property
     def _dtype(self) -> torch.dtype | None:
@@ -276,8 +272,12 @@ class BNN:
         predictive, y = self._predict_all(data, samples, seed, batch_size)
         return evaluate(predictive, y)
 
-    def _predict_all(self, data: Any, samples: int, seed: int, batch_size: int | None = None) -> tuple[Predictive, Tensor]:
-        parts = [(self.predict(x, samples, seed), y) for x, y in intake(data, dtype=self._dtype)(None, batch_size)]
+    def _predict_all(
+        self, data: Any, samples: int, seed: int, batch_size: int | None = None, shortcut: str | None = None
+    ) -> tuple[Predictive, Tensor]:
+        parts = [
+            (self.predict(x, samples, seed, shortcut=shortcut), y) for x, y in intake(data, dtype=self._dtype)(None, batch_size)
+        ]
         outputs = torch.cat([part.outputs for part, _ in parts], 1)
         return Predictive(outputs, parts[0][0].likelihood), torch.cat([y for _, y in parts]).to(outputs.device)
 
@@ -328,12 +328,12 @@ class BNN:
         data given weights, weights net (the KL), total; and what sending a draw of the weights takes before its bits come back.
         Continuous targets have a length only at a stated ``precision`` t: bits = -log2(t p(y)); without it bits are left out.
         """
-        predictive, y = self._predict_all(data, samples, seed)
+        predictive, y = self._predict_all(data, samples, seed, shortcut="weights")
         return objective(self.model, self.posterior, predictive, y, seed, precision)
 
     def log_weights(self, data: Any, samples: int = 100, seed: int = 0) -> Tensor:
         """log p(D, w_s) - log q(w_s) of draws w_s ~ q: their mean is the ELBO, the mean of their exponentials the evidence."""
-        predictive, y = self._predict_all(data, samples, seed)
+        predictive, y = self._predict_all(data, samples, seed, shortcut="weights")
         return log_weights(self.model, self.posterior, predictive, y, seed)
 
     def relevance(self, name: str | None = None) -> Tensor:

@@ -67,9 +67,10 @@ def compare(
 ) -> Comparison:
     """Posterior probabilities of fitted models given their training data.
 
-    A model fitted with ``exact`` brings its evidence. For any other, ``evidence="elbo"`` takes the ELBO, a lower bound, so that a loose
-    bound can reverse the order; ``"importance"`` estimates log p(D) = log E_q[p(D, w) / q(w)] from the same draws, a bound that
-    tightens with ``samples`` but whose error is itself uncertain when few draws carry the weight (that is warned about).
+    A model fitted with ``exact`` brings its evidence, one fitted with ``laplace`` an approximation of it. For any other,
+    ``evidence="elbo"`` takes the ELBO, a lower bound, so that a loose bound can reverse the order; ``"importance"`` estimates
+    log p(D) = log E_q[p(D, w) / q(w)] from the same draws, a bound that tightens with ``samples`` but whose error is itself
+    uncertain when few draws carry the weight (that is warned about).
     Point estimates and improper priors have no evidence and are refused.
     """
     if len(bnns) < 2:

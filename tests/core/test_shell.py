@@ -10,7 +10,7 @@ from zoo.dropout import make as make_dropout
 from zoo.networks import ZOO, make
 
 from credo.core.errors import NetworkError
-from credo.core.shell import Shell, pick, unwrap
+from credo.core.shell import Shell, pick, plain_kernels, unwrap
 
 
 def snapshot(net):
@@ -292,3 +292,15 @@ def test_width_counts_outputs_of_any_structure_and_leaves_no_hook_after_an_error
     with pytest.raises(RuntimeError):
         shell.width(torch.zeros(3, 5), ["layer.weight"])
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in shell.module.modules())
+
+
+@pytest.mark.filterwarnings("error")
+def test_plain_kernels_are_for_a_block_alone_and_without_a_word():
+    def switches():
+        return torch.backends.mkldnn.enabled, torch.backends.mha.get_fastpath_enabled()
+
+    before = switches()
+    with pytest.raises(RuntimeError), plain_kernels():
+        assert switches() == (False, False)
+        raise RuntimeError
+    assert switches() == before

@@ -6,7 +6,7 @@ from zoo.models import make_model, make_posterior
 from zoo.networks import make
 
 from credo.core.errors import CredoError, RunError
-from credo.engine.files import describe, pack, unpack
+from credo.engine.files import describe, held, pack, unpack
 from credo.engine.job import Fitted
 from credo.engine.run import CONFIG, POSTERIOR, Run, write_json, write_tensors
 from credo.likelihoods import Gaussian, Poisson
@@ -98,3 +98,17 @@ def test_a_likelihood_that_does_not_fit_the_stored_numbers(saved, saved_own):
         unpack(saved_own, Own(std=0.3))
     with pytest.raises(RunError, match="gaussian"):
         unpack(saved[0], Poisson())
+
+
+def test_the_digest_of_what_is_given():
+    """Buffers and fixed noise count, trainable values only where a method says so."""
+    net, _ = make("batchnorm")
+    model = make_model(net, likelihood=Gaussian(std=0.5))
+    plain = held(model)
+    values = model.values()
+    with torch.no_grad():
+        net[0].weight.add_(1.0)
+    assert held(model) == plain and held(model, values) != plain
+    assert held(model, values) != held(model, model.values())
+    net[1].running_mean.add_(1.0)
+    assert held(model) != plain

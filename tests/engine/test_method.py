@@ -37,5 +37,14 @@ def test_every_method_says_what_it_is_and_its_settings_are_json(name):
     assert json.loads(json.dumps(kind().settings())) == kind().settings()
 
 
+def test_a_method_takes_nothing_trainable_as_given_unless_it_says_so():
+    from torch import nn
+    from zoo.models import make_model
+
+    model = make_model(nn.Linear(2, 1))
+    assert VI().given(model, 0) == {} and methods["laplace"]().given(model, 0) == {}
+    assert set(methods["laplace"](train=False).given(model, 0)) == {"weight", "bias"}
+
+
 def test_a_state_dict_is_described_not_stored():
     assert VI(init={"w": 1}).settings()["init"].startswith("<")

@@ -6,7 +6,7 @@ import torch
 
 from credo.core.errors import DataError
 from credo.data import load
-from credo.experiments import ensembles, make_experiment, perform
+from credo.experiments import make_experiment, perform, probes
 from credo.experiments.ensembles import Score, _checks
 from credo.likelihoods import Categorical
 from credo.predictive import Predictive
@@ -28,7 +28,7 @@ def made_up(name):
 @pytest.fixture(scope="module")
 def result():
     patch = pytest.MonkeyPatch()
-    patch.setattr(ensembles, "load", made_up)
+    patch.setattr(probes, "load", made_up)
     small = {"num_train": 40, "num_test": 30, "batch": 20, "width": 2, "draws": 4}
     yield perform(make_experiment("ensembles", {"quick": True} | small))
     patch.undo()
@@ -73,7 +73,7 @@ def test_checks_can_fail():
 
 
 def test_images_are_standardised_and_a_share_is_taken_evenly(monkeypatch):
-    monkeypatch.setattr(ensembles, "load", made_up)
+    monkeypatch.setattr(probes, "load", made_up)
     (x, y), (x_test, _) = make_experiment("ensembles", {"num_train": 20, "num_test": 10})._data(torch.device("cpu"))
     assert x.shape == (20, 3, 32, 32) and x_test.shape == (10, 3, 32, 32) and len(y.unique()) > 5
     torch.testing.assert_close(x.mean((0, 2, 3)), torch.zeros(3), atol=1e-5, rtol=0)

@@ -7,7 +7,7 @@ from zoo.uci import made_up, write_set
 
 from credo.core.errors import CredoError, DataError, SettingError
 from credo.data import load
-from credo.experiments import make_experiment, perform, uci
+from credo.experiments import make_experiment, perform, uci, uci_recipes
 from credo.experiments.uci_cells import Cell
 from credo.report.html import render
 
@@ -119,8 +119,8 @@ def test_cells_are_those_asked_for_cheap_sets_first():
     assert cells[0] == Cell("yacht", 0, "vi") and cells[1] == Cell("yacht", 0, "hmc") and cells[2].split == 4
     assert [cell.split for cell in cells if cell.set == "protein" and cell.method == "vi"] == [0, 4] and not apart
     everything, apart = make_experiment("uci", {"methods": "all"}).cells()
-    assert set(apart) == {"exact", "importance", "mc_batchnorm", "stochastic"}
-    assert len(everything) == (8 * 20 + 5) * (len(uci.methods.names()) - 4)
+    assert set(apart) == set(uci_recipes.APART)
+    assert len(everything) == (8 * 20 + 5) * (len(uci.methods.names()) - len(uci_recipes.APART))
     main, _ = make_experiment("uci", {}).cells()
     assert {cell.method for cell in main} == set(uci.MAIN)
 

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from credo.core.errors import SettingError
-from credo.nets import lenet_300_100, mlp
+from credo.nets import Erf, lenet_300_100, mlp
 
 
 def test_layers_and_parameter_count():
@@ -28,3 +28,10 @@ def test_lenet_300_100_takes_images_and_rows():
     x = torch.randn(2, 1, 28, 28)
     torch.testing.assert_close(net(x), net(x.reshape(2, 784)))
     assert sum(p.numel() for p in net.parameters()) == 266_610
+
+
+def test_erf_is_an_activation():
+    net = mlp(2, (3,), 1, activation="erf")
+    x = torch.tensor([[-1.0, 0.0, 2.0]])
+    assert isinstance(net[1], Erf)
+    torch.testing.assert_close(net[1](x), torch.tensor([[-0.8427008, 0.0, 0.9953223]]))

@@ -7,14 +7,15 @@ import torch
 from scipy.stats import chi2
 from torch import nn
 from torch.distributions import MultivariateNormal
-from zoo.families import GAUSSIAN, MAKERS, SHAPES, flat
+from zoo.families import GAUSSIAN, MAKERS, MOMENTS, SHAPES, flat
 from zoo.stats import follows, has_covariance, has_mean, has_variance, same_mean
 
 from credo.core.errors import CredoError, SettingError
 from credo.core.linear_map import bind
 from credo.core.seeds import Ambient, Streams, isolated
-from credo.posteriors import families
+from credo.posteriors import Process, families
 from credo.posteriors.family import Layout, gaussian_entropy
+from credo.posteriors.rows import Whole
 
 DRAWS = 20_000
 
@@ -30,7 +31,8 @@ def family(request):
 
 
 def test_the_registry_holds_every_family():
-    assert set(families) == {name.removesuffix("_softplus") for name in MAKERS}
+    over_weights = {name for name, kind in families.items() if not issubclass(kind, Process)}
+    assert over_weights == {name.removesuffix("_softplus") for name in MAKERS}
     with pytest.raises(SettingError, match="Did you mean 'mean_field'"):
         families["meanfield"]
 
@@ -39,8 +41,8 @@ def test_the_registry_holds_every_family():
 def test_draws_have_the_marginals_mean_and_variance(gaussian):
     draws = gaussian.draw(Streams(0, range(DRAWS)))
     mean, var = gaussian.marginals()
-    for name in SHAPES:
-        assert draws[name].shape == (DRAWS, *SHAPES[name])
+    for name, shape in gaussian.shapes.items():
+        assert draws[name].shape == (DRAWS, *shape)
         has_mean(draws[name], mean[name])
         has_variance(draws[name], var[name])
 
@@ -48,7 +50,7 @@ def test_draws_have_the_marginals_mean_and_variance(gaussian):
 @torch.no_grad()
 def test_the_mean_is_the_mean_of_draws(family):
     draws, mean = family.draw(Streams(1, range(DRAWS))), family.mean()
-    for name in SHAPES:
+    for name in (n for n in SHAPES if n in family.names):  # weights; some families have more
         if name in family.fixed:
             assert torch.equal(draws[name], mean[name].expand_as(draws[name]))
         elif family.name == "flow":  # by definition an average of draws, with their error
@@ -60,16 +62,16 @@ def test_the_mean_is_the_mean_of_draws(family):
 
 @torch.no_grad()
 def test_mahalanobis_distances_of_draws_follow_chi_squared(gaussian):
-    """log q(w) = log q(mean) - d^2 / 2 with d^2 ~ chi^2(15): density and sampler agree in every direction at once."""
+    """log q(w) = log q(mean) - d^2 / 2 with d^2 ~ chi^2(P): density and sampler agree in every direction at once."""
     distances = 2 * (gaussian.log_prob(gaussian.mean()) - gaussian.log_prob(gaussian.draw(Streams(2, range(4000)))))
-    follows(distances, chi2(15).cdf)
+    follows(distances, chi2(numel(gaussian)).cdf)
 
 
 @torch.no_grad()
 def test_the_density_is_normalised(gaussian):
     """At its mode a Gaussian's log density is -log det L - P/2 log 2 pi, which ties it to the entropy."""
     peak = gaussian.log_prob(gaussian.mean())
-    assert torch.allclose(gaussian.entropy(), -peak + 15 / 2, rtol=1e-12)
+    assert torch.allclose(gaussian.entropy(), -peak + numel(gaussian) / 2, rtol=1e-12)
 
 
 @torch.no_grad()
@@ -118,6 +120,24 @@ def test_gradients_reach_every_number_of_a_draw(gaussian):
     assert all(p.grad is not None and p.grad.abs().max() > 0 for p in gaussian.parameters())
 
 
+@torch.no_grad()
+def test_spread_is_a_root_of_the_covariance_of_linear_functions(gaussian):
+    """J R R^T J^T against draws, and by ``output_covariance`` and ``output_variance``."""
+    rows = torch.randn(2, 3, numel(gaussian)).double()
+    cover = gaussian.spread(rows) @ gaussian.spread(rows).mT
+    draws = flat(gaussian.draw(Streams(8, range(DRAWS)))) @ rows.flatten(0, 1).mT
+    for place in range(2):
+        has_covariance(draws[:, 3 * place : 3 * place + 3], cover[place])
+    pieces = rows.split([shape.numel() for shape in gaussian.shapes.values()], -1)
+    jacobian = {name: Whole(piece) for name, piece in zip(gaussian.names, pieces, strict=True)}
+    torch.testing.assert_close(gaussian.output_covariance(jacobian), cover)
+    torch.testing.assert_close(gaussian.output_variance(jacobian), cover.diagonal(dim1=-2, dim2=-1))
+
+
+def numel(family):
+    return sum(shape.numel() for shape in family.shapes.values())
+
+
 def monte_carlo(family, op, x_mean, x_var, w, b, draws=DRAWS):
     generator = torch.Generator().manual_seed(0)
     x = x_mean + x_var.sqrt() * torch.randn(draws, *x_mean.shape, generator=generator, dtype=torch.float64)
@@ -126,7 +146,9 @@ def monte_carlo(family, op, x_mean, x_var, w, b, draws=DRAWS):
 
 
 @torch.no_grad()
-def test_moments_through_a_linear_layer_against_monte_carlo(gaussian):
+@pytest.mark.parametrize("kind", MOMENTS)
+def test_moments_through_a_linear_layer_against_monte_carlo(kind):
+    gaussian = MAKERS[kind]()
     op = bind(nn.functional.linear, (None, None), {})[0]
     x_mean, x_var = torch.randn(2, 4).double(), torch.rand(2, 4).double()
     mean, var = gaussian.moments(op, x_mean, x_var, "w", "b")
@@ -183,7 +205,7 @@ def test_gaussian_entropy_against_torch():
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("kind", ["low_rank", "full", "kron"])
+@pytest.mark.parametrize("kind", ["low_rank", "full", "kron", "eigen_kron", "low_rank_precision"])
 def test_covariances_between_weights_match_draws(kind):
     family = MAKERS[kind]()
     draws = flat(family.draw(Streams(6, range(DRAWS))))
@@ -191,10 +213,13 @@ def test_covariances_between_weights_match_draws(kind):
 
 
 def dense_covariance(family):
-    if family.name == "full":
+    if family.name in ("full", "eigen_kron"):
         return family.covariance()
     if family.name == "low_rank":
         return family.distribution().covariance_matrix
+    if family.name == "low_rank_precision":
+        root = family.log_std.exp().diag() @ (torch.eye(15).double() + family.basis * family._shrink() @ family.basis.mT)
+        return root @ root.mT
     rows, cols = family.row_factor(), family.col_factor()
     grid = torch.kron(rows @ rows.mT, cols @ cols.mT)  # over (output, input + bias), row by row
     index = torch.arange(15).reshape(3, 5)

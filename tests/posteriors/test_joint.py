@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from zoo.families import GAUSSIAN, MAKERS
+from zoo.families import MAKERS, MOMENTS
 from zoo.models import make_model, make_posterior
 from zoo.moments import gaussian, matches, sample
 
@@ -30,7 +30,7 @@ def compare(family, op, x, w, b, draws=DRAWS):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("kind", GAUSSIAN)
+@pytest.mark.parametrize("kind", MOMENTS)
 def test_dense_layers(kind):
     op = bind(F.linear, (None, None), {})[0]
     compare(MAKERS[kind](), op, gaussian((2, 4), True), "w", "b")

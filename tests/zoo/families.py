@@ -1,4 +1,4 @@
-"""One small, asymmetric member of every posterior family, over a weight (3, 4) and its bias (3,) in double precision."""
+"""One small, asymmetric member of every posterior family over weights, a weight (3, 4) and its bias (3,) in double precision."""
 
 import torch
 
@@ -8,11 +8,13 @@ from credo.posteriors import (
     Delta,
     Discrete,
     Dropout,
+    EigenKron,
     Flow,
     Full,
     GaussianDropout,
     Kron,
     LowRank,
+    LowRankPrecision,
     MeanField,
     Mixture,
     NormalInverseGamma,
@@ -37,6 +39,21 @@ def _nig():
     return NormalInverseGamma(SHAPES).set(torch.cat([v.reshape(-1) for v in values().values()]), tril, 9.0, 4.0)
 
 
+def make_eigen_kron():
+    """Of the weight alone: it covers one parameter."""
+    left, right = (
+        torch.linalg.qr(torch.randn(n, n, generator=generator("turn", n), dtype=torch.float64))[0] for n in SHAPES["w"]
+    )
+    std = 0.2 + torch.rand(SHAPES["w"], generator=generator("std"), dtype=torch.float64)
+    return EigenKron.of("w", values()["w"], left, right, std)
+
+
+def make_low_rank_precision():
+    precision = 2.0 + torch.rand(15, generator=generator("precision"), dtype=torch.float64)
+    factor = torch.randn(15, 3, generator=generator("narrow"), dtype=torch.float64) * torch.tensor([0.5, 2.0, 5.0]).double()
+    return LowRankPrecision.of(values(), precision, factor)
+
+
 def make_flow(kind="affine", size=0.1):
     with isolated(0):
         return shaken(Flow.start(values(), 0.4, kind, transforms=2, hidden=8), size=size)
@@ -51,6 +68,8 @@ MAKERS = {
     "low_rank": lambda: shaken(LowRank.start(values(), generator(0), 0.5, rank=2)),
     "full": lambda: shaken(Full.start(values(), 0.4), size=0.1),
     "kron": lambda: shaken(Kron.start(values(), 0.4)),
+    "eigen_kron": make_eigen_kron,
+    "low_rank_precision": make_low_rank_precision,
     "mixture": lambda: Mixture.of([Posterior([shaken(MeanField.start(values(s), 0.4), s)]) for s in (1, 2)], [0.25, 0.75]),
     "samples": lambda: Samples.of({n: torch.stack([values(s)[n] for s in range(6)]) for n in SHAPES}),
     "normal_inverse_gamma": _nig,
@@ -61,9 +80,10 @@ MAKERS = {
     "gaussian_dropout": lambda: shaken(GaussianDropout.start(values(), PLACES, {"w": 0.3}, "input", "unit", True)),
     "stochastic": lambda: Stochastic.of(values(), ["layer"]),
 }
-GAUSSIAN = ("mean_field", "mean_field_softplus", "low_rank", "full", "kron")
+MOMENTS = ("mean_field", "mean_field_softplus", "low_rank", "full", "kron")  # Gaussian, with rules for moments
+GAUSSIAN = (*MOMENTS, "eigen_kron", "low_rank_precision")
 
 
 def flat(params):
-    """Draws by name as one matrix (S, 15)."""
-    return torch.cat([params["w"].flatten(-2), params["b"]], -1)
+    """Draws by name as one matrix (S, P)."""
+    return torch.cat([params[n].flatten(params[n].dim() - len(SHAPES[n])) for n in SHAPES if n in params], -1)

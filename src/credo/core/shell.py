@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.utils import _pytree as pytree
 
@@ -159,6 +160,18 @@ def plain_attention() -> Iterator[None]:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(quick)
+
+
+@contextmanager
+def plain_kernels() -> Iterator[None]:
+    """Attention, recurrent layers and convolutions by kernels that have batching rules and derivatives of both kinds."""
+    quick = torch.backends.mkldnn.enabled
+    torch.backends.mkldnn.enabled = False  # the context manager of the same name warns about a setting it does not change
+    try:
+        with plain_attention(), sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mkldnn.enabled = quick
 
 
 def _remember(value: Any, memo: dict[int, Any], device: torch.device | None) -> None:

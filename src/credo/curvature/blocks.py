@@ -89,14 +89,22 @@ class FullBlock(Block):
     def __init__(self, shapes: Mapping[str, torch.Size], matrix: Tensor) -> None:
         self.layout = Layout(shapes)
         self.names, self.matrix = tuple(shapes), matrix
+        self.joint: Tensor | None = None  # what a joint prior's precision has besides its diagonal
+        self._rounded = False
 
     def _total(self, precision: Precision) -> Tensor:
         shapes = self.layout.shapes
         diagonal = torch.cat([precision[n].expand(shapes[n]).reshape(-1) for n in self.names])
-        return self.matrix.double() + torch.diag(diagonal.to(self.matrix.device, torch.float64))
+        total = self.matrix.double() + torch.diag(diagonal.to(self.matrix.device, torch.float64))
+        return total if self.joint is None else total + self.joint
 
     def _factor(self, precision: Precision) -> Tensor:
         factor, failed = torch.linalg.cholesky_ex(self._total(precision))
+        if int(failed) and not self._rounded:
+            # A sum in single precision has eigenvalues below zero, which a wide prior does not hide.
+            values, vectors = torch.linalg.eigh(self.matrix.double())
+            self.matrix, self._rounded = (vectors * values.clamp_min(0.0)) @ vectors.mT, True
+            return self._factor(precision)
         if int(failed):
             raise CredoError(
                 "The curvature plus the prior's precision is not positive definite; give the network a narrower prior."

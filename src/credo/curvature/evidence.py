@@ -5,13 +5,16 @@ log p(D) = log p(D given w) + log p(w) + P/2 log 2 pi - 1/2 log det(H + D), at t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from credo.core.errors import CredoError
 from credo.curvature.blocks import Block, Precision
+from credo.likelihoods.information import NormalNoiseTerms
 from credo.posteriors import Params
 
 GRID = torch.linspace(
@@ -21,24 +24,66 @@ STEPS = 60  # of quasi-Newton then
 
 
 class Centred(NamedTuple):
-    """The prior's precision by parameter, and the weights' distance from its mean."""
+    """The prior's precision by parameter, the weights' distance from its mean, and what its log density has beyond that normal's."""
 
     precision: Precision
     offset: Params
+    shift: float = 0.0
 
 
-def log_evidence(blocks: Sequence[Block], nll: float, prior: Centred, scales: Mapping[str, Tensor] | None = None) -> Tensor:
-    """In nats, for the prior's precision times exp(scales) by parameter; differentiable in ``scales``."""
+def log_evidence(
+    blocks: Sequence[Block],
+    nll: float,
+    prior: Centred,
+    scales: Mapping[str, Tensor] | None = None,
+    noise: NormalNoiseTerms | None = None,
+    gain: Tensor | None = None,
+) -> Tensor:
+    """In nats, for the prior's precision times exp(scales) by parameter; differentiable in ``scales``.
+
+    With ``noise`` also for a noise variance over exp(gain), which multiplies the curvature: log det(c H + D) = log det(H + D / c) + P log c.
+    """
     precision = dict(prior.precision)
     if scales is not None:
         precision = {n: p * scales[n].exp() for n, p in precision.items()}
-    total = torch.as_tensor(-nll, dtype=torch.float64)
+    total = torch.as_tensor(prior.shift - nll, dtype=torch.float64)
+    seen = precision
+    if noise is not None and gain is not None:
+        total = total + 0.5 * noise.count * gain - 0.5 * noise.misfit * torch.expm1(gain)
+        seen = {n: p * torch.exp(-gain) for n, p in precision.items()}
     for block in blocks:
-        total = total - 0.5 * block.log_det(precision) + block.shift
+        total = total - 0.5 * block.log_det(seen) + block.shift
         for name in block.names:
             p, w = precision[name], prior.offset[name].double()
             total = total + 0.5 * (p.log().expand(w.shape) - p * w.square()).sum()
+            if noise is not None and gain is not None:
+                total = total - 0.5 * w.numel() * gain
     return total
+
+
+class Widths(NamedTuple):
+    """Logarithms of the factors on the prior's precision by parameter, and on one over the noise variance."""
+
+    scales: dict[str, Tensor]
+    gain: float
+
+
+def best_widths(
+    blocks: Sequence[Block], nll: float, prior: Centred, groups: Sequence[Sequence[str]], noise: NormalNoiseTerms
+) -> Widths:
+    """The prior's width in every group and the noise that together maximise the evidence."""
+    start = best_scales(blocks, nll, prior, groups)
+    point = torch.stack([*(start[group[0]] for group in groups), torch.zeros_like(start[groups[0][0]])])
+
+    def value(values: Tensor) -> Tensor:
+        scales = {name: values[place] for place, group in enumerate(groups) for name in group}
+        return -log_evidence(blocks, nll, prior, scales, noise, values[-1])
+
+    found = _minimise(value, point)
+    edge = 2 * float(GRID[-1])
+    return Widths(
+        {name: found[place].clamp(-edge, edge) for place, group in enumerate(groups) for name in group}, float(found[-1])
+    )
 
 
 def best_scales(blocks: Sequence[Block], nll: float, prior: Centred, groups: Sequence[Sequence[str]]) -> dict[str, Tensor]:
@@ -54,9 +99,15 @@ def best_scales(blocks: Sequence[Block], nll: float, prior: Centred, groups: Seq
     def value(values: Tensor) -> Tensor:
         return -log_evidence(blocks, nll, prior, spread(values))
 
+    def attempt(values: Tensor) -> float:
+        try:
+            return float(value(values))
+        except CredoError:  # so wide that no prior is left beside the curvature's rounding
+            return math.inf
+
     with torch.no_grad():
         ones = torch.ones(len(groups), dtype=torch.float64, device=device)
-        tried = [float(value(ones * float(g))) for g in GRID]
+        tried = [attempt(ones * float(g)) for g in GRID]
     start = ones * float(GRID[min(range(len(tried)), key=tried.__getitem__)])
     found = _minimise(value, start).clamp(2 * float(GRID[0]), 2 * float(GRID[-1]))
     return spread(found)

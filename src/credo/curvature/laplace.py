@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from credo.core.errors import SettingError
 from credo.curvature.blocks import Block, FullBlock, Precision
@@ -45,6 +46,19 @@ class OnlineElbo(Elbo):
             self._renew(values, self.buffers_.tensors())
 
 
+@contextmanager
+def held_fixed(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
+    """Parameters that no descent moves meanwhile."""
+    moved = [parameter for parameter in parameters if parameter.requires_grad]
+    for parameter in moved:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in moved:
+            parameter.requires_grad_(True)
+
+
 def gaussian_posterior(model: Model, values: Params, blocks: Sequence[Block], precision: Precision) -> Posterior:
     """The Gaussian of every block, and points for what is not random."""
     return with_points(model, dict(values), [block.family(values, precision) for block in blocks])
@@ -60,21 +74,20 @@ def joint_prior(model: Model, values: Params, blocks: Sequence[Block]) -> Centre
         block = next((b for b in blocks if set(b.names) == set(family.names)), None)
         if not (isinstance(family, Full) and isinstance(block, FullBlock) and tuple(family.names) == block.names):
             raise SettingError(
-                f"laplace can add data to an earlier posterior of structure 'diagonal' or 'full'; this one is {family.name!r}. "
-                "Fit both with one of those."
+                f"laplace can add data to an earlier posterior over the same parameters; this one is {family.name!r} over {', '.join(family.names)}."
             )
         return _with_full(family, block, values)
     return centred(model, values)
 
 
 def _with_full(family: Full, block: FullBlock, values: Params) -> Centred:
-    """P0 = its diagonal, which the evidence counts by weight, and the rest, which is added to the curvature."""
+    """P0 = its diagonal, which the evidence counts by weight, and the rest, which is the block's."""
     inverse = torch.cholesky_inverse(family.scale_tril().detach().double())
     offset = block.layout.join({n: values[n].double() for n in block.names}) - family.flat_mean.detach().double()
     diagonal = inverse.diagonal().clone()
-    block.matrix = block.matrix.double() + inverse - torch.diag(diagonal)
+    block.joint = inverse - torch.diag(diagonal)
     block.shift = float(0.5 * torch.linalg.slogdet(inverse).logabsdet - 0.5 * diagonal.log().sum()) - float(
-        0.5 * offset @ (inverse - torch.diag(diagonal)) @ offset
+        0.5 * offset @ block.joint @ offset
     )
     return Centred(block.layout.split(diagonal), block.layout.split(offset))
 

@@ -5,23 +5,24 @@ For Laplace posteriors this is the right network to predict with: it is the one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from credo.core.errors import CredoError
-from credo.core.shell import plain_attention
+from credo.core.errors import CredoError, SettingError
+from credo.core.shell import plain_kernels
 from credo.curvature.sweep import BUDGET, example_rows
-from credo.curvature.taps import find_taps, gradients, layer_rows, prepared, tapped, untapped
+from credo.curvature.taps import caught_numel, find_taps, gradients, layer_rows, prepared, tapped, untapped
 from credo.engine.draws import Draws
+from credo.engine.method import Method
 from credo.engine.model import Model
 from credo.engine.outputs import moment_outputs, shown, split_batches
 from credo.estimators.plan import batch_of
 from credo.posteriors import Gaussian, Params, Posterior
-from credo.posteriors.rows import Jacobian, Whole
+from credo.posteriors.rows import Jacobian, Whole, joined
 
 
 def _gaussians(posterior: Posterior) -> list[Gaussian]:
@@ -40,7 +41,7 @@ def _jacobians(
     model: Model, posterior: Posterior, x: Any, buffers: Mapping[str, Tensor], batch_size: int | None
 ) -> Iterator[tuple[Tensor, Jacobian]]:
     """Outputs ``(n, F)`` and derivatives of all of them by every random parameter, a few inputs at a time."""
-    values = posterior.mean()
+    values = _mean(model, posterior)
     x = model.move(x)
     taps = find_taps(model, values, buffers, next(iter(split_batches(x, 2))))
     others = {n: s for n, s in untapped(model, taps).items() if n in values}
@@ -49,7 +50,9 @@ def _jacobians(
         probe = model.outputs(shell, next(iter(split_batches(x, 1))))
     width = probe.shape[-1]
     needed = sum(_numel(family, taps) for family in _gaussians(posterior)) + sum(site.numel for site in others.values())
-    size = min(batch_size or batch_of(x), max(1, BUDGET // max(width * needed, 1)), 1000)
+    needed = max(1, width * needed, caught_numel(model, taps))
+    budget = 8 * BUDGET if model.device.type == "cuda" else BUDGET
+    size = min(batch_size or batch_of(x), max(1, budget // needed), 1000)
     for batch in split_batches(x, size):
         shell = prepared(model, values, buffers)
         outputs, caught = tapped(model, shell, taps, batch)
@@ -64,6 +67,12 @@ def _jacobians(
             rows = example_rows(model, values, buffers, others, batch, axes.expand(count, width, width))
             jacobian |= {name: Whole(value) for name, value in rows.items()}
         yield outputs.detach(), jacobian
+
+
+def _mean(model: Model, posterior: Posterior) -> Params:
+    """E[w] in the network's precision, which a posterior need not have."""
+    sites = model.sites
+    return {n: v.detach().to(sites[n].device, sites[n].dtype) for n, v in posterior.mean().items() if n in sites}
 
 
 def _numel(family: Gaussian, taps: Mapping[str, Any]) -> int:
@@ -83,16 +92,25 @@ def linear_moments(
     members = _gaussians(posterior)
     means, spreads = [], []
     for outputs, jacobian in _jacobians(model, posterior, x, buffers, batch_size):
-        parts = [m.output_covariance(jacobian) if covariance else m.output_variance(jacobian) for m in members]
+        parts = [_spread(m, jacobian, covariance).to(outputs.dtype) for m in members]
         means.append(outputs)
         spreads.append(parts[0] if len(parts) == 1 else torch.stack(parts).sum(0))
     return torch.cat(means), torch.cat(spreads)
 
 
+def _spread(family: Gaussian, jacobian: Jacobian, covariance: bool) -> Tensor:
+    """What one family contributes, in its own precision."""
+    dtype = next(family.parameters()).dtype
+    own = {name: jacobian[name].to(dtype) for name in family.names}
+    return family.output_covariance(own) if covariance else family.output_variance(own)
+
+
 def linear_outputs(
     model: Model, posterior: Posterior, x: Any, buffers: Mapping[str, Tensor], samples: int, batch_size: int | None
 ) -> Tensor:
-    """Outputs ``(S, N, F)`` that stand for the Gaussian of every input: points whose mean and covariance are exactly those."""
+    """Outputs ``(S, N, F)`` that stand for the Gaussian of every input: points whose mean and, for S > 2 F, covariance are exactly those."""
+    if samples < 2:
+        raise SettingError(f"samples={samples}: a linearised prediction is shown by points with its variance, of at least 2.")
     mean, cover = linear_moments(model, posterior, x, buffers, batch_size, covariance=True)
     return shown(mean, cover, samples)
 
@@ -121,31 +139,61 @@ SHORTCUTS: dict[str, Callable[..., Tensor]] = {
 }
 
 
+def way_of(shortcut: str | None, source: str, method: Method | None) -> str | None:
+    """The shortcut asked for, or the one that suits the method; None for draws."""
+    known = ("mean", "weights", *SHORTCUTS)
+    if shortcut is not None and shortcut not in known:
+        raise SettingError(f"shortcut={shortcut!r}; expected None or one of {', '.join(map(repr, known))}.")
+    if shortcut is None:
+        return method.shortcut if source == "posterior" and method is not None else None
+    if shortcut != "weights" and source != "posterior":
+        raise SettingError(f"shortcut={shortcut!r} is about the posterior; with source={source!r} leave it out.")
+    return None if shortcut == "weights" else shortcut
+
+
 @torch.no_grad()
 def linear_functions(
     model: Model, posterior: Posterior, draws: Draws, x: Any, buffers: Mapping[str, Tensor], batch_size: int | None
 ) -> Tensor:
-    """Draws of functions ``(S, N, F)``: f(w*) + J (w_s - w*), by one forward derivative per draw, whose values at all inputs belong together."""
+    """Draws of functions ``(S, N, F)``: f(w*) + J (w_s - w*), whose values at all inputs belong together.
+
+    By one forward derivative per draw; where an operation of the network has none, from the derivatives of every output.
+    """
     _gaussians(posterior)
-    values = posterior.mean()
-    shell = prepared(model, values, buffers)
-
-    def tangents(numbers: Sequence[int]) -> Params:
-        return {n: w[0] - values[n] for n, w in draws.realise(numbers).items() if n in model.random}
-
+    values = _mean(model, posterior)
     start = {n: values[n] for n in model.random}
-    rows = []
-    for number in draws.numbers:
-        delta, parts = tangents([number]), []
-        for batch in split_batches(model.move(x), batch_size):
+    shell = prepared(model, values, buffers)
+    x = model.move(x)
+
+    def change(number: int) -> Params:
+        return {n: w[0].to(start[n]) - start[n] for n, w in draws.realise([number]).items() if n in start}
+
+    def forward(number: int) -> Tensor:
+        delta, parts = change(number), []
+        for batch in split_batches(x, batch_size):
 
             def run(params: Params, batch: Any = batch) -> Tensor:
                 shell.place(params)
                 return model.outputs(shell, batch)
 
-            with plain_attention(), sdpa_kernel(SDPBackend.MATH):
-                outputs, change = torch.func.jvp(run, (start,), (delta,))  # type: ignore[misc]
-            parts.append(outputs + change)
-        rows.append(torch.cat(parts))
-    shell.place(start)
-    return torch.stack(rows)
+            with plain_kernels():
+                outputs, moved = torch.func.jvp(run, (start,), (delta,))  # type: ignore[misc]
+            parts.append(outputs + moved)
+        return torch.cat(parts)
+
+    try:
+        return torch.stack([forward(number) for number in draws.numbers])
+    except (RuntimeError, NotImplementedError) as error:
+        warnings.warn(
+            f"Functions from the derivatives of every output: forward derivatives cannot run this network ({str(error).splitlines()[0]}).",
+            stacklevel=3,
+        )
+    finally:
+        shell.place(start)
+    names = tuple(start)
+    deltas = torch.stack([torch.cat([d[n].reshape(-1) for n in names]) for d in map(change, draws.numbers)])
+    parts = [
+        outputs + torch.einsum("nfp,sp->snf", joined(jacobian, names), deltas)
+        for outputs, jacobian in _jacobians(model, posterior, x, buffers, batch_size)
+    ]
+    return torch.cat(parts, 1)

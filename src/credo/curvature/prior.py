@@ -16,10 +16,11 @@ def centred(model: Model, values: Params, base: bool = False) -> Centred:
     """Precision and offset by random parameter, in double precision; ``base``: without the factors of a tuned prior.
 
     A normal prior has its own precision. Any other counts by the curvature of its log density at the mode, as if it were the normal that has
-    the same slope there; where the density is not concave, as at the tails of heavy ones, there is none and it is refused.
+    the same slope there and, by ``shift``, the same density; where the density is not concave, as at the tails of heavy ones, there is none
+    and it is refused.
     """
     prior = getattr(model.prior, "base", model.prior) if base else model.prior
-    precision, offset = {}, {}
+    precision, offset, shift = {}, {}, 0.0
     for name, site in model.sites.items():
         if name not in model.random:
             continue
@@ -29,28 +30,24 @@ def centred(model: Model, values: Params, base: bool = False) -> Centred:
             precision[name] = scale.reshape(-1)[0].pow(-2) if scale.numel() == 1 else scale.pow(-2).expand(value.shape)
             offset[name] = value - distribution.loc.detach().double()
             continue
-        curve, slope = _derivatives(distribution, values[name].detach())
+        log_density, slope, curve = _derivatives(distribution, values[name].detach())
         if not bool((curve > 0).all()):
             raise SettingError(
                 f"laplace needs a prior whose log density curves downwards at the mode, but {name!r} has {distribution}; use a normal prior."
             )
-        precision[name], offset[name] = curve.double(), (-slope / curve).double()
-    return Centred(precision, offset)
+        precision[name], offset[name] = curve, -slope / curve
+        normal = Normal(0.0, curve.rsqrt(), validate_args=False)
+        shift += float((log_density - normal.log_prob(offset[name])).sum())
+    return Centred(precision, offset, shift)
 
 
-def _derivatives(distribution: torch.distributions.Distribution, value: Tensor) -> tuple[Tensor, Tensor]:
-    """-d^2 log p / dw^2 and d log p / dw, element by element."""
+def _derivatives(distribution: torch.distributions.Distribution, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """log p, d log p / dw and -d^2 log p / dw^2, element by element; one that does not depend on w has slope zero."""
     with torch.enable_grad():
         w = value.clone().requires_grad_()
-        (slope,) = torch.autograd.grad(distribution.log_prob(w).sum(), w, create_graph=True)
-        curve = torch.autograd.grad(slope.sum(), w)[0] if slope.requires_grad else torch.zeros_like(w)
-    return -curve, slope.detach()
-
-
-def log_prior(model: Model, values: Params) -> float:
-    """log p(w) of the random parameters."""
-    total = 0.0
-    for name, site in model.sites.items():
-        if name in model.random:
-            total += float(model.prior.at(site).log_prob(values[name].detach()).double().sum())
-    return total
+        parts = [distribution.log_prob(w)]
+        for _ in range(2):
+            last = parts[-1].sum()
+            parts.append(torch.autograd.grad(last, w, create_graph=True)[0] if last.requires_grad else torch.zeros_like(w))
+    log_density, slope, curve = (part.detach().double() for part in parts)
+    return log_density, slope, -curve

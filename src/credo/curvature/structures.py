@@ -8,14 +8,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from credo.core.errors import SettingError
 from credo.core.seeds import generator
 from credo.core.sites import Site
 from credo.curvature.blocks import Block, DiagonalBlock, FullBlock, KronBlock, LowRankBlock
 from credo.curvature.sweep import BATCH, BUDGET, Looked, Sweep, cut, example_rows, look, rest, whole_rows
 from credo.curvature.taps import Tap, layer_rows
+from credo.engine.model import Model
+from credo.posteriors import Family, Full, MeanField, PosteriorPrior
 from credo.posteriors.family import Layout
 from credo.posteriors.full import MAX_NUMEL
-from credo.posteriors.full import Full as FullFamily
 
 SMALL = (
     1024  # a parameter without factors up to this size keeps its whole block beside Kronecker factors, a larger one its diagonal
@@ -127,8 +129,6 @@ def _eigen(matrix: Tensor) -> tuple[Tensor, Tensor]:
 def full(sweep: Sweep, rank: int = 0) -> Measured:
     """Everything, over all random parameters at once."""
     layout = Layout({n: s.shape for n, s in sweep.model.random.items()})
-    if layout.numel > MAX_NUMEL:
-        FullFamily(layout.shapes)  # says so
     taps = sweep.taps()
     others = rest(sweep, taps)
     first = next(iter(sweep.values.values()))
@@ -226,6 +226,36 @@ def _times(sweep: Sweep, layout: Layout, vectors: Tensor) -> tuple[float, Tensor
     return nll, product
 
 
-STRUCTURES: dict[str, Callable[[Sweep, int], Measured]] = {
-    "diagonal": diagonal, "kfac": kfac, "low_rank": low_rank, "full": full,
-}  # fmt: skip
+class Structure(NamedTuple):
+    """A form of curvature: how it is measured, which earlier posteriors it can add data to, and for how many parameters.
+
+    ``noise``: whether its evidence can tell noise from what the network explains. A diagonal leaves out how weights make up for each other, and would
+    rather call everything noise.
+    """
+
+    measure: Callable[[Sweep, int], Measured]
+    priors: tuple[type[Family], ...]
+    largest: int | None = None
+    noise: bool = True
+
+    def check(self, name: str, model: Model) -> None:
+        """Refuse what cannot end well whatever the data are, so that it is said before any training."""
+        numel = sum(site.numel for site in model.random.values())
+        if self.largest is not None and numel > self.largest:
+            raise SettingError(
+                f"structure={name!r} over {numel} parameters is too large (at most {self.largest}); use subset='last', or 'kfac'."
+            )
+        earlier = model.prior.posterior.members if isinstance(model.prior, PosteriorPrior) else []
+        odd = next((f.name for f in earlier if f.atoms != 1 and not isinstance(f, self.priors)), None)
+        if odd is not None:
+            raise SettingError(
+                f"structure={name!r} cannot add data to an earlier posterior of the family {odd!r}; fit both with 'diagonal', or both with 'full'."
+            )
+
+
+STRUCTURES: dict[str, Structure] = {
+    "diagonal": Structure(diagonal, (MeanField,), noise=False),
+    "kfac": Structure(kfac, ()),
+    "low_rank": Structure(low_rank, (MeanField,)),
+    "full": Structure(full, (MeanField, Full), MAX_NUMEL),
+}

@@ -14,14 +14,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 
 from credo.core.errors import SettingError
 from credo.core.seeds import generator
-from credo.core.shell import plain_attention
+from credo.core.shell import plain_attention, plain_kernels
 from credo.core.sites import Site
-from credo.curvature.taps import Tap, find_taps, gradients, prepared, tapped, untapped
+from credo.curvature.taps import Tap, caught_numel, find_taps, gradients, prepared, tapped, untapped
 from credo.engine.job import Job
 from credo.engine.model import Model
 from credo.estimators.plan import batch_of
@@ -73,7 +72,7 @@ class Sweep:
     def nll(self, outputs: Tensor, y: Tensor) -> float:
         """Summed over a batch."""
         return -float(
-            self.model.likelihood.log_prob(outputs.detach(), self.model.likelihood.check_pair(outputs, y)).double().sum()
+            self.model.likelihood.log_prob(outputs.detach(), self.model.likelihood.check_pair(outputs, y)).detach().double().sum()
         )
 
 
@@ -91,6 +90,7 @@ class Looked(NamedTuple):
 def look(sweep: Sweep, taps: Mapping[str, Tap], size: int = BATCH) -> Iterator[tuple[Any, Looked]]:
     """Batch after batch; ``grads`` gives one dict of ``(N, R, O)`` for every direction and must be read before the next batch."""
     shell = prepared(sweep.model, sweep.values, sweep.buffers)
+    size = min(size, max(1, BUDGET // max(1, caught_numel(sweep.model, taps))))
     for number, (x, y) in enumerate(sweep.batches(size)):
         outputs, caught = tapped(sweep.model, shell, taps, x)
         root = sweep.root(outputs, y, number)
@@ -139,11 +139,7 @@ def example_rows(
     flat = isinstance(x, Tensor) or all(isinstance(t, Tensor) and t.shape[:1] == (total,) for t in pytree.tree_leaves(x))
     if flat:
         try:
-            with (
-                plain_attention(),
-                sdpa_kernel(SDPBackend.MATH),
-                torch.backends.mkldnn.flags(enabled=False),
-            ):  # what has batching rules
+            with plain_kernels():
                 found = torch.vmap(one)(x, root)
             return {name: value.flatten(2) for name, value in found.items()}
         except (RuntimeError, NotImplementedError, ValueError) as error:
@@ -161,12 +157,12 @@ def example_rows(
             for number in range(total):
                 outputs = model.outputs(shell, cut(x, slice(number, number + 1), total))
                 columns = root[number].unbind(-1)
-                parts = [
-                    torch.autograd.grad(
-                        outputs[0], list(leaves.values()), c, retain_graph=k + 1 < len(columns), allow_unused=True
-                    )
-                    for k, c in enumerate(columns)
-                ]
+                parts: list[Any] = [[None] * len(leaves)] * len(columns)
+                if outputs.requires_grad:  # else no parameter reaches them
+                    parts = [
+                        torch.autograd.grad(outputs[0], list(leaves.values()), c, retain_graph=True, allow_unused=True)
+                        for c in columns
+                    ]
                 for place, (name, leaf) in enumerate(leaves.items()):
                     found = [torch.zeros_like(leaf) if part[place] is None else part[place] for part in parts]
                     rows[name].append(torch.stack(found).flatten(1))

@@ -6,6 +6,7 @@ outputs gives d f / d z for all layers. No weight gradient of any single example
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -13,11 +14,12 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from credo.core.shell import Shell, plain_attention
 from credo.core.sites import Site
 from credo.engine.model import Model
-from credo.estimators.plan import batch_of, one_more
+from credo.estimators.plan import batch_of, one_more, refuse_reentrant
 from credo.posteriors import Params
 from credo.posteriors.rows import Rows
 
@@ -47,17 +49,15 @@ class Caught(NamedTuple):
 
 
 def find_taps(model: Model, values: Params, buffers: Mapping[str, Tensor], x: Any) -> dict[str, Tap]:
-    """Layers that are called once in a pass, on examples along the first axis, with weights of their own; by path.
+    """Layers that are called once in a pass, on examples along the first axis, with weights that nothing else uses; by path.
 
-    Found by two dry runs on few examples: B and one more.
+    Found by dry runs on few examples: B, one more, and B once more with derivatives.
     """
     shell = prepared(model, values, buffers)
     tied = {name for name, site in model.sites.items() if site.aliases}
     taps = {}
     for path, module in shell.module.named_modules(remove_duplicate=False):
-        if type(module) is nn.Linear or (
-            isinstance(module, CONVOLUTIONS) and module.groups == 1 and module.padding_mode == "zeros"
-        ):
+        if _plain(module):
             names = {leaf: f"{path}.{leaf}".lstrip(".") for leaf in ("weight", "bias")}
             chosen = {leaf: name for leaf, name in names.items() if name in model.random and name not in tied}
             if chosen:
@@ -77,9 +77,60 @@ def find_taps(model: Model, values: Params, buffers: Mapping[str, Tensor], x: An
         if len(seen) == 2 and all(
             shape[0] == size and len(shape) > 1 for pair, size in zip(seen, sizes, strict=True) for shape in pair
         ):
-            units = dict(shell.module.get_submodule(path).named_parameters())["weight"].shape[0]
+            units = _units(shell.module.get_submodule(path))
             good[path] = taps[path]._replace(places=seen[0][1].numel() // (sizes[0] * units))
-    return good
+    otherwise = _used_otherwise(model, shell, good, few)
+    return {path: tap for path, tap in good.items() if path not in otherwise}
+
+
+def _plain(module: nn.Module) -> bool:
+    """Whether a module is one of torch's own layers and gives what it computes: subclasses and hooks may do anything."""
+    if module._forward_hooks:
+        return False
+    if isinstance(module, CONVOLUTIONS):
+        return type(module) in CONVOLUTIONS and module.groups == 1 and module.padding_mode == "zeros"
+    return type(module) is nn.Linear
+
+
+def _units(module: Any) -> int:
+    return module.out_channels if isinstance(module, CONVOLUTIONS) else module.out_features
+
+
+def _used_otherwise(model: Model, shell: Shell, taps: Mapping[str, Tap], x: Any) -> set[str]:
+    """Layers whose weights reach the output by more than their one call, or which a checkpoint calls again in the backward pass.
+
+    The calls see copies of the weights, cut off; what still has a derivative by the weights themselves is another use.
+    """
+    leaves = {path: {n: shell.placed(n).detach().requires_grad_() for n in tap.names} for path, tap in taps.items()}
+    own = {n: leaf for group in leaves.values() for n, leaf in group.items()}
+    before = {n: shell.placed(n) for n in own}
+    calls: dict[str, list[Tensor]] = {path: [] for path in taps}
+
+    def enter(path: str) -> None:
+        shell.place({n: leaf.detach() for n, leaf in leaves[path].items()})
+
+    def leave(path: str, module: nn.Module, a: Tensor, output: Tensor) -> None:
+        shell.place(leaves[path])
+        calls[path].append(output if output.requires_grad else output.requires_grad_())
+
+    shell.place(own)
+    try:
+        with torch.enable_grad(), plain_attention(), _hooked(shell, taps, leave, enter):
+            x = pytree.tree_map(lambda t: t.detach().clone().requires_grad_() if _is_real(t) else t, x)
+            outputs = model.outputs(shell, x)
+            refuse_reentrant([outputs])
+            grads: Sequence[Tensor | None] = []
+            if outputs.requires_grad and own:
+                seen = [output for found in calls.values() for output in found]  # so that the backward pass goes everywhere
+                grads = torch.autograd.grad(outputs.sum(), [*own.values(), *seen], allow_unused=True)
+    finally:
+        shell.place(before)
+    found = {n for n, grad in zip(own, grads, strict=False) if grad is not None}
+    return {path for path, tap in taps.items() if len(calls[path]) != 1 or found & set(tap.names)}
+
+
+def _is_real(t: Any) -> bool:
+    return isinstance(t, Tensor) and t.is_floating_point()
 
 
 def prepared(model: Model, values: Params, buffers: Mapping[str, Tensor]) -> Shell:
@@ -93,16 +144,18 @@ def prepared(model: Model, values: Params, buffers: Mapping[str, Tensor]) -> She
 
 
 @contextmanager
-def _hooked(shell: Shell, paths: Mapping[str, Any], look: Any) -> Iterator[None]:
+def _hooked(shell: Shell, paths: Mapping[str, Any], look: Any, enter: Any = None) -> Iterator[None]:
     """``look(path, module, input, output)`` at every call of these layers; what it returns, if anything, replaces the output."""
     handles = []
     for path in paths:
         module = shell.module.get_submodule(path)
 
-        def hook(module: nn.Module, args: tuple[Any, ...], output: Tensor, path: str = path) -> Tensor | None:
-            return look(path, module, args[0], output)
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: Any, output: Tensor, path: str = path) -> Tensor | None:
+            return look(path, module, args[0] if args else kwargs["input"], output)
 
-        handles.append(module.register_forward_hook(hook))
+        handles.append(module.register_forward_hook(hook, with_kwargs=True))
+        if enter is not None:
+            handles.append(module.register_forward_pre_hook(lambda module, args, path=path: enter(path)))
     try:
         yield
     finally:
@@ -125,6 +178,11 @@ def tapped(model: Model, shell: Shell, taps: Mapping[str, Tap], x: Any) -> tuple
     with torch.enable_grad(), _hooked(shell, taps, look), plain_attention():
         outputs = model.outputs(shell, x)
     return outputs, caught
+
+
+def caught_numel(model: Model, taps: Mapping[str, Tap]) -> int:
+    """Numbers that are caught of one example: a convolution's patches are as many times its input as its kernel has places."""
+    return sum(tap.places * math.prod(model.random[tap.weight].shape[1:]) for tap in taps.values() if tap.weight is not None)
 
 
 def patches(x: Tensor, module: nn.Module) -> Tensor:
@@ -154,7 +212,9 @@ def _padding(module: Any) -> list[tuple[int, int]]:
 
 def gradients(outputs: Tensor, caught: Mapping[str, Caught], direction: Tensor, keep: bool) -> dict[str, Tensor]:
     """d (direction . f) / d z of every layer ``(N, R, O)``, for a direction ``(N, F)`` of each example's outputs."""
-    found = torch.autograd.grad(outputs, [c.output for c in caught.values()], direction, retain_graph=keep, allow_unused=True)
+    found: Sequence[Tensor | None] = [None] * len(caught)
+    if outputs.requires_grad:  # else no layer reaches them
+        found = torch.autograd.grad(outputs, [c.output for c in caught.values()], direction, retain_graph=keep, allow_unused=True)
     out = {}
     for (path, c), grad in zip(caught.items(), found, strict=True):
         grad = torch.zeros_like(c.output) if grad is None else grad

@@ -16,7 +16,7 @@ from credo.engine.model import Model
 from credo.engine.run import POSTERIOR, Run, read_tensors
 from credo.likelihoods.base import Likelihood, likelihoods
 from credo.posteriors import Posterior
-from credo.priors import Prior
+from credo.priors import Prior, Scaled, Unstored
 from credo.version import __version__
 
 MAPPED = 1 << 28  # bytes from which a tensor stays in its file: draws of large networks, read when they are used
@@ -46,9 +46,9 @@ def pack(fitted: Fitted, model: Model) -> dict[str, Tensor]:
     return {f"{kind}/{name}": tensor for kind, tensors in parts.items() for name, tensor in tensors.items()}
 
 
-def held(model: Model) -> str:
-    """A digest of the numbers that a fit takes as given: frozen parameters, buffers, and what the likelihood does not learn."""
-    own = {f"likelihood/{n}": p for n, p in model.likelihood.named_parameters() if not p.requires_grad}
+def held(model: Model, values: Mapping[str, Tensor] | None = None) -> str:
+    """A digest of the numbers that a fit takes as given: frozen parameters, buffers, what the likelihood does not learn, and ``values``."""
+    own = dict(values or {}) | {f"likelihood/{n}": p for n, p in model.likelihood.named_parameters() if not p.requires_grad}
     own |= {f"likelihood/{n}": b for n, b in model.likelihood.named_buffers()} | model.frozen() | model.buffers()
     digest = hashlib.blake2b(digest_size=8)
     for name, tensor in sorted(own.items()):
@@ -73,6 +73,8 @@ def check_network(config: Mapping[str, Any], net: nn.Module, path: Any) -> None:
 
 def load_prior(model: Model, numbers: Mapping[str, Tensor]) -> None:
     """Put what was learned of the prior back into it."""
+    if not numbers and isinstance(model.prior, Scaled) and isinstance(model.prior.base, Unstored):
+        model.prior = model.prior.base  # such as an earlier posterior, of which no width was tuned
     parts = nn.ModuleList(model.prior.parts())
     if numbers or parts:
         parts.load_state_dict(dict(numbers))

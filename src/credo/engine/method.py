@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from credo.core.registry import Registry
 from credo.core.settings import check_names, validate
@@ -53,6 +54,10 @@ class Method(ABC):
     def shortcut(self) -> str | None:
         """How predictions are made unless asked otherwise: a ``shortcut`` of ``BNN.predict``; None for draws of the posterior."""
         return None
+
+    def given(self, model: Model, seed: int) -> Mapping[str, Tensor]:
+        """Trainable values that the fit takes as they are, by name: a run is not resumed with others. None unless a method says otherwise."""
+        return {}
 
     def adapt(self, model: Model) -> Model:
         """The model as this method sees it: another prior, or fewer random parameters; itself unless a method says otherwise."""

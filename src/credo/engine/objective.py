@@ -17,7 +17,7 @@ from credo.core.errors import CredoError
 from credo.core.seeds import Streams
 from credo.engine.elbo import family_prior
 from credo.engine.model import Model
-from credo.posteriors import Factorised, Family, Gaussian, Params, Posterior, closed_kl
+from credo.posteriors import Factorised, Family, Gaussian, Params, Posterior, Process, closed_kl
 from credo.posteriors.kl import FamilyPrior
 from credo.predictive import Predictive
 
@@ -33,6 +33,10 @@ def objective(
     nll, _ = _average(per_draw)
     cost, sent = 0.0, 0.0
     for family in posterior.members:
+        if isinstance(family, Process):
+            terms = family.kl().double()
+            cost, sent, per_draw = cost + float(terms), sent + float(terms), per_draw + terms
+            continue
         prior = family_prior(family, model)
         if prior is not None:
             terms = divergence(family, prior, samples, seed)
@@ -84,6 +88,8 @@ def log_weights(model: Model, posterior: Posterior, predictive: Predictive, y: T
     """log p(D given w_s) + log p(w_s) - log q(w_s) of the draws behind a predictive, whose mean of exponentials is the evidence."""
     targets = predictive.likelihood.check_pair(predictive.outputs, y)
     total = predictive.likelihood.log_prob(predictive.outputs, targets).double().sum(-1)
+    if posterior.process is not None:
+        raise CredoError("A posterior over functions has no importance weights of its weights; use evidence='elbo'.")
     draws = posterior.realise(range(len(total)), seed)
     for family in posterior.members:
         prior = family_prior(family, model)

@@ -146,7 +146,7 @@ class _Probe:
         with torch.enable_grad():
             output = self.run(Plan(), x, leaves=random)
             roots = [t for t in pytree.tree_leaves(_tensors(output)) if isinstance(t, Tensor) and t.requires_grad]
-            _refuse_reentrant(roots)
+            refuse_reentrant(roots)
             placed = {n: self.shell.placed(n) for n in random}
             reached: set[str] = set()
             if roots and placed:
@@ -192,7 +192,8 @@ def _refuse_embeddings(net: nn.Module, spread: set[str]) -> None:
             )
 
 
-def _refuse_reentrant(roots: list[Tensor]) -> None:
+def refuse_reentrant(roots: list[Tensor]) -> None:
+    """An error where reentrant checkpointing is in the graph behind these tensors."""
     seen, stack = set(), [root.grad_fn for root in roots]
     while stack:
         node = stack.pop()

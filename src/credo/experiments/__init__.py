@@ -13,6 +13,7 @@ from credo.experiments.ensembles import Ensembles
 from credo.experiments.gal_co2_solar import GalCO2Solar
 from credo.experiments.graves import Graves
 from credo.experiments.iwae import IWAE
+from credo.experiments.laplace_calibration import LaplaceCalibration
 from credo.experiments.latent_draws import LatentDraws
 from credo.experiments.latent_gradients import LatentGradients
 from credo.experiments.li_regression import LiRegression
@@ -23,7 +24,9 @@ from credo.experiments.rate_gradients import RateGradients
 from credo.experiments.uci import UCI
 from credo.experiments.vae_outliers import VAEOutliers
 from credo.experiments.vae_tutorial import VAETutorial
+from credo.experiments.vib import InformationBottleneck
 from credo.experiments.weight_decay import WeightDecay
+from credo.experiments.wide import Wide
 
 __all__ = [
     "IWAE",
@@ -41,6 +44,8 @@ __all__ = [
     "Experiment",
     "GalCO2Solar",
     "Graves",
+    "InformationBottleneck",
+    "LaplaceCalibration",
     "LatentDraws",
     "LatentGradients",
     "LiRegression",
@@ -55,6 +60,7 @@ __all__ = [
     "VAEOutliers",
     "VAETutorial",
     "WeightDecay",
+    "Wide",
     "experiments",
     "make_experiment",
     "perform",

@@ -89,12 +89,17 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "csgmcmc": {"num_draws": 400, "num_cycles": 4, "thin": 20},
     "svgd": {"particles": 100, "lr": 3e-2},
     "deep_ensemble": {"members": 10, "lr": 1e-2},
+    "laplace": {"lr": 1e-2, "structure": "full", "tune": "none"},
     "snapshot": {"cycles": 5, "lr": 1e-2},
     "swag": {"lr": 1e-2, "optimizer": "adam", "batch_size": 32, "start": 0.75},
     "multiswag": {"members": 10, "lr": 1e-2, "optimizer": "adam", "batch_size": 32, "start": 0.75},
 }
 #: Methods that say nothing about the weights' posterior of these networks, and why.
 APART = {
+    "deep_gp": "is a Gaussian process, not this network",
+    "dkl": "has a Gaussian process in place of the last layer, which is another model",
     "mc_batchnorm": "needs BatchNorm, which these networks do not have",
+    "nngp": "is the posterior of the infinitely wide network, not of this one",
     "stochastic": "needs a network that is random by itself",
+    "vib": "needs a network with a bottleneck",
 }

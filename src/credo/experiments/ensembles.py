@@ -11,7 +11,6 @@ import time
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.distributions import Normal
@@ -20,13 +19,12 @@ from credo import metrics
 from credo.bnn import BNN
 from credo.core.seeds import isolated, mix
 from credo.core.settings import setting
-from credo.data import load
 from credo.experiments.base import Experiment, Say, experiments
 from credo.experiments.outcome import Check, Outcome, Row, Table
+from credo.experiments.probes import Pair, colour_images
 from credo.nets import Augmented, CropFlip, resnet
 from credo.predictive import Predictive
 
-Pair = tuple[Tensor, Tensor]
 #: Published error in % with all 50,000 training images and another network: Huang et al. 2017, DenseNet-40.
 PAPER = {"single": 5.24, "snapshot": 4.84}
 
@@ -88,7 +86,7 @@ class Ensembles(Experiment):
 
     def run(self, device: torch.device, seed: int, say: Say) -> Outcome:
         """Fit all, then judge the ensembles by their number of members too."""
-        train, test = self._data(device)
+        train, test = colour_images("cifar10", device, self.num_train, self.num_test)
         scores: dict[str, Score] = {}
         rows: list[Row] = []
         curves: dict[str, list[Score]] = {}
@@ -112,18 +110,6 @@ class Ensembles(Experiment):
         return Outcome(
             [_table(rows), _members(curves)], [_figure(curves, key) for key in ("accuracy", "nll")], _checks(scores, curves)
         )
-
-    def _data(self, device: torch.device) -> tuple[Pair, Pair]:
-        """Training and test images, taken evenly from the stored ones and standardised by channel, so that zero is grey."""
-        data = load("cifar10")
-        parts = []
-        for part, count in (("train", self.num_train), ("test", self.num_test)):
-            rows = np.linspace(0, len(data[f"y_{part}"]) - 1, min(count, len(data[f"y_{part}"]))).astype(np.int64)
-            x = torch.as_tensor(data[f"x_{part}"][rows]).float().div(255.0).movedim(-1, 1).contiguous()
-            parts.append((x, torch.as_tensor(data[f"y_{part}"][rows].astype(np.int64))))
-        mean, std = parts[0][0].mean((0, 2, 3), keepdim=True), parts[0][0].std((0, 2, 3), keepdim=True)
-        first, second = (((x - mean) / std).to(device) for x, _ in parts)
-        return (first, parts[0][1].to(device)), (second, parts[1][1].to(device))
 
     def _fits(self) -> list[Fit]:
         """The rows of the table."""

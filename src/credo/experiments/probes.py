@@ -16,6 +16,8 @@ from credo.engine.elbo import Elbo
 from credo.estimators import estimators
 from credo.nets import mlp_decoder, mlp_encoder
 
+Pair = tuple[Tensor, Tensor]
+
 
 def probe(bnn: BNN, estimator: str) -> Elbo:
     """The posterior of ``bnn`` in an ``Elbo`` with this estimator, ready for forward passes; the KL is left out."""
@@ -40,6 +42,19 @@ def images(name: str, device: torch.device, count: int | None = None) -> tuple[t
         (_rows(data[f"x_{part}"][:limit]).to(device), torch.as_tensor(data[f"y_{part}"][:limit].astype(np.int64)).to(device))
         for part, limit in (("train", count), ("test", None))
     )
+
+
+def colour_images(name: str, device: torch.device, num_train: int, num_test: int) -> tuple[Pair, Pair]:
+    """Training and test images ``(N, C, H, W)``, taken evenly from the stored ones and standardised by channel, so that zero is grey."""
+    data = load(name)
+    parts = []
+    for part, count in (("train", num_train), ("test", num_test)):
+        rows = np.linspace(0, len(data[f"y_{part}"]) - 1, min(count, len(data[f"y_{part}"]))).astype(np.int64)
+        x = torch.as_tensor(data[f"x_{part}"][rows]).float().div(255.0).movedim(-1, 1).contiguous()
+        parts.append((x, torch.as_tensor(data[f"y_{part}"][rows].astype(np.int64))))
+    mean, std = parts[0][0].mean((0, 2, 3), keepdim=True), parts[0][0].std((0, 2, 3), keepdim=True)
+    first, second = (((x - mean) / std).to(device) for x, _ in parts)
+    return (first, parts[0][1].to(device)), (second, parts[1][1].to(device))
 
 
 def digits(seed: int, num_test: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:

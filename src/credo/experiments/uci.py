@@ -27,7 +27,7 @@ from credo.experiments.uci_recipes import APART, applicable
 from credo.experiments.uci_table import checks, figure, summary, tables
 from credo.methods import methods
 
-MAIN = ("map", "deep_ensemble", "mc_dropout", "concrete_dropout", "vi", "last_layer", "swag", "sghmc", "hmc")
+MAIN = ("map", "deep_ensemble", "mc_dropout", "concrete_dropout", "vi", "last_layer", "swag", "laplace", "sghmc", "hmc")
 
 
 @experiments.register("uci")

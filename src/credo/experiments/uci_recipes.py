@@ -181,6 +181,7 @@ def _trajectories(settings: Mapping[str, Any]) -> Recipe:
 
 
 _ADAM = {"lr": 1e-2}
+_EVIDENCE = {"lr": 1e-2, "per": "tensor"}
 RECIPES: dict[str, Recipe] = {
     "map": _descent(_ADAM),
     "mle": Recipe((Candidate("early end", _ADAM, steps=300),)),
@@ -206,6 +207,22 @@ RECIPES: dict[str, Recipe] = {
         )
     ),
     "last_layer": _descent(_ADAM),
+    "laplace": Recipe(
+        (
+            Candidate("long", {**_EVIDENCE, "structure": "full"}, prior=WIDE, steps=2000),
+            Candidate(
+                "tuned on the way", {**_EVIDENCE, "structure": "full", "tune": "online", "every": 200}, prior=WIDE, steps=2000
+            ),
+            Candidate("short, varying noise", {**_EVIDENCE, "structure": "full"}, likelihood=_varying(), prior=NARROW, steps=300),
+            Candidate(
+                "varying noise, tuned on the way",
+                {**_EVIDENCE, "structure": "full", "tune": "online", "every": 100},
+                likelihood=_varying(),
+                prior=NARROW,
+                steps=2000,
+            ),
+        )
+    ),
     "ivon": Recipe(tuple(Candidate(f"lr = {lr:g}", {"lr": lr, "beta2": 0.999}, steps=2500) for lr in (0.03, 0.1))),
     "bnn_ensemble": Recipe((Candidate("wide prior", {"lr": 1e-2, "members": 3}, prior=WIDE, steps=2000),)),
     "svgd": _descent({"lr": 1e-2, "particles": 10}),
@@ -241,7 +258,9 @@ APART = {
     "exact": "the network is not linear in its weights",
     "importance": "no proposal is near enough in hundreds of dimensions",
     "mc_batchnorm": "the published network has no BatchNorm",
+    "nngp": "it is the limit of ever wider networks, not this one",
     "stochastic": "the published network is not random by itself",
+    "vib": "the published network has no bottleneck",
 }
 
 

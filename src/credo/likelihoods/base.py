@@ -18,7 +18,7 @@ from torch.distributions import Distribution
 
 from credo.core.errors import CredoError, DataError, SettingError
 from credo.core.registry import Registry
-from credo.likelihoods.information import drawn_information, semidefinite_root
+from credo.likelihoods.information import NormalNoiseTerms, drawn_information, semidefinite_root
 from credo.likelihoods.mixtures import entropy_by_draws, over_data
 from credo.likelihoods.quadrature import normal_nodes
 
@@ -119,6 +119,14 @@ class Likelihood(nn.Module, ABC):
         """R ``(..., N, F, K)`` with R R^T the information."""
         return semidefinite_root(self.information(outputs))
 
+    def noise_terms(self, nll: float, num_data: int, num_outputs: int) -> NormalNoiseTerms | None:
+        """What a summed nll says about normal noise of one size that is learned; None where there is no such noise."""
+        return None
+
+    def widen_noise(self, factor: float) -> None:
+        """Multiply that noise's deviation."""
+        raise CredoError(f"The {self.name} likelihood has no noise of one size.")
+
     # --- equal-weight mixtures over axis 0 ----------------------------------------------------------------------------
 
     def mixture_log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
@@ -175,7 +183,7 @@ class Likelihood(nn.Module, ABC):
 
     def softened(self, mean: Tensor, var: Tensor) -> Tensor:
         """Outputs ``(N, F)`` whose prediction stands for that of outputs N(mean, var): the probit approximation, for labels only."""
-        raise CredoError(f"The {self.name} likelihood has no probit approximation, which is for labels; use shortcut='linear'.")
+        raise CredoError(f"The {self.name} likelihood has no probit approximation, which is for labels; use 'linear'.")
 
     def monitor(self) -> dict[str, float]:
         """Numbers worth watching while a model is fitted, for the history; none unless a likelihood says otherwise."""

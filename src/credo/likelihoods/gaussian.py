@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import Normal
 
 from credo.likelihoods.base import likelihoods
+from credo.likelihoods.information import NormalNoiseTerms
 from credo.likelihoods.mixtures import make_generator
 from credo.likelihoods.noise import Fixed, add_positive, plain, positive
 from credo.likelihoods.normal_noise import NormalNoise
@@ -44,6 +46,19 @@ class Gaussian(NormalNoise):
     def information(self, outputs: Tensor) -> Tensor:
         """1 / std^2 on the diagonal."""
         return torch.diag_embed(self.std(outputs).pow(-2).expand(outputs.shape))
+
+    def noise_terms(self, nll: float, num_data: int, num_outputs: int) -> NormalNoiseTerms | None:
+        """From nll = sum over data and outputs of log s + 1/2 log 2 pi + r^2 / (2 s^2)."""
+        if not isinstance(self.log_std, nn.Parameter) or self.log_std.numel() > 1:
+            return None
+        count = num_data * num_outputs
+        constant = count * (float(self.log_std.detach().double()) + 0.5 * math.log(2.0 * math.pi))
+        return NormalNoiseTerms(count, 2.0 * (nll - constant))
+
+    def widen_noise(self, factor: float) -> None:
+        """Where it is one number that is learned."""
+        with torch.no_grad():
+            self.log_std += math.log(factor)
 
     def sample(self, outputs: Tensor, generator: torch.Generator | int = 0) -> Tensor:
         """Draws ``(..., N, D)``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,6 +11,14 @@ from credo.core.seeds import generator
 
 if TYPE_CHECKING:
     from credo.likelihoods.base import Likelihood
+
+
+class NormalNoiseTerms(NamedTuple):
+    """Scalar observations, and the sum of their squared residuals over the noise variance."""
+
+    count: int
+    misfit: float
+
 
 DRAWS = 512  # of y per datum, where no closed form is known
 

@@ -7,8 +7,11 @@ from credo.methods.bnn_ensemble import BNNEnsemble
 from credo.methods.concrete_dropout import ConcreteDropoutMethod
 from credo.methods.csgmcmc import CSGMCMC
 from credo.methods.deep_ensemble import DeepEnsemble
+from credo.methods.deep_gp import DeepGPMethod
+from credo.methods.dkl import DKL
 from credo.methods.exact import Exact
 from credo.methods.flow import FlowVI
+from credo.methods.fvi import FVI
 from credo.methods.gaussian_dropout import GaussianDropoutMethod
 from credo.methods.hmc import HMC
 from credo.methods.importance import Importance
@@ -40,6 +43,8 @@ from credo.methods.weight_noise import WeightNoise
 __all__ = [
     "BBVI",
     "CSGMCMC",
+    "DKL",
+    "FVI",
     "HMC",
     "IVON",
     "MAP",
@@ -57,6 +62,7 @@ __all__ = [
     "BNNEnsemble",
     "ConcreteDropoutMethod",
     "DeepEnsemble",
+    "DeepGPMethod",
     "Exact",
     "FlowVI",
     "GaussianDropoutMethod",

@@ -3,11 +3,12 @@
 H is the generalised Gauss-Newton matrix sum_n J_n^T Lambda_n J_n, always positive semidefinite, or a Fisher matrix, in one of four forms: its
 diagonal, Kronecker factors of every layer, its largest eigenvalues, or all of it. The network is then linear in its weights as far as the
 posterior can tell, so predictions are those of the linearised network unless asked otherwise. The log evidence comes with it and tunes the
-prior's width. Describes one mode only; knows nothing of what is beyond it.
+prior's width, and learned normal noise. Describes one mode only; knows nothing of what is beyond it.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -18,12 +19,12 @@ from torch import Tensor
 
 from credo.core.errors import SettingError
 from credo.core.settings import setting
-from credo.curvature.evidence import best_scales, log_evidence
-from credo.curvature.laplace import OnlineElbo, choose_by_validation, fit_noise, gaussian_posterior, joint_prior
+from credo.curvature.evidence import best_scales, best_widths, log_evidence
+from credo.curvature.laplace import OnlineElbo, choose_by_validation, fit_noise, gaussian_posterior, held_fixed, joint_prior
 from credo.curvature.prior import centred
 from credo.curvature.structures import STRUCTURES, Measured
 from credo.curvature.sweep import Sweep
-from credo.engine.build import point_posterior
+from credo.engine.build import initial_values, point_posterior
 from credo.engine.elbo import Elbo
 from credo.engine.gradient import GradientMethod
 from credo.engine.job import Fitted, Job
@@ -79,6 +80,10 @@ class Laplace(GradientMethod):
         """As ``predictive`` says."""
         return None if self.predictive == "weights" else self.predictive
 
+    def given(self, model: Model, seed: int) -> Mapping[str, Tensor]:
+        """Without training the network's values are what is fitted to."""
+        return {} if self.train else initial_values(model, self.init, seed)
+
     def adapt(self, model: Model) -> Model:
         """Only the subset is random; a width that is tuned is not the user's prior any more."""
         if self.subset != "all":
@@ -97,6 +102,12 @@ class Laplace(GradientMethod):
             raise SettingError("laplace: tune='validation' needs validation=(x, y) in fit.")
         if self.tune == "online" and not self.train:
             raise SettingError("laplace: tune='online' happens while training; with train=False use tune='evidence'.")
+        STRUCTURES[self.structure].check(self.structure, model)
+        if isinstance(model.prior, Scaled):
+            for name in model.random:
+                model.prior.at(model.sites[name])  # refuses one that has no width
+        if self.predictive == "probit":
+            model.likelihood.softened(torch.zeros(1, 1), torch.zeros(1, 1))  # likewise one without labels
         values = self.start(model, job)
         if self.train:
             fitted = self._descend(model, job, values)
@@ -108,7 +119,7 @@ class Laplace(GradientMethod):
         started = time.perf_counter()
         values = {n: v.detach() for n, v in fitted.posterior.mean().items()}
         measured = self.measure(model, job, values, fitted.buffers)
-        self._tune(model, job, values, fitted.buffers, measured)
+        measured = self._tune(model, job, values, fitted.buffers, measured)
         prior = (
             centred(model, values) if not isinstance(model.prior, PosteriorPrior) else joint_prior(model, values, measured.blocks)
         )
@@ -124,25 +135,39 @@ class Laplace(GradientMethod):
             return self.descend(Elbo(model, start, estimators["weights"]), job)
 
         def renew(values: Params, buffers: Mapping[str, Tensor]) -> None:
-            self._by_evidence(model, values, self.measure(model, job, values, buffers))
+            self._by_evidence(model, job, values, buffers, self.measure(model, job, values, buffers))
 
-        return self.descend(OnlineElbo(model, start, renew, self.every), job)
+        told = STRUCTURES[self.structure].noise and model.likelihood.noise_terms(0.0, 1, 1) is not None
+        with held_fixed(model.likelihood.parameters() if told else ()):  # the evidence sets it
+            return self.descend(OnlineElbo(model, start, renew, self.every), job)
 
     def measure(self, model: Model, job: Job, values: Params, buffers: Mapping[str, Tensor]) -> Measured:
         """The curvature at these weights."""
         sweep = Sweep(model, values, buffers, job, self.curvature, self.mc_samples)
         with torch.no_grad():
-            return STRUCTURES[self.structure](sweep, self.rank)
+            return STRUCTURES[self.structure].measure(sweep, self.rank)
 
-    def _tune(self, model: Model, job: Job, values: Params, buffers: Mapping[str, Tensor], measured: Measured) -> None:
-        if not isinstance(model.prior, Scaled):
-            return
+    def _tune(self, model: Model, job: Job, values: Params, buffers: Mapping[str, Tensor], measured: Measured) -> Measured:
+        if not isinstance(model.prior, Scaled) or self.tune == "none":
+            return measured
         if self.tune == "validation" and job.validation is not None:
             choose_by_validation(model, job.validation, values, buffers, measured.blocks, self.shortcut)
-        else:
-            self._by_evidence(model, values, measured)
+            return measured
+        return self._by_evidence(model, job, values, buffers, measured)
 
-    @staticmethod
-    def _by_evidence(model: Model, values: Params, measured: Measured) -> None:
+    def _by_evidence(
+        self, model: Model, job: Job, values: Params, buffers: Mapping[str, Tensor], measured: Measured
+    ) -> Measured:  # fmt: skip
+        """Set the prior's width, and normal noise that is learned; the curvature afterwards."""
         assert isinstance(model.prior, Scaled)
-        model.prior.set(best_scales(measured.blocks, measured.nll, centred(model, values, base=True), model.prior.groups()))
+        groups = [[name for name in group if name in model.random] for group in model.prior.groups()]
+        groups, prior = [group for group in groups if group], centred(model, values, base=True)
+        width = model.likelihood.num_outputs(model.likelihood.check_targets(job.source.targets()))
+        noise = model.likelihood.noise_terms(measured.nll, job.source.num_data, width)
+        if noise is None or not STRUCTURES[self.structure].noise:
+            model.prior.set(best_scales(measured.blocks, measured.nll, prior, groups))
+            return measured
+        widths = best_widths(measured.blocks, measured.nll, prior, groups, noise)
+        model.prior.set(widths.scales)
+        model.likelihood.widen_noise(math.exp(-0.5 * widths.gain))
+        return self.measure(model, job, values, buffers)

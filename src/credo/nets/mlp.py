@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 
 from credo.core.errors import SettingError, nearest
 from credo.nets.catalogue import networks, positive
+
+
+class Erf(nn.Module):
+    """erf(x) elementwise: bounded and odd like tanh, with closed-form expectations under a Gaussian."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As many numbers between -1 and 1."""
+        return torch.special.erf(x)
+
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,
@@ -18,6 +28,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
     "sigmoid": nn.Sigmoid,
     "softplus": nn.Softplus,
     "leaky_relu": nn.LeakyReLU,
+    "erf": Erf,
 }
 
 

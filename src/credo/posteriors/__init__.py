@@ -1,5 +1,6 @@
 """Posterior families: distributions over named parameters."""
 
+from credo.posteriors.deep_gp import DeepGP
 from credo.posteriors.delta import Delta
 from credo.posteriors.discrete import Discrete
 from credo.posteriors.dropout import ConcreteDropout, Dropout, length_scale, weight_decay
@@ -8,6 +9,7 @@ from credo.posteriors.family import Draw, Family, Gaussian, Params, families
 from credo.posteriors.flow import Flow
 from credo.posteriors.full import Full
 from credo.posteriors.gaussian_dropout import GaussianDropout
+from credo.posteriors.gaussian_process import SparseGP
 from credo.posteriors.kl import Factorised, PosteriorPrior, closed_kl, fold, kl, prior_of, sampled_kl
 from credo.posteriors.kron import Kron
 from credo.posteriors.low_rank import LowRank
@@ -23,8 +25,8 @@ from credo.posteriors.samples import Samples
 from credo.posteriors.stochastic import Stochastic
 
 __all__ = [
-    "ConcreteDropout", "Delta", "Discrete", "Draw", "Dropout", "EigenKron", "Factorised", "Family", "Flow", "Full", "Gaussian",
+    "ConcreteDropout", "DeepGP", "Delta", "Discrete", "Draw", "Dropout", "EigenKron", "Factorised", "Family", "Flow", "Full", "Gaussian",
     "GaussianDropout", "Kron", "LowRank", "LowRankPrecision", "MeanField", "Mixture", "Multiplicative", "NormalInverseGamma",
-    "Params", "Places", "Posterior", "PosteriorPrior", "Process", "RowNoise", "Samples", "Stochastic", "WideNetwork",
+    "Params", "Places", "Posterior", "PosteriorPrior", "Process", "RowNoise", "Samples", "SparseGP", "Stochastic", "WideNetwork",
     "closed_kl", "families", "fold", "gaussian_outputs", "kl", "length_scale", "prior_of", "sampled_kl", "weight_decay",
 ]  # fmt: skip

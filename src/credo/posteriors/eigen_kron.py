@@ -48,11 +48,11 @@ class EigenKron(Gaussian):
         return family
 
     def _shaped(self, matrix: Tensor) -> Params:
-        return {self.weight: matrix.reshape(*matrix.shape[:-2], *self.shapes[self.weight])}
+        return {self.weight: matrix.reshape((*matrix.shape[:-2], *self.shapes[self.weight]))}
 
     def _flat(self, latents: Params) -> Tensor:
         value, shape = latents[self.weight], self.shapes[self.weight]
-        return value.reshape(*value.shape[: value.dim() - len(shape)], *self.matrix.shape)
+        return value.reshape((*value.shape[: value.dim() - len(shape)], *self.matrix.shape))
 
     def begin(self, noise: Noise, fold: Any = None) -> EigenKronDraw:
         """Draw E."""

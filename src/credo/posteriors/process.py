@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -44,6 +44,9 @@ class Process(Family):
     """
 
     bounds = False
+    of_network: ClassVar[bool] = (
+        False  # whether it is the network's own functions in some limit, so that the network's prior is its prior
+    )
 
     def read(self, shell: Shell, x: Any) -> Tensor:
         """What the functions are functions of, ``(N, D)``: the inputs themselves, flattened, unless a process says otherwise."""
@@ -60,6 +63,10 @@ class Process(Family):
     @abstractmethod
     def average(self, inputs: Tensor) -> Tensor:
         """The mean function at ``inputs``, ``(N, F)``."""
+
+    def kl(self) -> Tensor:
+        """KL of what it is made of from its prior, for the bound; refused by a process in closed form, which has its evidence instead."""
+        raise CredoError(f"The posterior {self.name!r} is in closed form and has no lower bound; its evidence is in the history.")
 
     def begin(self, noise: Noise, fold: Any = None) -> Draw:
         """Refused: there are no weights."""

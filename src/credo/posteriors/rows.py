@@ -26,6 +26,10 @@ class Rows:
             return (self.grads[:, :, 0, :, None] * self.inputs[:, None, 0, None, :]).flatten(2)
         return torch.einsum("nkro,nri->nkoi", self.grads, self.inputs).flatten(2)
 
+    def to(self, dtype: torch.dtype) -> Rows:
+        """In another precision."""
+        return Rows(self.inputs.to(dtype), self.grads.to(dtype))
+
     def turned(self, out: Tensor, inner: Tensor) -> Rows:
         """The derivatives by V with W = out V inner^T: the same factors in other coordinates."""
         return Rows(self.inputs @ inner, self.grads @ out)
@@ -40,6 +44,10 @@ class Whole:
     def dense(self) -> Tensor:
         """Themselves."""
         return self.values
+
+    def to(self, dtype: torch.dtype) -> Whole:
+        """In another precision."""
+        return Whole(self.values.to(dtype))
 
 
 def independent_covariance(rows: Rows | Whole, var: Tensor) -> Tensor:

@@ -31,6 +31,7 @@ class Scaled(nn.Module, Prior):
             raise SettingError(f"Scaled: per={per!r}; expected 'global', 'layer' or 'tensor'.")
         self.base, self.per = prior, per
         self._places: dict[str, str] = {}
+        self._known: dict[tuple[Any, ...], Distribution] = {}  # of a fixed prior, by site: a captured graph may not fetch them
 
     def fresh(self, sites: Mapping[str, Site]) -> Prior:
         """A copy with a factor for every group of these sites."""
@@ -64,16 +65,24 @@ class Scaled(nn.Module, Prior):
 
     def at(self, site: Site) -> Distribution:
         """The normal of one parameter, narrower or wider."""
-        normal = self.base.at(site)
+        normal = self._normal(site)
         if type(normal) is not Normal:
             raise SettingError(
-                f"The width of {site.name!r}'s prior cannot be tuned: it is {normal}, not a normal; use tune='none'."
+                f"The width of the prior of {site.name!r} cannot be tuned: it is {normal}, not a normal; give a normal prior, or use tune='none'."
             )
         place = self._places.get(site.name)
         if place is None:
             return normal
         factor = torch.exp(-0.5 * getattr(self, place)).to(normal.scale)
         return Normal(normal.loc, normal.scale * factor, validate_args=False)
+
+    def _normal(self, site: Site) -> Distribution:
+        if self.base.parts():
+            return self.base.at(site)
+        key = (site.name, site.dtype, site.device)
+        if key not in self._known:
+            self._known[key] = self.base.at(site)
+        return self._known[key]
 
     def parts(self) -> list[nn.Module]:
         """Itself, so that its factors are stored with a fit."""

@@ -1,5 +1,5 @@
 """What posteriors are good for, once there is one."""
 
-from credo.tasks import distill, fidelity
+from credo.tasks import distill, fidelity, information
 
-__all__ = ["distill", "fidelity"]
+__all__ = ["distill", "fidelity", "information"]

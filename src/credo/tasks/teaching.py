@@ -57,6 +57,8 @@ class Teacher:
         Where the posterior is a set of draws, ``samples`` of them at random, each at most once: every one has the same chance, so that over
         seeds the targets average to those of the whole set (Korattikara et al. take one draw per batch).
         """
+        if self.bnn.method is not None and self.bnn.method.shortcut is not None:  # it predicts without draws of weights
+            return self.at(x, seed)
         posterior = self.bnn.posterior
         draws = Draws.of(posterior, self.samples, seed)
         if posterior.atoms is not None:

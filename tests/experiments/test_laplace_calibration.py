@@ -1,0 +1,50 @@
+"""Tests of Laplace's calibration on CIFAR-10, with made-up images of its form."""
+
+import numpy as np
+import pytest
+import torch
+
+from credo.experiments import make_experiment, perform, probes
+from credo.experiments.ensembles import Score
+from credo.experiments.laplace_calibration import ROWS, _checks
+
+
+def made_up(name):
+    """Ten classes of 32 x 32 images that differ in brightness."""
+    source = np.random.default_rng(0)
+    out = {}
+    for part, count in (("train", 120), ("test", 60)):
+        y = np.arange(count) % 10
+        x = source.integers(0, 60, size=(count, 32, 32, 3)) + 15 * y[:, None, None, None]
+        out |= {f"x_{part}": x.astype(np.uint8), f"y_{part}": y.astype(np.uint8)}
+    return out
+
+
+@pytest.fixture
+def images(monkeypatch):
+    monkeypatch.setattr(probes, "load", made_up)
+
+
+def test_every_row_is_around_one_network_that_has_learned(images):
+    result = perform(make_experiment("laplace_calibration", {"quick": True, "epochs": 20, "width": 4}))
+    rows = {row.label: row.measured for row in result.outcome.tables[0].rows}
+    assert list(rows) == ["the network", *ROWS]
+    assert rows["the network"]["error %"] < 75  # chance is 90: its weights and statistics are the trained ones
+    for label in ROWS:
+        assert abs(rows[label]["error %"] - rows["the network"]["error %"]) < 25 and rows[label]["seconds"] > 0
+
+
+def test_layers_are_convolutions_and_the_last_layer_without_normalisation(images):
+    made = make_experiment("laplace_calibration", {"quick": True})
+    train, _ = probes.colour_images("cifar10", torch.device("cpu"), 120, 60)
+    net = made._trained(train, 0, torch.device("cpu"))
+    bnn = made._around(net, ROWS["all layers, KFAC"], train, torch.device("cpu"))
+    assert len(bnn.model.random) > 5 and all("norm" not in name and "bn" not in name for name in bnn.model.random)
+    assert {family.name for family in bnn.posterior.members if family.atoms != 1} == {"eigen_kron"}
+
+
+def test_checks_can_fail():
+    scores = {"the network": Score(10.0, 0.3, 0.01), "a": Score(10.0, 0.4, 0.02), "b": Score(10.0, 0.5, 0.03)}
+    assert [check.holds for check in _checks(scores)] == [False, False]
+    scores["a"] = Score(10.0, 0.2, 0.005)
+    assert [check.holds for check in _checks(scores)] == [True, True]
