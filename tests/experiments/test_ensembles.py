@@ -74,7 +74,7 @@ def test_checks_can_fail():
 
 def test_images_are_standardised_and_a_share_is_taken_evenly(monkeypatch):
     monkeypatch.setattr(probes, "load", made_up)
-    (x, y), (x_test, _) = make_experiment("ensembles", {"num_train": 20, "num_test": 10})._data(torch.device("cpu"))
+    (x, y), (x_test, _) = probes.colour_images("cifar10", torch.device("cpu"), 20, 10)
     assert x.shape == (20, 3, 32, 32) and x_test.shape == (10, 3, 32, 32) and len(y.unique()) > 5
     torch.testing.assert_close(x.mean((0, 2, 3)), torch.zeros(3), atol=1e-5, rtol=0)
     torch.testing.assert_close(x.std((0, 2, 3)), torch.ones(3), atol=1e-3, rtol=0)

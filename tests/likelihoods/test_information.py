@@ -4,6 +4,7 @@ import pytest
 import torch
 from zoo.stats import has_mean
 
+from credo.core.roots import semidefinite_root
 from credo.likelihoods import (
     Bernoulli,
     Categorical,
@@ -18,7 +19,7 @@ from credo.likelihoods import (
     likelihoods,
 )
 from credo.likelihoods.base import Likelihood
-from credo.likelihoods.information import DRAWS, drawn_information, score, semidefinite_root, softmax_root
+from credo.likelihoods.information import DRAWS, drawn_information, score, softmax_root
 
 CASES = {
     "categorical": (Categorical, 4),

@@ -5,9 +5,10 @@ import torch
 from zoo.stats import has_covariance, has_mean, has_variance
 
 from credo.core.errors import CredoError
+from credo.core.roots import semidefinite_root
 from credo.core.seeds import Ambient
 from credo.posteriors import Process, RowNoise, gaussian_outputs
-from credo.posteriors.process import flattened, semidefinite_root
+from credo.posteriors.process import flattened
 
 X = torch.linspace(-1, 1, 5, dtype=torch.float64).unsqueeze(1)
 

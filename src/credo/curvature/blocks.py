@@ -17,6 +17,7 @@ from credo.posteriors import EigenKron, Family, Full, LowRankPrecision, Params
 from credo.posteriors.family import Layout
 
 Precision = Mapping[str, Tensor]
+PATIENCE = 4  # determinants by Cholesky before eigenvalues, which cost about ten of them, are worth it
 
 
 class Block(ABC):
@@ -91,6 +92,7 @@ class FullBlock(Block):
         self.names, self.matrix = tuple(shapes), matrix
         self.joint: Tensor | None = None  # what a joint prior's precision has besides its diagonal
         self._rounded = False
+        self._asked, self._values = 0, None
 
     def _total(self, precision: Precision) -> Tensor:
         shapes = self.layout.shapes
@@ -112,15 +114,26 @@ class FullBlock(Block):
         return factor
 
     def log_det(self, precision: Precision) -> Tensor:
-        """By Cholesky."""
-        return 2.0 * self._factor(precision).diagonal().log().sum()
+        """By Cholesky; by eigenvalues, found once, where one number is the precision of all and is asked for again and again."""
+        single = [precision[name] for name in self.names]
+        self._asked += 1
+        if self._asked <= PATIENCE or self.joint is not None or any(p.dim() or bool(p != single[0]) for p in single):
+            return 2.0 * self._factor(precision).diagonal().log().sum()
+        if self._values is None:
+            self._values = torch.linalg.eigvalsh(self.matrix.double()).clamp_min(0.0)
+        return (self._values + single[0].to(self._values)).log().sum()
 
     def family(self, values: Params, precision: Precision) -> Family:
-        """The joint Gaussian."""
-        inverse = torch.cholesky_inverse(self._factor(precision))
+        """The joint Gaussian. With P = U U^T for an upper triangular U, U^-T is a lower triangular root of the covariance."""
+        turned = torch.linalg.cholesky_ex(self._total(precision).flip(0, 1))
+        if int(turned.info):
+            self._factor(precision)  # mends the curvature's rounding, or says what is wrong
+            turned = torch.linalg.cholesky_ex(self._total(precision).flip(0, 1))
+        upper = turned.L.flip(0, 1)
+        one = torch.eye(len(upper), dtype=upper.dtype, device=upper.device)
         flat = self.layout.join(values)
         family = Full(self.layout.shapes, str(flat.dtype).removeprefix("torch.")).to(flat.device)
-        return family.set(flat, torch.linalg.cholesky(inverse).to(flat))
+        return family.set(flat, torch.linalg.solve_triangular(upper, one, upper=True).mT.to(flat))
 
 
 @final

@@ -23,6 +23,8 @@ SMALL = (
     1024  # a parameter without factors up to this size keeps its whole block beside Kronecker factors, a larger one its diagonal
 )
 
+HALVED = 256  # columns from which half a symmetric product in four pieces is quicker than all of it
+
 
 class Measured(NamedTuple):
     """Curvature in independent blocks, and the negative log-likelihood it was measured at."""
@@ -35,6 +37,27 @@ def _grams(rows: Tensor) -> Tensor:
     """X^T X of ``(..., D)``, flattened to rows."""
     flat = rows.reshape(-1, rows.shape[-1])
     return flat.mT @ flat
+
+
+class _Gram:
+    """A sum of X^T X, of which only the blocks on and above the diagonal are computed."""
+
+    def __init__(self, like: Tensor) -> None:
+        width = like.shape[-1]
+        self.total = like.new_zeros(width, width)
+        self.step = width if width < HALVED else -(-width // 4)
+
+    def add(self, rows: Tensor) -> None:
+        """One more batch ``(..., D)``."""
+        flat = rows.reshape(-1, rows.shape[-1])
+        for start in range(0, len(self.total), self.step):
+            part = slice(start, start + self.step)
+            self.total[part, start:].addmm_(flat[:, part].mT, flat[:, start:])
+
+    def matrix(self) -> Tensor:
+        """The whole of it."""
+        upper = self.total.triu()
+        return upper + upper.triu(1).mT
 
 
 class _Rest:
@@ -95,24 +118,24 @@ def kfac(sweep: Sweep, rank: int = 0) -> Measured:
     """
     taps = sweep.taps()
     others = _Rest(rest(sweep, taps), sweep.values, whole=True)
-    left: dict[str, Tensor] = {}
-    right: dict[str, Tensor] = {}
+    left: dict[str, _Gram] = {}
+    right: dict[str, _Gram] = {}
     nll, examples, places = 0.0, 0, {}
     for x, seen in look(sweep, taps):
         nll, examples = nll + seen.nll, examples + seen.examples
         for path, inputs in seen.inputs.items():
             places[path] = inputs.shape[1]
             if taps[path].weight is not None:
-                right[path] = right.get(path, 0.0) + _grams(inputs)
+                right.setdefault(path, _Gram(inputs)).add(inputs)
         for grads in seen.grads:
             for path, g in grads.items():
-                left[path] = left.get(path, 0.0) + _grams(g)
+                left.setdefault(path, _Gram(g)).add(g)
         others.add(sweep, x, seen.root)
     blocks: list[Block] = []
     for path, tap in taps.items():
-        b, q = _eigen(left[path])
+        b, q = _eigen(left[path].matrix())
         if tap.weight is not None:
-            a, p = _eigen(right[path] / (examples * places[path]))
+            a, p = _eigen(right[path].matrix() / (examples * places[path]))
             blocks.append(KronBlock(tap.weight, q, b, p, a))
         if tap.bias is not None:
             one = torch.ones(1, 1, dtype=q.dtype, device=q.device)

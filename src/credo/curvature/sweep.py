@@ -28,7 +28,7 @@ from credo.likelihoods.information import score
 from credo.posteriors import Params
 
 BUDGET = 1 << 26  # numbers of derivatives held at once, 256 MB in float32
-BATCH = 1000  # examples in a pass, where they fit
+BATCH = 2000  # examples in a pass, where they fit
 
 
 @dataclass(frozen=True)

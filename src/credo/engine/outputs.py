@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 from credo.core.errors import NetworkError, SettingError
 from credo.core.masks import DROPOUTS
+from credo.core.roots import semidefinite_root
 from credo.core.seeds import generator, isolated, mix
 from credo.core.shell import Shell, plain_attention
 from credo.engine.draws import Draws
@@ -122,7 +123,7 @@ def shown(mean: Tensor, spread: Tensor, samples: int) -> Tensor:
     """Points ``(S, N, F)`` with exactly this mean and these variances ``(N, F)`` or covariances ``(N, F, F)``, the same ones for every input."""
     points = _white(samples, mean.shape[-1]).to(mean)
     if spread.dim() > mean.dim():
-        return mean + torch.einsum("sf,nof->sno", points, _root(spread))
+        return mean + torch.einsum("sf,nof->sno", points, semidefinite_root(spread))
     return mean + spread.clamp_min(0).sqrt() * points.unsqueeze(1)
 
 
@@ -137,12 +138,6 @@ def _white(samples: int, width: int) -> Tensor:
     if samples > 2 * width:
         return torch.linalg.solve_triangular(torch.linalg.cholesky(cover), points.T, upper=False).T
     return points / cover.diagonal().sqrt().clamp_min(1e-12)
-
-
-def _root(cover: Tensor) -> Tensor:
-    """A square root of each covariance; rounding may have made eigenvalues slightly negative."""
-    values, vectors = torch.linalg.eigh(cover)
-    return vectors * values.clamp_min(0).sqrt().unsqueeze(-2)
 
 
 class _Runner:

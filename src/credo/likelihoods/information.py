@@ -39,14 +39,6 @@ def drawn_information(likelihood: Likelihood, outputs: Tensor) -> Tensor:
     return torch.einsum("s...f,s...g->...fg", s, s) / DRAWS
 
 
-def semidefinite_root(matrix: Tensor) -> Tensor:
-    """R ``(..., F, F)`` with R R^T = matrix, which may be singular."""
-    if matrix.shape[-1] == 1:
-        return matrix.clamp_min(0.0).sqrt()
-    values, vectors = torch.linalg.eigh(matrix)
-    return vectors * values.clamp_min(0.0).sqrt().unsqueeze(-2)
-
-
 def softmax_root(probs: Tensor) -> Tensor:
     """R ``(..., C, C - 1)`` with R R^T = diag(p) - p p^T.
 

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from credo.core.errors import DataError
+from credo.core.roots import semidefinite_root
 from credo.core.seeds import Streams
 from credo.core.shell import Shell
 from credo.posteriors.family import families
 from credo.posteriors.gaussian_process import SparseLayer, SparseProcess
-from credo.posteriors.process import RowNoise, flattened, semidefinite_root
+from credo.posteriors.process import RowNoise, flattened
 
 INNER = (
     1e-5**0.5

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from credo.core.errors import CredoError
+from credo.core.roots import semidefinite_root
 from credo.core.seeds import Noise, Streams
 from credo.core.shell import Shell
 from credo.posteriors.family import Draw, Family, Params
@@ -110,12 +111,6 @@ def gaussian_outputs(process: Marginals, inputs: Tensor, noise: RowNoise, joint:
     if cover.dim() == 2:
         return mean + torch.einsum("nm,smf->snf", semidefinite_root(cover), eps)
     return mean + torch.einsum("fnm,smf->snf", semidefinite_root(cover), eps)
-
-
-def semidefinite_root(cover: Tensor) -> Tensor:
-    """A square root of covariances ``(..., N, N)``, in double precision; rounding may have made eigenvalues slightly negative."""
-    values, vectors = torch.linalg.eigh(cover.double())
-    return (vectors * values.clamp_min(0.0).sqrt().unsqueeze(-2)).to(cover.dtype)
 
 
 def flattened(x: Any) -> Tensor:
