@@ -1,28 +1,17 @@
 """Tests of Laplace's calibration on CIFAR-10, with made-up images of its form."""
 
-import numpy as np
 import pytest
 import torch
+from zoo.images import made_up
 
 from credo.experiments import make_experiment, perform, probes
 from credo.experiments.ensembles import Score
 from credo.experiments.laplace_calibration import ROWS, _checks
 
 
-def made_up(name):
-    """Ten classes of 32 x 32 images that differ in brightness."""
-    source = np.random.default_rng(0)
-    out = {}
-    for part, count in (("train", 120), ("test", 60)):
-        y = np.arange(count) % 10
-        x = source.integers(0, 60, size=(count, 32, 32, 3)) + 15 * y[:, None, None, None]
-        out |= {f"x_{part}": x.astype(np.uint8), f"y_{part}": y.astype(np.uint8)}
-    return out
-
-
 @pytest.fixture
 def images(monkeypatch):
-    monkeypatch.setattr(probes, "load", made_up)
+    monkeypatch.setattr(probes, "load", lambda name: made_up(name, 120, 60))
 
 
 def test_every_row_is_around_one_network_that_has_learned(images):

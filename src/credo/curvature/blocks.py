@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from credo.core.errors import CredoError, SettingError
+from credo.engine.build import gaussian
 from credo.posteriors import EigenKron, Family, Full, LowRankPrecision, Params
 from credo.posteriors.family import Layout
 
@@ -48,8 +49,6 @@ class DiagonalBlock(Block):
 
     def family(self, values: Params, precision: Precision) -> Family:
         """Independent Gaussians."""
-        from credo.engine.build import gaussian
-
         std = {n: (self.diagonal[n].double() + precision[n]).rsqrt().to(values[n]) for n in self.names}
         return gaussian({n: values[n] for n in self.names}, std)
 

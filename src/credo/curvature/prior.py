@@ -10,6 +10,7 @@ from credo.core.errors import SettingError
 from credo.curvature.evidence import Centred
 from credo.engine.model import Model
 from credo.posteriors import Params
+from credo.priors import Scaled
 
 
 def centred(model: Model, values: Params, base: bool = False) -> Centred:
@@ -19,7 +20,7 @@ def centred(model: Model, values: Params, base: bool = False) -> Centred:
     the same slope there and, by ``shift``, the same density; where the density is not concave, as at the tails of heavy ones, there is none
     and it is refused.
     """
-    prior = getattr(model.prior, "base", model.prior) if base else model.prior
+    prior = model.prior.base if base and isinstance(model.prior, Scaled) else model.prior
     precision, offset, shift = {}, {}, 0.0
     for name, site in model.sites.items():
         if name not in model.random:
