@@ -1,8 +1,8 @@
 """What Laplace's approximation adds to a trained residual network on CIFAR-10, without retraining: calibration.
 
-A network with 20 layers is trained once, as in the ``ensembles`` experiment (20,000 images, SGD with momentum, weight decay 5e-4). Each row then
-puts a Gaussian around the very same weights, from one pass over the training images without augmentation, tunes the prior's width by the evidence
-of the training data alone, and predicts by the linearised network.
+A network with 20 layers is trained once, as in the ``ensembles`` experiment (SGD with momentum, weight decay 5e-4), on all of the 20,000 images but
+those held out. Each row then puts a Gaussian around the very same weights, from one pass over the training images without augmentation, chooses the
+prior's width by the evidence of the training images or by the predictions of the held-out ones, and predicts by the linearised network.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import nn
 from torch.distributions import Normal
 
 from credo.bnn import BNN
+from credo.core.errors import SettingError
 from credo.core.seeds import isolated, mix
 from credo.core.settings import setting
 from credo.experiments.base import Experiment, Say, experiments
@@ -31,6 +32,9 @@ ROWS: dict[str, dict[str, Any]] = {
     "last layer, full": {"subset": "last", "structure": "full"},
     "last layer, KFAC": {"subset": "last", "structure": "kfac"},
     "all layers, KFAC": {"subset": "layers", "structure": "kfac"},
+    "all layers, KFAC, a prior per layer": {"subset": "layers", "structure": "kfac", "per": "layer"},
+    "last layer, full, by validation": {"subset": "last", "structure": "full", "tune": "validation"},
+    "all layers, KFAC, by validation": {"subset": "layers", "structure": "kfac", "tune": "validation"},
     "all layers, diagonal": {"subset": "layers", "structure": "diagonal"},
 }
 
@@ -47,7 +51,7 @@ class LaplaceCalibration(Experiment):
     needs: ClassVar[tuple[str, ...]] = ("cifar10",)
     threads: ClassVar[int | None] = None
     small: ClassVar[dict[str, Any]] = {
-        "epochs": 1, "depth": 8, "width": 4, "num_train": 120, "num_test": 60, "batch": 40,
+        "epochs": 1, "depth": 8, "width": 4, "num_train": 120, "num_test": 60, "held": 20, "batch": 40,
     }  # fmt: skip
 
     epochs: int = setting(40, "Passes over the training images.", ge=1)
@@ -57,12 +61,16 @@ class LaplaceCalibration(Experiment):
     lr: float = setting(0.1, "Learning rate of SGD with momentum 0.9.", gt=0.0)
     decay: float = setting(5e-4, "Weight decay, as a prior of variance 1 / (decay N).", gt=0.0)
     samples: int = setting(200, "Points that stand for a linearised prediction.", ge=2)
-    num_train: int = setting(20_000, "Training images.", ge=1)
+    num_train: int = setting(20_000, "Training images, held-out ones included.", ge=2)
+    held: int = setting(1000, "Images held out of training, by which the rows that say so choose the prior's width.", ge=1)
     num_test: int = setting(10_000, "Test images.", ge=1)
 
     def run(self, device: torch.device, seed: int, say: Say) -> Outcome:
         """Train once, then measure."""
-        train, test = colour_images("cifar10", device, self.num_train, self.num_test)
+        if self.held >= self.num_train:
+            raise SettingError(f"held={self.held}: fewer images than num_train={self.num_train} can be held out.")
+        images, test = colour_images("cifar10", device, self.num_train, self.num_test)
+        train, held = [(images[0][part], images[1][part]) for part in (slice(self.held, None), slice(self.held))]
         started = time.perf_counter()
         net = self._trained(train, seed, device)
         trained = time.perf_counter() - started
@@ -73,7 +81,7 @@ class LaplaceCalibration(Experiment):
         say(f"the network: {_text(scores['the network'])}, trained in {trained:.0f} s")
         for label, settings in ROWS.items():
             started = time.perf_counter()
-            bnn = self._around(net, settings, train, device)
+            bnn = self._around(net, settings, train, held, device)
             seconds = time.perf_counter() - started
             predictive = bnn.predict(test[0], self.samples, batch_size=500)
             scores[label] = score = Score.of(predictive, test[1])
@@ -97,12 +105,14 @@ class LaplaceCalibration(Experiment):
         whole.load_state_dict(bnn.posterior.mean() | dict(bnn._result().buffers))  # all of them, statistics included
         return net.to(device).eval()
 
-    def _around(self, net: nn.Module, settings: dict[str, Any], train: Pair, device: torch.device) -> BNN:
+    def _around(self, net: nn.Module, settings: dict[str, Any], train: Pair, held: Pair, device: torch.device) -> BNN:
         given = dict(settings)
         if given["subset"] == "layers":
             paths = [path for path, module in net.named_modules() if isinstance(module, (nn.Conv2d, nn.Linear))]
             given["subset"] = tuple(f"{path}.*" for path in paths)
         bnn = BNN(net, prior=self._prior(len(train[1])))
+        if given.get("tune") == "validation":
+            given["validation"] = held
         return bnn.fit(train, "laplace", train=False, device=device, progress=False, **given)
 
 
