@@ -17,12 +17,13 @@ from credo.curvature.evidence import log_evidence
 from credo.curvature.prior import centred
 from credo.data.intake import intake
 from credo.data.source import Arrays, Source
+from credo.engine.apart import stepping
 from credo.engine.build import discrete_posterior, start_posterior
 from credo.engine.density import Density
 from credo.engine.descend import MakeOptimizer, adam
 from credo.engine.elbo import Elbo
 from credo.engine.flock import Flock, member_seeds
-from credo.engine.flock_step import moving, stepping
+from credo.engine.flock_step import moving
 from credo.engine.intake import on_device
 from credo.engine.job import Fitted, Job
 from credo.engine.method import make_method

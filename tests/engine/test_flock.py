@@ -12,6 +12,7 @@ from zoo.networks import ZOO, make
 
 from credo import BNN
 from credo.core.seeds import isolated
+from credo.engine.apart import HEAVY
 from credo.engine.flock import Flock, member_seeds, one, pays, several
 from credo.estimators import LIKELIHOOD
 from credo.likelihoods import FullGaussian, Gaussian
@@ -94,8 +95,10 @@ def test_members_trained_at_once_end_where_members_trained_apart_do(name):
     assert all(torch.equal(pieces(whole, k)[n], v) for k in range(3) for n, v in pieces(again, k).items())
 
 
+@pytest.mark.parametrize("heavy", [0, HEAVY], ids=["apart", "stacked"])
 @pytest.mark.parametrize("name", [name for name in PLAIN if name not in LOOPED])
-def test_members_whose_passes_are_traced_end_there_too(name):
+def test_members_whose_passes_are_recorded_end_there_too(name, heavy, monkeypatch):
+    monkeypatch.setattr("credo.engine.apart.HEAVY", heavy)
     net, _ = make(name)
     same_apart(net, (inputs(name), targets()), output="logits" if name == "dicts" else None, together={"compile": True})
 

@@ -11,7 +11,7 @@ from credo.core.errors import SettingError
 from credo.core.seeds import isolated
 from credo.data import intake
 from credo.engine.flock import Flock
-from credo.engine.flock_step import FlockStep, moving, reaches, stepping
+from credo.engine.flock_step import FlockStep, moving, reaches
 from credo.likelihoods import Gaussian
 
 DOUBLE = torch.float64
@@ -196,16 +196,6 @@ def test_sgd_by_hand(momentum):
                     w[n] = t - lr * v[n]
         found = fitted.posterior.realise([k], 0)
         assert all(torch.allclose(found[n][0], t, rtol=0, atol=1e-10) for n, t in w.items())
-
-
-def test_a_cpu_captures_no_graph():
-    group = flock()
-    with pytest.raises(SettingError, match="compile='graph' captures the step as a CUDA graph; on a CPU use True or False"):
-        stepping()(group, moving("adam", 0.9)(group, 0.1, N), N, "graph")
-    assert group.traced is None
-    for compile in (False, True):
-        assert isinstance(stepping()(group, moving("adam", 0.9)(group, 0.1, N), N, compile), FlockStep)
-        assert (group.traced is not None) == compile
 
 
 def test_what_a_capture_saves_is_what_a_step_changes():

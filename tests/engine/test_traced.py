@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as F
 
 from credo.core.errors import SettingError
-from credo.engine.traced import Traced
+from credo.engine.traced import Traced, draws, record
 
 W = torch.randn(3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
@@ -65,3 +65,34 @@ def test_what_cannot_be_traced_is_said_in_one_sentence():
         SettingError, match=r"compile=True: the passes of this network cannot be traced \(.*\); use compile=False"
     ):
         Traced([])(0, branching, [torch.ones(2)])
+
+
+def test_what_follows_from_shapes_is_folded_unless_it_is_returned_or_written_into():
+    def function(x):
+        ones = torch.ones_like(x)
+        return [x + (2 * ones).exp(), torch.zeros_like(x)]
+
+    x = torch.randn(4)
+    graph = record(function, [x])
+    names = [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
+    assert len(names) == 2, "a sum and what is returned"
+    first, second = (graph(x) for _ in range(2))
+    assert torch.equal(first[0], x + torch.full_like(x, 2.0).exp())
+    first[1].add_(1.0)
+    assert not second[1].any() and not graph(x)[1].any()
+
+    def writes(x):
+        return [torch.zeros_like(x).add_(x) * 2]
+
+    graph = record(writes, [x])
+    assert torch.equal(graph(x)[0], 2 * x) and torch.equal(graph(x)[0], 2 * x)
+
+
+def test_random_numbers_are_seen_and_never_folded():
+    def toss(x):
+        return [x * torch.rand_like(torch.ones_like(x)), F.dropout(x, 0.5)]
+
+    x = torch.ones(50)
+    graph = record(toss, [x])
+    assert draws(graph) and not draws(record(lambda x: [x.sin()], [x]))
+    assert not torch.equal(graph(x)[0], graph(x)[0]) and not torch.equal(graph(x)[1], graph(x)[1])

@@ -29,7 +29,7 @@ def test_layers_are_convolutions_and_the_last_layer_without_normalisation(images
     made = make_experiment("laplace_calibration", {"quick": True})
     train, _ = probes.colour_images("cifar10", torch.device("cpu"), 120, 60)
     net = made._trained(train, 0, torch.device("cpu"))
-    bnn = made._around(net, ROWS["all layers, KFAC"], train, torch.device("cpu"))
+    bnn = made._around(net, ROWS["all layers, KFAC"], train, train, torch.device("cpu"))
     assert len(bnn.model.random) > 5 and all("norm" not in name and "bn" not in name for name in bnn.model.random)
     assert {family.name for family in bnn.posterior.members if family.atoms != 1} == {"eigen_kron"}
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from credo.core.settings import setting
+from credo.engine.apart import stepping
 from credo.engine.build import initial_values
 from credo.engine.descend import train
 from credo.engine.flock import Flock, Trace, member_seeds
-from credo.engine.flock_step import moving, reaches, stepping
+from credo.engine.flock_step import moving, reaches
 from credo.engine.gradient import GradientMethod
 from credo.engine.intake import on_device
 from credo.engine.job import Fitted, Job

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -45,6 +45,9 @@ def member_seeds(seed: int, count: int) -> list[int]:
 def pays(net: nn.Module) -> bool:
     """Whether a pass of all members at once is the faster one: not with convolutions, which vmap turns into grouped ones."""
     return not any(isinstance(module, nn.modules.conv._ConvNd) for module in net.modules())
+
+
+Feed = Callable[[Source, Sequence[torch.Generator], int | None], Iterator[tuple[Any, Tensor]]]
 
 
 class Trace(nn.Module, ABC):
@@ -96,6 +99,7 @@ class Flock(Learner):
         at_once = pays(model.net) if vectorise is None else vectorise
         self.looped, self._settled = self.count == 1 or not at_once, False
         self.traced: Traced | None = None
+        self.feed: Feed = own_batches
         self._priors = self._split_prior()
 
     @property
@@ -159,7 +163,7 @@ class Flock(Learner):
 
     def batches(self, source: Source, job: Job, epoch: int) -> Iterator[tuple[Any, Tensor]]:
         """One epoch, ``(K, B, ...)``, each member in its own order."""
-        return own_batches(source, [generator(seed, "order", epoch) for seed in self.seeds], job.batch_size)
+        return self.feed(source, [generator(seed, "order", epoch) for seed in self.seeds], job.batch_size)
 
     def examples(self, y: Tensor) -> int:
         """B."""
@@ -196,7 +200,7 @@ class Flock(Learner):
         inputs, shape = pytree.tree_flatten(x)
 
         def slopes(*tensors: Tensor) -> list[Tensor]:
-            return self._slopes(tensors, shape, share, keep)
+            return self.slopes(tensors, shape, share, keep)
 
         if self.traced is None:
             found = slopes(*(leaf.detach() for leaf in leaves), *self.buffers_().values(), *inputs, y)
@@ -209,10 +213,12 @@ class Flock(Learner):
         self._note(found[after:last])
         return found[0], pytree.tree_unflatten(found[last:], shape) if keep else None
 
-    def _slopes(self, tensors: Sequence[Tensor], shape: pytree.TreeSpec, share: float, keep: bool) -> list[Tensor]:
+    def slopes(
+        self, tensors: Sequence[Tensor], shape: pytree.TreeSpec, share: float, keep: bool = False, alone: bool = False
+    ) -> list[Tensor]:
         """nll ``(K,)``, gradients of ``share`` times it, buffers after the pass, and with ``keep`` the gradients at the inputs.
 
-        ``tensors``: parameters of networks and likelihood, buffers, the leaves of the inputs, targets.
+        ``tensors``: parameters of networks and likelihood, buffers, the leaves of the inputs, targets; ``alone``: all without the axis K.
         """
         values, places = len(self.names), len(self.names) + len(self.noise_names)
         leaves = [value.detach().requires_grad_() for value in tensors[:places]]
@@ -225,7 +231,8 @@ class Flock(Learner):
         )
         wanted = [*leaves, *(leaf for leaf in inputs if keep and _real(leaf))]
         with torch.enable_grad(), plain_attention(), StackedLinear():
-            run = self._single if self.count == 1 else torch.vmap(self._nll, randomness="different")
+            many = self._single if self.count == 1 else torch.vmap(self._nll, randomness="different")
+            run = self._nll if alone else many
             nll, after = run(*tables, pytree.tree_unflatten(inputs, shape), y)
             # A parameter that this pass does not reach still feels its prior and its momentum: its gradient is zero.
             grads = iter(torch.autograd.grad(nll.sum() * share, wanted, allow_unused=True, materialize_grads=True))

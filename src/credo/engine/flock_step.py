@@ -13,9 +13,9 @@ from credo.core.errors import SettingError
 from credo.data.source import Source
 from credo.data.tree import leaves, take
 from credo.engine.build import point_posterior
-from credo.engine.descend import MakeOptimizer, MakeStep
+from credo.engine.descend import MakeOptimizer
 from credo.engine.flock import Flock
-from credo.engine.step import Capturable, GraphStep, Step
+from credo.engine.step import Capturable
 from credo.estimators import estimators, make_plan
 
 
@@ -89,20 +89,6 @@ def reaches(source: Source, share: float) -> Any:
     if not any(leaf.is_floating_point() for _, leaf in leaves(low, "x")):
         raise SettingError(f"adversarial={share}: neighbours of inputs need real numbers, and these inputs are whole; use 0.")
     return pytree.tree_map(lambda a, b: (b - a) * share if a.is_floating_point() else a, low, high)
-
-
-def stepping(reach: Any = None) -> MakeStep[Flock]:
-    """How a flock steps; with ``compile`` its passes are traced, on a GPU the whole step is one CUDA graph."""
-
-    def make(flock: Flock, optimizer: torch.optim.Optimizer, num_data: int, compile: bool | str) -> Step:
-        step, graph = FlockStep(flock, optimizer, num_data, reach), flock.model.device.type == "cuda"
-        if compile == "graph" and not graph:
-            raise SettingError("compile='graph' captures the step as a CUDA graph; on a CPU use True or False.")
-        if compile and not graph:
-            flock.record()
-        return GraphStep(step) if compile and graph else step
-
-    return make
 
 
 def moving(kind: str, momentum: float) -> MakeOptimizer[Flock]:

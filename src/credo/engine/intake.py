@@ -39,15 +39,18 @@ def own_batches(source: Source, orders: Sequence[torch.Generator], batch_size: i
             yield pytree.tree_map(lambda *leaves: torch.stack(leaves), batches[0], *batches[1:])
         return
     x, y = arrays
-    total = len(y)
-    rows = torch.stack([torch.randperm(total, generator=order, device=order.device) for order in orders]).to(y.device)
-    for part in rows.split(batch_size or total, 1):
+    for part in own_orders(orders, len(y), y.device).split(batch_size or len(y), 1):
         flat = part.reshape(-1)
 
         def pick(leaf: Any, flat: Tensor = flat) -> Any:
             return leaf.index_select(0, flat).reshape(len(orders), -1, *leaf.shape[1:])  # rows in one go: faster than leaf[part]
 
         yield pytree.tree_map(pick, x), pick(y)
+
+
+def own_orders(orders: Sequence[torch.Generator], total: int, device: torch.device) -> Tensor:
+    """Rows of the data in every order, ``(K, total)``."""
+    return torch.stack([torch.randperm(total, generator=order, device=order.device) for order in orders]).to(device)
 
 
 @final
