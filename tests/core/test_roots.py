@@ -13,6 +13,7 @@ def test_a_root_times_itself_is_the_matrix_even_where_that_is_singular(dtype, ra
     matrix = source @ source.mT
     root = semidefinite_root(matrix)
     assert root.dtype == dtype
+    torch.testing.assert_close(root, root.mT)
     torch.testing.assert_close(root @ root.mT, matrix, atol=1e-5 if dtype == torch.float32 else 1e-12, rtol=0)
 
 

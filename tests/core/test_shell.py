@@ -300,7 +300,35 @@ def test_plain_kernels_are_for_a_block_alone_and_without_a_word():
         return torch.backends.mkldnn.enabled, torch.backends.mha.get_fastpath_enabled()
 
     before = switches()
-    with pytest.raises(RuntimeError), plain_kernels():
+    with pytest.raises(RuntimeError), plain_kernels(Shell(nn.Linear(2, 2))):
         assert switches() == (False, False)
         raise RuntimeError
     assert switches() == before
+
+
+def test_recurrent_layers_run_without_cudnn_where_they_must_have_derivatives():
+    """In evaluation mode with derivatives; predictions and training keep it, and so do networks without such layers."""
+
+    class Seen(nn.Module):
+        def __init__(self, layer):
+            super().__init__()
+            self.layer, self.cudnn = layer, []
+
+        def forward(self, x):
+            self.cudnn.append(torch.backends.cudnn.enabled)
+            return self.layer(x)
+
+    before = torch.backends.cudnn.enabled
+    for layer, plain in ((nn.LSTM(3, 2), True), (nn.GRU(3, 2), True), (nn.Linear(3, 2), False)):
+        shell = Shell(Seen(layer))
+        assert shell.recurrent == plain
+        for training in (False, True):
+            shell.train(training)
+            for grads in (False, True):
+                with torch.set_grad_enabled(grads):
+                    shell(torch.randn(4, 1, 3))
+                assert torch.backends.cudnn.enabled == before
+        assert shell.module.cudnn == [True, not plain, True, True]
+        with plain_kernels(shell):
+            assert torch.backends.cudnn.enabled == (not plain)
+        assert torch.backends.cudnn.enabled == before

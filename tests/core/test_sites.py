@@ -4,7 +4,7 @@ from torch import nn
 from zoo.networks import make
 
 from credo.core.errors import NetworkError, SettingError
-from credo.core.sites import blocks, select, sites_of
+from credo.core.sites import blocks, choose, select, sites_of
 
 
 def net():
@@ -65,6 +65,9 @@ def test_tied_parameters_are_one_site_found_by_any_name():
 def test_selections_that_find_nothing_or_make_no_sense(random, words):
     with pytest.raises(SettingError, match=words.replace(".", r"\.").replace("*", r"\*")):
         select(net(), random)
+    words = words.replace("random=", "layers=")
+    with pytest.raises(SettingError, match=words.replace(".", r"\.").replace("*", r"\*")):
+        choose(net(), random, sites_of(net()), "layers")
 
 
 @pytest.mark.parametrize(

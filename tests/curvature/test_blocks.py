@@ -6,8 +6,8 @@ from zoo.families import flat, values
 
 from credo.core.errors import CredoError, SettingError
 from credo.core.seeds import generator
-from credo.curvature.blocks import DiagonalBlock, FullBlock, KronBlock, LowRankBlock
-from credo.posteriors import EigenKron, Full, LowRankPrecision, MeanField
+from credo.curvature.blocks import DiagonalBlock, FullBlock, KronBlock, LowRankBlock, SubnetworkBlock
+from credo.posteriors import EigenKron, Full, LowRankPrecision, MeanField, Subnetwork
 
 SHAPES = {"w": torch.Size((3, 4)), "b": torch.Size((3,))}
 EACH = {n: 0.5 + torch.rand(s, generator=generator("each", n), dtype=torch.float64) for n, s in SHAPES.items()}
@@ -84,6 +84,23 @@ def test_single_precision_families_of_double_sums():
         block, _ = make()
         family = block.family({n: v.float() for n, v in values().items()}, {n: ONE[n] for n in block.names})
         assert all(p.dtype == torch.float32 for p in family.parameters())
+
+
+@pytest.mark.parametrize("each", [False, True])
+def test_single_weights_with_a_prior(each):
+    """A covariance of the chosen ones, in all parameters that are given; what is not chosen stays where it is."""
+    places = {"w": torch.tensor([0, 5, 6]), "b": torch.tensor([1])}
+    root = random(4, 2)
+    block = SubnetworkBlock(places, root @ root.mT)
+    precision = {n: EACH[n].reshape(-1)[p] if each else ONE[n] for n, p in places.items()}
+    total = root @ root.mT + torch.diag(torch.cat([precision[n].expand(len(p)) for n, p in places.items()]))
+    torch.testing.assert_close(block.log_det(precision), torch.logdet(total))
+    family = block.family(values() | {"other": torch.ones(2).double()}, precision)
+    assert isinstance(family, Subnetwork) and family.names == ("w", "b", "other") and family.fixed == {"other"}
+    torch.testing.assert_close(family.covariance().detach(), torch.linalg.inv(total))
+    assert all(torch.equal(family.mean()[n], v) for n, v in values().items())
+    single = block.family({n: v.float() for n, v in values().items()}, precision)
+    assert all(p.dtype == torch.float32 for p in single.parameters())
 
 
 def test_kronecker_factors_need_one_width_per_tensor():

@@ -81,6 +81,21 @@ def test_the_best_width_is_better_than_all_of_a_fine_grid(form, per):
 
 
 @pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("per", GROUPS)
+def test_widths_that_are_equal_have_their_own_gradients(form, per):
+    """However often they were asked for: a search over several groups starts where all are the same."""
+    measured, prior, _ = fitted(form)
+    groups = GROUPS[per]
+    for _ in range(10):
+        logs = torch.full((len(groups),), 0.4, dtype=torch.float64, requires_grad=True)
+        log_evidence(measured.blocks, measured.nll, prior, module._by_group(logs, groups)).backward()
+    step = 1e-4
+    for place in range(len(groups)):
+        sides = [value(measured, prior, groups, [0.4 + s * step * (k == place) for k in range(len(groups))]) for s in (-1, 1)]
+        assert float(logs.grad[place]) == pytest.approx((sides[1] - sides[0]) / (2 * step), rel=1e-6)
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_mackays_fixed_point_holds_at_the_best_width(form):
     """alpha |w|^2 = gamma = P - alpha tr((H + alpha D)^-1 D), the number of well-determined parameters."""
     measured, prior, model = fitted(form)

@@ -13,10 +13,10 @@ from zoo.regression import problem
 from credo.core.errors import SettingError
 from credo.curvature import laplace as module
 from credo.curvature.evidence import GRID, log_evidence
-from credo.curvature.laplace import OnlineElbo, choose_by_validation, fit_noise, gaussian_posterior, held_fixed, joint_prior
+from credo.curvature.laplace import OnlineElbo, choose_by_validation, fit_noise, gaussian_posterior, held_fixed, prior_seen
 from credo.curvature.linear import linear_outputs
 from credo.curvature.prior import centred
-from credo.curvature.structures import STRUCTURES
+from credo.curvature.structures import STRUCTURES, Measured
 from credo.data.intake import intake
 from credo.engine.build import point_posterior
 from credo.likelihoods import Gaussian, StudentT
@@ -109,7 +109,7 @@ def test_a_joint_prior_counts_whole():
     sweep = make_sweep(model.net, x, y, Gaussian(std=0.5))
     measured, values = STRUCTURES["full"].measure(sweep, 0), model.values()
     curve = measured.blocks[0].matrix.clone()
-    prior = joint_prior(model, values, measured.blocks)
+    prior = prior_seen(model, values, measured)
     posterior = gaussian_posterior(model, values, measured.blocks, prior.precision)
     total = curve + torch.linalg.inv(cover)
     torch.testing.assert_close(posterior.members[0].covariance().detach(), torch.linalg.inv(total))
@@ -126,7 +126,7 @@ def test_a_joint_prior_beside_a_rounded_curvature():
     x, y, _ = problem()
     blocks = STRUCTURES["full"].measure(make_sweep(model.net, x, y, Gaussian(std=0.5)), 0).blocks
     blocks[0].matrix = torch.diag(torch.tensor([1e9, 0.0, 0.0, -200.0])).double()
-    prior = joint_prior(model, model.values(), blocks)
+    prior = prior_seen(model, model.values(), Measured(blocks, 0.0))
     expected = torch.diag(torch.tensor([1e9, 0.0, 0.0, 0.0])).double() + torch.linalg.inv(cover)
     torch.testing.assert_close(blocks[0].log_det(prior.precision), torch.logdet(expected))
 
@@ -135,7 +135,7 @@ def test_an_independent_prior_counts_by_weight():
     model = linear_model()
     family = MeanField.start(model.values(), 0.5)
     model.prior = PosteriorPrior(Posterior([family]))
-    prior = joint_prior(model, model.values(), [])
+    prior = prior_seen(model, model.values(), Measured([], 0.0))
     assert prior.precision["weight"].shape == (1, 3) and torch.allclose(prior.precision["bias"], torch.tensor(4.0).double())
 
 
@@ -145,7 +145,7 @@ def test_a_joint_prior_over_other_parameters_is_refused():
     x, y, _ = problem()
     blocks = STRUCTURES["full"].measure(make_sweep(model.net, x, y, Gaussian(std=0.5)), 0).blocks
     with pytest.raises(SettingError, match="an earlier posterior over the same parameters; this one is 'full' over weight"):
-        joint_prior(model, model.values(), blocks)
+        prior_seen(model, model.values(), Measured(blocks, 0.0))
 
 
 @pytest.mark.parametrize("shortcut", ["linear", "probit", None])
@@ -166,7 +166,7 @@ def test_validation_chooses_the_best_of_its_grid(shortcut):
         return module._held_out(model, intake((held, held_y)), posterior, {}, shortcut)
 
     scores = {scale: nll(scale) for scale in GRID[::2].tolist()}
-    choose_by_validation(model, intake((held, held_y)), values, {}, blocks, shortcut)
+    choose_by_validation(model, intake((held, held_y)), values, {}, Measured(blocks, 0.0), shortcut)
     chosen = {float(s) for s in model.prior.scales().values()}
     assert chosen == {min(scores, key=scores.__getitem__)}
     assert len(set(scores.values())) > 10  # there was something to choose from

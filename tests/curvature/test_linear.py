@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from torch import nn
-from zoo.curvature import ALL, OUTPUT, dense, make, make_sweep, targets
+from zoo.curvature import ALL, OUTPUT, dense, make, make_sweep, some, targets
 from zoo.families import MAKERS
 from zoo.models import make_model, make_posterior
 from zoo.regression import bnn as regression
@@ -18,6 +18,7 @@ from credo.curvature.laplace import gaussian_posterior
 from credo.curvature.linear import SHORTCUTS, linear_functions, linear_moments, linear_outputs, probit_outputs
 from credo.curvature.prior import centred
 from credo.curvature.structures import STRUCTURES
+from credo.curvature.subnetwork import subnetwork
 from credo.engine.draws import Draws
 from credo.posteriors import Gaussian, Posterior
 
@@ -37,6 +38,11 @@ def fitted(name, kind="mean_field", random="all", dtype=torch.float64):
         values = sweep.values
         blocks = STRUCTURES[kind.removeprefix("structured_")].measure(sweep, 2).blocks
         posterior = gaussian_posterior(model, values, blocks, centred(model, values).precision)
+    elif kind == "subnetwork":
+        chosen = some(model)
+        sweep = make_sweep(net, x, targets(), random=random, output=OUTPUT.get(name))
+        precision = centred(model, sweep.values, places=chosen).precision
+        posterior = gaussian_posterior(model, sweep.values, subnetwork(sweep, chosen).blocks, precision)
     else:
         posterior = make_posterior(kind, model)
     mean = posterior.mean()
@@ -80,7 +86,7 @@ def test_every_network_by_brute_force(name):
 
 
 @pytest.mark.parametrize("name", ["mlp", "conv", "transformer", "tied"])
-@pytest.mark.parametrize("kind", ["mean_field_softplus", "low_rank", "full", "kron", *STRUCTURED])
+@pytest.mark.parametrize("kind", ["mean_field_softplus", "low_rank", "full", "kron", "subnetwork", *STRUCTURED])
 def test_every_gaussian_family(name, kind):
     net, model, posterior, x = fitted(name, kind)
     _, cover = truth(net, model, posterior, x)
@@ -90,7 +96,7 @@ def test_every_gaussian_family(name, kind):
 
 
 @pytest.mark.parametrize("random", ["last", "2.weight", ["2.bias", "2.weight"], "0.*", "weights"])
-@pytest.mark.parametrize("kind", ["full", "mean_field", "kron", "structured_full", "kfac"])
+@pytest.mark.parametrize("kind", ["full", "mean_field", "kron", "structured_full", "kfac", "subnetwork"])
 def test_only_some_parameters(kind, random):
     """Variances of a last layer with a full covariance need only each output's own weights, which are kept from call to call."""
     net, model, posterior, x = fitted("mlp", kind, random)
@@ -111,7 +117,7 @@ def test_kept_blocks_of_a_last_layer_follow_the_covariance():
 
 
 @pytest.mark.parametrize("name", ["conv", "layer_norm", "lstm"])
-@pytest.mark.parametrize("kind", ["mean_field", "kfac", "structured_full"])
+@pytest.mark.parametrize("kind", ["mean_field", "kfac", "structured_full", "subnetwork"])
 def test_batches_and_little_memory_give_the_same(name, kind, monkeypatch):
     _, model, posterior, x = fitted(name, kind)
     whole = linear_moments(model, posterior, x, model.buffers(), None, True)
@@ -171,7 +177,7 @@ def test_functions_are_linear_in_the_drawn_weights(name):
     torch.testing.assert_close(found, out + torch.einsum("nfp,sp->snf", rows, delta))
 
 
-@pytest.mark.parametrize("kind", ["kfac", "low_rank", "structured_full"])
+@pytest.mark.parametrize("kind", ["kfac", "low_rank", "structured_full", "subnetwork"])
 def test_functions_covary_across_inputs(kind):
     """z-tests of the covariance of every pair of outputs of every pair of inputs: J C J^T with all inputs at once."""
     net, model, posterior, x = fitted("mlp", kind)
@@ -180,6 +186,18 @@ def test_functions_covary_across_inputs(kind):
     has_mean(draws, out.reshape(-1))
     flat = rows.flatten(0, 1)
     has_covariance(draws, flat @ covariance(model, posterior) @ flat.mT)
+
+
+@pytest.mark.parametrize("name", ["mlp", "weight_norm_new", "lstm"])
+@pytest.mark.filterwarnings("ignore:Functions from the derivatives")
+def test_functions_of_single_weights_move_nothing_else(name):
+    """Also where an operation has no forward derivative, by the parameters that vary alone."""
+    net, model, posterior, x = fitted(name, "subnetwork")
+    rows, out = dense(net, x, model)
+    drawn, mean = posterior.sample(4, 3), posterior.mean()
+    delta = torch.cat([(drawn[n] - mean[n]).reshape(4, -1) for n in model.random], -1).detach()
+    found = linear_functions(model, posterior, Draws.of(posterior, 4, 3), x, model.buffers(), 2)
+    torch.testing.assert_close(found, out + torch.einsum("nfp,sp->snf", rows, delta))
 
 
 @pytest.mark.parametrize("kind", ["delta", "mixture", "samples", "flow"])

@@ -68,6 +68,38 @@ def test_another_density_counts_by_its_curvature():
     assert surrogate + found.shift == pytest.approx(sum(float(prior.log_prob(v).sum()) for v in values.values()))
 
 
+def test_single_weights_alone():
+    """Their precision, offset and share of the shift; one number where all weights of a parameter have the same."""
+    places = {"weight": torch.tensor([1, 10])}
+    for prior in (
+        Normal(0.5, 2.0),
+        Normal(torch.zeros(3, 4), 1 + torch.rand(3, 4)),
+        StudentT(torch.tensor(5.0).double(), 0.3, 1.5),
+    ):
+        model = model_with({"weight": prior, "bias": Normal(0.0, 1.0)})
+        whole, some = centred(model, model.values()), centred(model, model.values(), places=places)
+        assert list(some.precision) == ["weight"]
+        torch.testing.assert_close(some.offset["weight"], whole.offset["weight"].reshape(-1)[places["weight"]])
+        expected = whole.precision["weight"].reshape(-1)
+        torch.testing.assert_close(
+            some.precision["weight"].reshape(-1), expected[places["weight"]] if len(expected) > 1 else expected
+        )
+        w = model.values()["weight"].reshape(-1)[places["weight"]]
+        if isinstance(prior, StudentT):
+            normal = Normal(0.0, some.precision["weight"].rsqrt()).log_prob(some.offset["weight"]).sum()
+            assert float(normal) + some.shift == pytest.approx(float(prior.log_prob(w).sum()))
+        else:
+            assert some.shift == 0.0
+
+
+def test_a_weight_that_is_not_chosen_is_not_refused():
+    model = model_with(StudentT(2.0, 0.0, 1.0))
+    values = model.values() | {"weight": torch.tensor([[0.1, 5.0, 0.2, 7.0]] * 3).double()}
+    with pytest.raises(SettingError, match="curves downwards at the mode"):
+        centred(model, values, places={"weight": torch.tensor([1])})
+    assert bool((centred(model, values, places={"weight": torch.tensor([0, 2])}).precision["weight"] > 0).all())
+
+
 @pytest.mark.parametrize("prior", [Laplace(0.0, 1.0), Flat(), StudentT(2.0, 0.0, 1e-3)], ids=str)
 def test_priors_that_do_not_curve_downwards_are_refused_by_name(prior):
     """A double exponential has no curvature, a flat one neither, and a heavy tail has it upwards."""

@@ -5,7 +5,7 @@ from torch.distributions import Normal
 from zoo.models import make_model
 from zoo.networks import make
 
-from credo.core.errors import NetworkError
+from credo.core.errors import NetworkError, SettingError
 
 
 def test_values_are_copies():
@@ -85,6 +85,10 @@ def test_narrowing_makes_points_of_the_rest():
     assert set(model.random) == set(last.sites), "the model itself stays"
     assert set(last.narrow("last").random) == set(last.random), "however the parameters were split before"
     assert set(last.narrow(["0.*"]).random) == {"0.weight", "0.bias"}
+    some = last.only(["2.bias", "0.weight"])
+    assert list(some.random) == ["0.weight", "2.bias"] and list(some.point) == ["0.bias", "2.weight"], "in the network's order"
+    with pytest.raises(SettingError, match="subset: the pattern 'lost' matches no parameter. Known: 0.bias, 0.weight"):
+        model.narrow("lost", "subset")
 
 
 def test_the_flat_model_has_a_flat_prior():

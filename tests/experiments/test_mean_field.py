@@ -9,7 +9,7 @@ def test_quick_run_has_all_three_parts():
     tables = result.outcome.tables
     assert [table.title[:3] for table in tables] == ["(a)", "(b)", "(a)", "(b)", "(c)"]
     assert len(tables[0].rows) == len(STARTS) + 1 and len(tables[1].rows) == len(BETAS)
-    assert len(result.outcome.checks) == 7
+    assert len(result.outcome.checks) == 10
 
 
 def test_test_points_are_in_the_units_of_the_training_points():

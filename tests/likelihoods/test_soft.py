@@ -197,3 +197,24 @@ def test_expected_log_prob_under_normal_outputs_by_quadrature():
     values = likelihood.soft_log_prob(f, targets)
     gap = values.mean(0) - soft.expected_log_prob(mean, var, targets)
     assert (gap.abs() < Z * (values.var(0) / len(values)).sqrt()).all()
+
+
+def test_curvature_is_that_of_what_is_inside(case):
+    likelihood, _, f = case
+    soft = Soft(likelihood, f.shape[-1])
+    assert soft.observed is likelihood and likelihood.observed is likelihood
+    assert torch.equal(soft.information(f), likelihood.information(f))
+    assert torch.equal(soft.information_root(f), likelihood.information_root(f))
+
+
+def test_noise_and_probit_are_those_of_what_is_inside():
+    """A teacher that is sure of its mean says what observations of that mean would."""
+    gaussian = Gaussian(initial_std=0.4)
+    soft, f, y = Soft(gaussian, 2), outputs(N, 2), outputs(N, 2, seed=1)
+    sure = torch.stack([y, torch.zeros_like(y)], -2)
+    nll = [-float(part.sum()) for part in (soft.log_prob(f, sure).detach(), gaussian.log_prob(f, y).detach())]
+    assert soft.noise_terms(nll[0], N, 2) == pytest.approx(gaussian.noise_terms(nll[1], N, 2))
+    soft.widen_noise(2.0)
+    assert float(gaussian.log_std.detach().exp()) == pytest.approx(0.8)
+    mean, var = outputs(N, 3), outputs(N, 3, seed=1).square()
+    assert torch.equal(Soft(Categorical(), 3).softened(mean, var), Categorical().softened(mean, var))

@@ -77,7 +77,7 @@ def priors():
 def test_the_closed_kl_is_the_sum_over_levels_and_the_mean_over_draws(kind):
     family = MAKERS["discrete"]()
     parts = priors()[kind]
-    prior = Factorised({n: family.restrict(d) for n, d in parts.items()}, family.shapes)
+    prior = Factorised({n: family.restrict(d, n) for n, d in parts.items()}, family.shapes)
     closed = closed_kl(family, prior)
     by_hand = 0.0
     for name, probs in family.probs().items():

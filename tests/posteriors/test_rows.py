@@ -57,6 +57,14 @@ def test_parameters_side_by_side_in_the_order_asked_for():
     assert torch.equal(both[..., :O], jacobian["b"].values) and torch.equal(both[..., O:], jacobian["w"].dense())
 
 
+@pytest.mark.parametrize("places", [1, 6])
+@pytest.mark.parametrize("chosen", [[3], [0, 7, 19], list(range(20))])
+def test_single_weights_are_columns_of_the_derivatives(places, chosen):
+    part, at = rows(places), torch.tensor(chosen)
+    for form in (part, Whole(by_hand(part))):
+        torch.testing.assert_close(form.at(at), by_hand(part)[..., at])
+
+
 def test_other_precisions():
     for part in (rows(2), Whole(torch.randn(N, K, O).double())):
         assert part.to(torch.float32).dense().dtype == torch.float32

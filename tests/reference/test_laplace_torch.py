@@ -88,6 +88,41 @@ def test_classification(name, form, subset):
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["mlp", "cnn"])
+@pytest.mark.parametrize("choice", ["largest_variance", "largest_magnitude", "masks"])
+def test_subnetworks(name, choice):
+    """The same single weights are chosen, and have the same covariances and evidence."""
+    net, x, y = problem(name)
+    size = {"mlp": 25, "cnn": 150}[name]  # more than those behind units that no image turns on, which are all alike
+    numel = sum(p.numel() for p in net.parameters())
+    loader = DataLoader(TensorDataset(x, y), batch_size=40)
+    if choice == "largest_variance":
+        diagonal = laplace.DiagLaplace(copy.deepcopy(net), "classification", prior_precision=PRECISION)
+        index = laplace.utils.LargestVarianceDiagLaplaceSubnetMask(net, size, diagonal).select(loader)
+    elif choice == "largest_magnitude":
+        index = laplace.utils.LargestMagnitudeSubnetMask(net, size).select()
+    else:
+        index = torch.arange(0, numel, 5)
+    flat = torch.zeros(numel, dtype=torch.bool).index_fill(0, index, True)
+    pieces = flat.split([p.numel() for p in net.parameters()])
+    masks = {n: m.reshape(p.shape) for m, (n, p) in zip(pieces, net.named_parameters(), strict=True)}
+    chosen = {"subset": masks} if choice == "masks" else {"subset": choice, "size": size}
+    ours = BNN(net, "categorical", prior=Normal(torch.zeros(()).double(), PRECISION**-0.5))
+    ours.fit((x, y), "laplace", structure="full", train=False, tune="none", progress=False, **chosen)
+    family = ours.posterior.members[0]
+    assert all(torch.equal(at, masks[n].reshape(-1).nonzero().reshape(-1)) for n, at in family.local().items())
+    other = laplace.Laplace(
+        copy.deepcopy(net), "classification", subset_of_weights="subnetwork", hessian_structure="full", subnetwork_indices=index,
+        prior_precision=PRECISION,
+    )  # fmt: skip
+    other.fit(loader)
+    close(family.covariance(), other.posterior_covariance.detach())
+    _, cover = linear_moments(ours.model, ours.posterior, x[:6], {}, None, covariance=True)
+    close(cover, other._glm_predictive_distribution(x[:6])[1].detach())
+    assert ours.history[-1]["log_evidence"] == pytest.approx(float(other.log_marginal_likelihood()), rel=RTOL)
+
+
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("form", FORMS)
 def test_regression_with_two_outputs(form):
     torch.manual_seed(0)

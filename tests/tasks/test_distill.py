@@ -250,6 +250,13 @@ def test_fidelity_is_measured_at_test_inputs(classes):
     assert scored["error_teacher"] == pytest.approx(float((p.label != labels).double().mean()))
 
 
+@pytest.mark.parametrize("curvature", ["ggn", "empirical", "mc"])
+def test_a_student_may_have_curvature(classes, values, curvature):
+    for (teacher, x, _), width in ((classes, 2), (values, 4)):
+        student = distill(teacher, build(x.shape[1], 6, width), x, method="laplace", curvature=curvature, **QUICK).student
+        assert student.predict(x).outputs.shape == (100, len(x), width)
+
+
 # --- resuming ---------------------------------------------------------------------------------------------------------
 
 
@@ -324,6 +331,12 @@ def test_a_teacher_that_is_not_fitted(classes):
         ({"seed": 0.5}, SettingError, "seed=0.5"),
         ({"perturb": lambda x, g: x}, SettingError, "perturb= is used with inputs='perturbed'"),
         ({"method": "mlee"}, SettingError, "Did you mean 'mle'"),
+        (
+            {"method": "exact"},
+            SettingError,
+            "'exact' solves .* in closed form, from targets that were observed; .* such as 'mle'",
+        ),
+        ({"method": "nngp"}, SettingError, "'nngp' solves for its posterior in closed form"),
         ({"rate": 3}, SettingError, "no setting 'rate'"),
         ({"epochs": 0}, SettingError, "epochs=0"),
         ({"lr": -1.0}, SettingError, "lr=-1.0"),

@@ -207,6 +207,21 @@ def make_sweep(net, x, y, likelihood="categorical", random="all", output=None, p
     return Sweep(model, model.values(), model.buffers(), make_job(x, y), **how)
 
 
+def some(model, step=3):
+    """Flat places of every third number, of every other parameter."""
+    return {n: torch.arange(0, s.numel, step) for n, s in list(model.random.items())[::2]}
+
+
+def columns(chosen, model):
+    """The same among all random numbers in a row."""
+    index, start = [], 0
+    for name, site in model.random.items():
+        if name in chosen:
+            index.append(chosen[name] + start)
+        start += site.numel
+    return torch.cat(index)
+
+
 def targets(n=B):
     return torch.arange(n) % 2
 

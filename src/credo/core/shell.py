@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -66,6 +66,7 @@ class Shell:
             elif isinstance(module, nn.TransformerEncoder):
                 module.use_nested_tensor = False
         self._live = False
+        self._recurrent = [module for module in self.module.modules() if isinstance(module, nn.RNNBase)]
         self._homes: dict[str, list[tuple[nn.Module, dict[str, Any], str]]] = {}
         first: dict[int, str] = {}
         for path, module in self.module.named_modules(remove_duplicate=False):
@@ -144,6 +145,17 @@ class Shell:
 
     def __call__(self, x: Any) -> Any:
         """Run the network on ``x``: a tensor, a tuple of positional or a dict of keyword arguments."""
+        if torch.is_grad_enabled() and any(not module.training for module in self._recurrent):
+            with plain_recurrence():
+                return self._run(x)
+        return self._run(x)
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether the network has recurrent layers of torch."""
+        return bool(self._recurrent)
+
+    def _run(self, x: Any) -> Any:
         if isinstance(x, dict):
             return self.module(**x)
         if isinstance(x, (tuple, list)):
@@ -163,12 +175,23 @@ def plain_attention() -> Iterator[None]:
 
 
 @contextmanager
-def plain_kernels() -> Iterator[None]:
+def plain_recurrence() -> Iterator[None]:
+    """Recurrent layers without cuDNN, which has no derivative of evaluation mode and asks for the memory of weights that may have none."""
+    quick = torch.backends.cudnn.enabled
+    torch.backends.cudnn.enabled = False  # for convolutions beside them too, which are only slower without it
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.enabled = quick
+
+
+@contextmanager
+def plain_kernels(shell: Shell) -> Iterator[None]:
     """Attention, recurrent layers and convolutions by kernels that have batching rules and derivatives of both kinds."""
     quick = torch.backends.mkldnn.enabled
     torch.backends.mkldnn.enabled = False  # the context manager of the same name warns about a setting it does not change
     try:
-        with plain_attention(), sdpa_kernel(SDPBackend.MATH):
+        with plain_attention(), sdpa_kernel(SDPBackend.MATH), plain_recurrence() if shell.recurrent else nullcontext():
             yield
     finally:
         torch.backends.mkldnn.enabled = quick

@@ -121,8 +121,8 @@ def select(net: nn.Module, random: Any) -> tuple[dict[str, Site], dict[str, Site
     return {n: s for n, s in sites.items() if n in chosen}, {n: s for n, s in sites.items() if n not in chosen}
 
 
-def choose(net: nn.Module, random: Any, sites: dict[str, Site]) -> set[str]:
-    """Names among ``sites`` that ``random`` selects, at least one."""
+def choose(net: nn.Module, random: Any, sites: dict[str, Site], setting: str = "random") -> set[str]:
+    """Names among ``sites`` that ``random`` selects, at least one; errors speak of it by the name of the ``setting`` it came as."""
     items = list(random) if isinstance(random, Iterable) and not isinstance(random, (str, type)) else [random]
     chosen: set[str] = set()
     for item in items:
@@ -139,12 +139,12 @@ def choose(net: nn.Module, random: Any, sites: dict[str, Site]) -> set[str]:
         elif isinstance(item, str):
             hits = {n for n, s in sites.items() if any(fnmatchcase(alias, item) for alias in (n, *s.aliases))}
             if not hits:
-                raise SettingError(f"random pattern {item!r} matches no parameter.{nearest(item, sites)}")
+                raise SettingError(f"{setting}: the pattern {item!r} matches no parameter.{nearest(item, sites)}")
             chosen |= hits
         else:
-            raise SettingError(f"random={item!r}; expected 'all', 'weights', 'last', a name pattern or a module type.")
+            raise SettingError(f"{setting}={item!r}; expected 'all', 'weights', 'last', a name pattern or a module type.")
     if not chosen:
-        raise SettingError(f"random={random!r} selects no parameter.{nearest(str(random), sites)}")
+        raise SettingError(f"{setting}={random!r} selects no parameter.{nearest(str(random), sites)}")
     return chosen
 
 

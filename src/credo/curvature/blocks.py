@@ -1,6 +1,6 @@
-"""Curvature H of the log-likelihood in one of four forms, and what it becomes with a prior: a log determinant, and a Gaussian with precision H + D.
+"""Curvature H of the log-likelihood in one of its forms, and what it becomes with a prior: a log determinant, and a Gaussian with precision H + D.
 
-``precision`` is D by parameter: one number, or one per weight where the form allows it.
+``precision`` is D by parameter: one number, or one per weight where the form allows it; of a subnetwork, one per chosen weight.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from credo.core.errors import CredoError, SettingError
 from credo.engine.build import gaussian
-from credo.posteriors import EigenKron, Family, Full, LowRankPrecision, Params
+from credo.posteriors import EigenKron, Family, Full, LowRankPrecision, Params, Subnetwork
 from credo.posteriors.family import Layout
 
 Precision = Mapping[str, Tensor]
@@ -113,26 +113,51 @@ class FullBlock(Block):
         return factor
 
     def log_det(self, precision: Precision) -> Tensor:
-        """By Cholesky; by eigenvalues, found once, where one number is the precision of all and is asked for again and again."""
+        """By Cholesky; by eigenvalues, found once, where one number is the precision of all and is asked for again and again.
+
+        Numbers that are equal but move apart, as those of two layers, have a gradient each: they must be the same tensor, or have none.
+        """
         single = [precision[name] for name in self.names]
         self._asked += 1
-        if self._asked <= PATIENCE or self.joint is not None or any(p.dim() or bool(p != single[0]) for p in single):
+        apart = any(p is not single[0] and (p.requires_grad or bool(p != single[0])) for p in single if not p.dim())
+        if self._asked <= PATIENCE or self.joint is not None or apart or any(p.dim() for p in single):
             return 2.0 * self._factor(precision).diagonal().log().sum()
         if self._values is None:
             self._values = torch.linalg.eigvalsh(self.matrix.double()).clamp_min(0.0)
         return (self._values + single[0].to(self._values)).log().sum()
 
-    def family(self, values: Params, precision: Precision) -> Family:
-        """The joint Gaussian. With P = U U^T for an upper triangular U, U^-T is a lower triangular root of the covariance."""
+    def root(self, precision: Precision) -> Tensor:
+        """A lower triangular root of the covariance: U^-T, where the precision is U U^T for an upper triangular U."""
         turned = torch.linalg.cholesky_ex(self._total(precision).flip(0, 1))
         if int(turned.info):
             self._factor(precision)  # mends the curvature's rounding, or says what is wrong
             turned = torch.linalg.cholesky_ex(self._total(precision).flip(0, 1))
         upper = turned.L.flip(0, 1)
         one = torch.eye(len(upper), dtype=upper.dtype, device=upper.device)
+        return torch.linalg.solve_triangular(upper, one, upper=True).mT
+
+    def family(self, values: Params, precision: Precision) -> Family:
+        """The joint Gaussian."""
         flat = self.layout.join(values)
         family = Full(self.layout.shapes, str(flat.dtype).removeprefix("torch.")).to(flat.device)
-        return family.set(flat, torch.linalg.solve_triangular(upper, one, upper=True).mT.to(flat))
+        return family.set(flat, self.root(precision).to(flat))
+
+
+@final
+class SubnetworkBlock(Block):
+    """All of H over single weights, ``(S, S)``, at flat ``places`` by parameter; the others have none, and are points."""
+
+    def __init__(self, places: Mapping[str, Tensor], matrix: Tensor) -> None:
+        self.names, self.places = tuple(places), dict(places)
+        self.inside = FullBlock({n: p.shape for n, p in places.items()}, matrix)
+
+    def log_det(self, precision: Precision) -> Tensor:
+        """Of the chosen weights."""
+        return self.inside.log_det(precision)
+
+    def family(self, values: Params, precision: Precision) -> Family:
+        """The joint Gaussian of the chosen weights, in all of the parameters given."""
+        return Subnetwork.of(values, self.places, self.inside.root(precision))
 
 
 @final

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -45,12 +45,12 @@ def log_evidence(
     """
     precision = dict(prior.precision)
     if scales is not None:
-        precision = {n: p * scales[n].exp() for n, p in precision.items()}
+        precision = _times(precision, scales)
     total = torch.as_tensor(prior.shift - nll, dtype=torch.float64)
     seen = precision
     if noise is not None and gain is not None:
         total = total + 0.5 * noise.count * gain - 0.5 * noise.misfit * torch.expm1(gain)
-        seen = {n: p * torch.exp(-gain) for n, p in precision.items()}
+        seen = _times(precision, dict.fromkeys(precision, -gain))
     for block in blocks:
         total = total - 0.5 * block.log_det(seen) + block.shift
         for name in block.names:
@@ -59,6 +59,24 @@ def log_evidence(
             if noise is not None and gain is not None:
                 total = total - 0.5 * w.numel() * gain
     return total
+
+
+def _times(precision: Precision, logs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The precision times exp(logs). Equal numbers times the same factor become one tensor: by that a block knows that they move together."""
+    made: dict[Any, Tensor] = {}
+    out = {}
+    for name, p in precision.items():
+        own = p.dim() or p.requires_grad
+        key = (id(p) if own else 0, 0.0 if own else float(p), id(logs[name]))
+        if key not in made:
+            made[key] = p * logs[name].exp()
+        out[name] = made[key]
+    return out
+
+
+def _by_group(values: Tensor, groups: Sequence[Sequence[str]]) -> dict[str, Tensor]:
+    """One number per group, by parameter: the same tensor for all of a group."""
+    return {name: value for value, group in zip(values.unbind(), groups, strict=True) for name in group}
 
 
 class Widths(NamedTuple):
@@ -76,14 +94,11 @@ def best_widths(
     point = torch.stack([*(start[group[0]] for group in groups), torch.zeros_like(start[groups[0][0]])])
 
     def value(values: Tensor) -> Tensor:
-        scales = {name: values[place] for place, group in enumerate(groups) for name in group}
-        return -log_evidence(blocks, nll, prior, scales, noise, values[-1])
+        return -log_evidence(blocks, nll, prior, _by_group(values[:-1], groups), noise, values[-1])
 
     found = _minimise(value, point)
     edge = 2 * float(GRID[-1])
-    return Widths(
-        {name: found[place].clamp(-edge, edge) for place, group in enumerate(groups) for name in group}, float(found[-1])
-    )
+    return Widths(_by_group(found[:-1].clamp(-edge, edge), groups), float(found[-1]))
 
 
 def best_scales(blocks: Sequence[Block], nll: float, prior: Centred, groups: Sequence[Sequence[str]]) -> dict[str, Tensor]:
@@ -93,11 +108,8 @@ def best_scales(blocks: Sequence[Block], nll: float, prior: Centred, groups: Seq
     """
     device = next(iter(prior.offset.values())).device
 
-    def spread(values: Tensor) -> dict[str, Tensor]:
-        return {name: values[place] for place, group in enumerate(groups) for name in group}
-
     def value(values: Tensor) -> Tensor:
-        return -log_evidence(blocks, nll, prior, spread(values))
+        return -log_evidence(blocks, nll, prior, _by_group(values, groups))
 
     def attempt(values: Tensor) -> float:
         try:
@@ -110,7 +122,7 @@ def best_scales(blocks: Sequence[Block], nll: float, prior: Centred, groups: Seq
         tried = [attempt(ones * float(g)) for g in GRID]
     start = ones * float(GRID[min(range(len(tried)), key=tried.__getitem__)])
     found = _minimise(value, start).clamp(2 * float(GRID[0]), 2 * float(GRID[-1]))
-    return spread(found)
+    return _by_group(found, groups)
 
 
 def _minimise(value: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:

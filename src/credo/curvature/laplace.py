@@ -15,6 +15,7 @@ from credo.curvature.blocks import Block, FullBlock, Precision
 from credo.curvature.evidence import GRID, Centred
 from credo.curvature.linear import SHORTCUTS
 from credo.curvature.prior import centred
+from credo.curvature.structures import Measured
 from credo.data.source import Source
 from credo.engine.build import with_points
 from credo.engine.draws import Draws
@@ -61,14 +62,14 @@ def held_fixed(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
 
 def gaussian_posterior(model: Model, values: Params, blocks: Sequence[Block], precision: Precision) -> Posterior:
     """The Gaussian of every block, and points for what is not random."""
-    return with_points(model, dict(values), [block.family(values, precision) for block in blocks])
+    random = {name: values[name] for name in model.random}
+    return with_points(model, dict(values), [block.family(random, precision) for block in blocks])
 
 
-def joint_prior(model: Model, values: Params, blocks: Sequence[Block]) -> Centred:
-    """An earlier posterior as the prior: its precision goes into the blocks where it is joint, else it is one number per weight."""
-    prior = model.prior
-    assert isinstance(prior, PosteriorPrior)
-    for family in prior.posterior.members:
+def prior_seen(model: Model, values: Params, measured: Measured) -> Centred:
+    """The prior of the weights that curvature was measured of; where an earlier posterior is joint, its covariances go into the blocks."""
+    prior, blocks = model.prior, measured.blocks
+    for family in prior.posterior.members if isinstance(prior, PosteriorPrior) else ():
         if isinstance(family, MeanField) or family.atoms == 1:
             continue
         block = next((b for b in blocks if set(b.names) == set(family.names)), None)
@@ -77,7 +78,7 @@ def joint_prior(model: Model, values: Params, blocks: Sequence[Block]) -> Centre
                 f"laplace can add data to an earlier posterior over the same parameters; this one is {family.name!r} over {', '.join(family.names)}."
             )
         return _with_full(family, block, values)
-    return centred(model, values)
+    return centred(model, values, places=measured.chosen)
 
 
 def _with_full(family: Full, block: FullBlock, values: Params) -> Centred:
@@ -117,7 +118,7 @@ def fit_noise(model: Model, job: Job, values: Params, buffers: Mapping[str, Tens
 
 
 def choose_by_validation(
-    model: Model, source: Source, values: Params, buffers: Mapping[str, Tensor], blocks: Sequence[Block], shortcut: str | None
+    model: Model, source: Source, values: Params, buffers: Mapping[str, Tensor], measured: Measured, shortcut: str | None
 ) -> None:
     """The factor on the prior's precision, one for all, whose predictions of held-out data are best."""
     prior = model.prior
@@ -125,7 +126,7 @@ def choose_by_validation(
     best, found = math.inf, 0.0
     for scale in GRID[::2].tolist():
         prior.set({name: torch.as_tensor(scale) for group in prior.groups() for name in group})
-        posterior = gaussian_posterior(model, values, blocks, centred(model, values).precision)
+        posterior = gaussian_posterior(model, values, measured.blocks, prior_seen(model, values, measured).precision)
         nll = _held_out(model, source, posterior, buffers, shortcut)
         if nll < best:
             best, found = nll, scale

@@ -34,14 +34,17 @@ def _gaussians(posterior: Posterior) -> list[Gaussian]:
             f"A linearised prediction needs a Gaussian posterior, and this is {odd or 'a point estimate'}; predict without shortcut, or fit with "
             "'laplace' or 'vi'."
         )
+    reason = next((family.meaningless_mean for family in spread if family.meaningless_mean is not None), None)
+    if reason is not None:
+        raise CredoError(f"A prediction linearised at the mean is not meaningful here: {reason}; predict with draws.")
     return [family for family in spread if isinstance(family, Gaussian)]
 
 
 def _jacobians(
     model: Model, posterior: Posterior, x: Any, buffers: Mapping[str, Tensor], batch_size: int | None
 ) -> Iterator[tuple[Tensor, Jacobian]]:
-    """Outputs ``(n, F)`` and derivatives of all of them by every random parameter, a few inputs at a time."""
-    values = _mean(model, posterior)
+    """Outputs ``(n, F)`` and derivatives of all of them by every parameter that varies, a few inputs at a time."""
+    model, values = _moving(model, posterior), _mean(model, posterior)
     x = model.move(x)
     taps = find_taps(model, values, buffers, next(iter(split_batches(x, 2))))
     others = {n: s for n, s in untapped(model, taps).items() if n in values}
@@ -69,6 +72,12 @@ def _jacobians(
         yield outputs.detach(), jacobian
 
 
+def _moving(model: Model, posterior: Posterior) -> Model:
+    """The model without the random parameters that no draw changes, by which no derivative is needed."""
+    still = posterior.fixed & set(model.random)
+    return model.only(set(model.random) - still) if still else model
+
+
 def _mean(model: Model, posterior: Posterior) -> Params:
     """E[w] in the network's precision, which a posterior need not have."""
     sites = model.sites
@@ -78,10 +87,7 @@ def _mean(model: Model, posterior: Posterior) -> Params:
 def _numel(family: Gaussian, taps: Mapping[str, Any]) -> int:
     """Numbers of one derivative that this family wants written out: none where factors are enough."""
     places = {name: tap.places for tap in taps.values() for name in tap.names}
-    total = 0
-    for name, shape in family.shapes.items():
-        total += sum(shape) if family.factored and places.get(name) == 1 else shape.numel()
-    return total
+    return sum(family.written(name, places.get(name)) for name in family.names)
 
 
 @torch.no_grad()
@@ -101,7 +107,7 @@ def linear_moments(
 def _spread(family: Gaussian, jacobian: Jacobian, covariance: bool) -> Tensor:
     """What one family contributes, in its own precision."""
     dtype = next(family.parameters()).dtype
-    own = {name: jacobian[name].to(dtype) for name in family.names}
+    own = {name: jacobian[name].to(dtype) for name in family.names if name not in family.fixed}
     return family.output_covariance(own) if covariance else family.output_variance(own)
 
 
@@ -160,7 +166,7 @@ def linear_functions(
     By one forward derivative per draw; where an operation of the network has none, from the derivatives of every output.
     """
     _gaussians(posterior)
-    values = _mean(model, posterior)
+    model, values = _moving(model, posterior), _mean(model, posterior)
     start = {n: values[n] for n in model.random}
     shell = prepared(model, values, buffers)
     x = model.move(x)
@@ -176,7 +182,7 @@ def linear_functions(
                 shell.place(params)
                 return model.outputs(shell, batch)
 
-            with plain_kernels():
+            with plain_kernels(shell):
                 outputs, moved = torch.func.jvp(run, (start,), (delta,))  # type: ignore[misc]
             parts.append(outputs + moved)
         return torch.cat(parts)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 from torch.distributions import Normal
@@ -13,8 +15,10 @@ from credo.posteriors import Params
 from credo.priors import Scaled
 
 
-def centred(model: Model, values: Params, base: bool = False) -> Centred:
+def centred(model: Model, values: Params, base: bool = False, places: Mapping[str, Tensor] | None = None) -> Centred:
     """Precision and offset by random parameter, in double precision; ``base``: without the factors of a tuned prior.
+
+    With flat ``places`` by parameter of single weights, those alone.
 
     A normal prior has its own precision. Any other counts by the curvature of its log density at the mode, as if it were the normal that has
     the same slope there and, by ``shift``, the same density; where the density is not concave, as at the tails of heavy ones, there is none
@@ -23,15 +27,17 @@ def centred(model: Model, values: Params, base: bool = False) -> Centred:
     prior = model.prior.base if base and isinstance(model.prior, Scaled) else model.prior
     precision, offset, shift = {}, {}, 0.0
     for name, site in model.sites.items():
-        if name not in model.random:
+        if name not in model.random or (places is not None and name not in places):
             continue
-        value, distribution = values[name].detach().double(), prior.at(site)
+        distribution = prior.at(site)
+        chosen = None if places is None else places[name]
         if type(distribution) is Normal:
-            scale = distribution.scale.detach().double()
-            precision[name] = scale.reshape(-1)[0].pow(-2) if scale.numel() == 1 else scale.pow(-2).expand(value.shape)
-            offset[name] = value - distribution.loc.detach().double()
+            value, scale = values[name].detach().double(), distribution.scale.detach().double()
+            each = scale.pow(-2)
+            precision[name] = each.reshape(-1)[0] if each.numel() == 1 else _at(each.expand(value.shape), chosen)
+            offset[name] = _at(value - distribution.loc.detach().double(), chosen)
             continue
-        log_density, slope, curve = _derivatives(distribution, values[name].detach())
+        log_density, slope, curve = (_at(part, chosen) for part in _derivatives(distribution, values[name].detach()))
         if not bool((curve > 0).all()):
             raise SettingError(
                 f"laplace needs a prior whose log density curves downwards at the mode, but {name!r} has {distribution}; use a normal prior."
@@ -40,6 +46,11 @@ def centred(model: Model, values: Params, base: bool = False) -> Centred:
         normal = Normal(0.0, curve.rsqrt(), validate_args=False)
         shift += float((log_density - normal.log_prob(offset[name])).sum())
     return Centred(precision, offset, shift)
+
+
+def _at(values: Tensor, places: Tensor | None) -> Tensor:
+    """Single weights of a parameter, or all of it."""
+    return values if places is None else values.reshape(-1)[places]
 
 
 def _derivatives(distribution: torch.distributions.Distribution, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -27,10 +27,11 @@ HALVED = 256  # columns from which half a symmetric product in four pieces is qu
 
 
 class Measured(NamedTuple):
-    """Curvature in independent blocks, and the negative log-likelihood it was measured at."""
+    """Curvature in independent blocks, the negative log-likelihood it was measured at, and flat places of single weights if it is about those."""
 
     blocks: list[Block]
     nll: float
+    chosen: Mapping[str, Tensor] | None = None
 
 
 def _grams(rows: Tensor) -> Tensor:
@@ -39,11 +40,10 @@ def _grams(rows: Tensor) -> Tensor:
     return flat.mT @ flat
 
 
-class _Gram:
+class Gram:
     """A sum of X^T X, of which only the blocks on and above the diagonal are computed."""
 
-    def __init__(self, like: Tensor) -> None:
-        width = like.shape[-1]
+    def __init__(self, width: int, like: Tensor) -> None:
         self.total = like.new_zeros(width, width)
         self.step = width if width < HALVED else -(-width // 4)
 
@@ -118,18 +118,18 @@ def kfac(sweep: Sweep, rank: int = 0) -> Measured:
     """
     taps = sweep.taps()
     others = _Rest(rest(sweep, taps), sweep.values, whole=True)
-    left: dict[str, _Gram] = {}
-    right: dict[str, _Gram] = {}
+    left: dict[str, Gram] = {}
+    right: dict[str, Gram] = {}
     nll, examples, places = 0.0, 0, {}
     for x, seen in look(sweep, taps):
         nll, examples = nll + seen.nll, examples + seen.examples
         for path, inputs in seen.inputs.items():
             places[path] = inputs.shape[1]
             if taps[path].weight is not None:
-                right.setdefault(path, _Gram(inputs)).add(inputs)
+                right.setdefault(path, Gram(inputs.shape[-1], inputs)).add(inputs)
         for grads in seen.grads:
             for path, g in grads.items():
-                left.setdefault(path, _Gram(g)).add(g)
+                left.setdefault(path, Gram(g.shape[-1], g)).add(g)
         others.add(sweep, x, seen.root)
     blocks: list[Block] = []
     for path, tap in taps.items():

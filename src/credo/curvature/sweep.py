@@ -66,8 +66,8 @@ class Sweep:
         if self.kind == "empirical":
             return score(likelihood, f, likelihood.check_pair(f, y)).unsqueeze(-1)
         stacked = f.unsqueeze(0).expand(self.mc_samples, *f.shape)
-        drawn = likelihood.sample(stacked, generator(self.job.seed, "fisher", number, device=f.device))
-        return torch.movedim(score(likelihood, stacked, drawn), 0, -1) / math.sqrt(self.mc_samples)
+        drawn = likelihood.observed.sample(stacked, generator(self.job.seed, "fisher", number, device=f.device))
+        return torch.movedim(score(likelihood.observed, stacked, drawn), 0, -1) / math.sqrt(self.mc_samples)
 
     def nll(self, outputs: Tensor, y: Tensor) -> float:
         """Summed over a batch."""
@@ -139,7 +139,7 @@ def example_rows(
     flat = isinstance(x, Tensor) or all(isinstance(t, Tensor) and t.shape[:1] == (total,) for t in pytree.tree_leaves(x))
     if flat:
         try:
-            with plain_kernels():
+            with plain_kernels(shell):
                 found = torch.vmap(one)(x, root)
             return {name: value.flatten(2) for name, value in found.items()}
         except (RuntimeError, NotImplementedError, ValueError) as error:

@@ -55,6 +55,10 @@ class Draws:
         """E[w], or the mean function of a process; refused where the mean is no network at all."""
         for family in posterior.members:
             several = isinstance(family, Samples) and (family.atoms or 0) > 1 and set(family.names) & set(model.sites)
+            if family.meaningless_mean is not None:
+                raise CredoError(
+                    f"shortcut='mean' is not meaningful for a {family.name} posterior: {family.meaningless_mean}; predict with draws."
+                )
             if isinstance(family, Mixture) or several:
                 raise CredoError(
                     f"shortcut='mean' is not meaningful for a {family.name} posterior: the mean of several modes is none of them."
@@ -78,7 +82,7 @@ def prior_draws(model: Model, fixed: Params, numbers: Sequence[int], seed: int, 
     """
     kinds = {name: family for family in families for name in family.names}
     parts = {n: model.prior.at(s) for n, s in model.sites.items() if n in model.random}
-    parts = {n: kinds[n].restrict(d) if n in kinds else d for n, d in parts.items()}
+    parts = {n: kinds[n].restrict(d, n) if n in kinds else d for n, d in parts.items()}
     prior = Factorised(parts, {n: s.shape for n, s in model.random.items()})
     rows = []
     for number in numbers:

@@ -115,7 +115,7 @@ class DropoutMethod(ElboMethod):
             first = next(iter(known.values())).module
             chosen = {n for n, s in known.items() if s.module != first} or set(known)
         else:
-            chosen = choose(model.net, self.layers, both) & set(known)
+            chosen = choose(model.net, self.layers, both, "layers") & set(known)
         chosen &= set(model.random)
         if not chosen:
             raise SettingError(f"{self.name}: layers={self.layers!r} selects no random weight with input units.")

@@ -71,7 +71,7 @@ def family_prior(family: Family, model: Model) -> FamilyPrior | None:
     if len(named) == len(family.names):
         return prior_of(family, model.prior, model.sites)
     sites = model.sites
-    parts = {n: family.restrict(model.prior.at(sites[n])) if n in named else Flat() for n in family.names}
+    parts = {n: family.restrict(model.prior.at(sites[n]), n) if n in named else Flat() for n in family.names}
     return Factorised(parts, family.shapes)
 
 

@@ -28,11 +28,10 @@ def warn_if_collapsed(model: Model, posterior: Posterior) -> None:
         prior = family_prior(family, model)
         if family.atoms is not None or prior is None or not family.bounds:
             continue
-        numel = sum(family.shapes[n].numel() for n in family.names)
-        share = float(kl(family, prior, Streams(0, range(DRAWS)))) / numel
+        share = float(kl(family, prior, Streams(0, range(DRAWS)))) / family.varying
         if share < COLLAPSED:
             warnings.warn(
-                f"The learned prior has collapsed onto the posterior: KL {share:.2g} nats per weight over {numel} weights. "
+                f"The learned prior has collapsed onto the posterior: KL {share:.2g} nats per weight over {family.varying} weights. "
                 "Learn it for larger groups (per='layer'), learn fewer of its arguments, or give it a hyperprior.",
                 stacklevel=4,
             )

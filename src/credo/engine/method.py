@@ -30,6 +30,8 @@ class Method(ABC):
     lr: ClassVar[float] = 1e-3
     #: Whether ``epochs`` means anything to it.
     takes_epochs: ClassVar[bool] = True
+    #: Whether it can learn from a teacher's predictions in place of observed targets.
+    teachable: ClassVar[bool] = True
     #: How near its posterior comes to the true one: "exact", "exact in the limit" of ever more draws, or "approximate".
     fidelity: ClassVar[str] = "approximate"
     #: A configuration small enough for the conformance suite: arguments of ``fit``.

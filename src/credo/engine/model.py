@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -102,17 +102,24 @@ class Model:
         """The same model under a flat prior."""
         return replace(self, prior=Fixed(Flat()), _local=threading.local())
 
-    def narrow(self, layers: Any) -> Model:
-        """The same model with only ``layers`` random, chosen as ``random=`` is; the rest become point estimates."""
-        both = self.random | self.point
-        sites = {n: both[n] for n, _ in self.net.named_parameters() if n in both}  # the network's order: "last" goes by it
-        chosen = choose(self.net, layers, sites)
+    def narrow(self, layers: Any, setting: str = "layers") -> Model:
+        """The same model with only ``layers`` random, chosen as ``random=`` is and given as ``setting``; the rest become point estimates."""
+        return self.only(choose(self.net, layers, self._ordered(), setting))
+
+    def only(self, names: Collection[str]) -> Model:
+        """The same model with only these parameters random; the rest become point estimates."""
+        sites = self._ordered()
         return replace(
             self,
-            random={n: s for n, s in sites.items() if n in chosen},
-            point={n: s for n, s in sites.items() if n not in chosen},
+            random={n: s for n, s in sites.items() if n in names},
+            point={n: s for n, s in sites.items() if n not in names},
             _local=threading.local(),
         )
+
+    def _ordered(self) -> dict[str, Site]:
+        """Random and point parameters in the network's order: "last" goes by it."""
+        both = self.random | self.point
+        return {n: both[n] for n, _ in self.net.named_parameters() if n in both}
 
     def outputs(self, shell: Shell, x: Any) -> Tensor:
         """Run a filled shell and pick the tensor the likelihood sees."""

@@ -47,7 +47,7 @@ class LaplaceCalibration(Experiment):
     name: ClassVar[str] = "laplace_calibration"
     title: ClassVar[str] = "Laplace's approximation of a trained residual network on CIFAR-10"
     reference: ClassVar[str] = "Daxberger et al. 2021, Laplace redux; Ritter et al. 2018; Immer et al. 2021."
-    cost: ClassVar[str] = "minutes on a GPU"
+    cost: ClassVar[str] = "4 minutes on a GPU"
     needs: ClassVar[tuple[str, ...]] = ("cifar10",)
     threads: ClassVar[int | None] = None
     small: ClassVar[dict[str, Any]] = {

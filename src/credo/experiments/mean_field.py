@@ -62,7 +62,7 @@ class MeanFieldFailings(Experiment):
     reference: ClassVar[str] = (
         "Li, Introduction to Bayesian neural networks (tutorial); Foong et al. 2020, On the expressiveness of approximate inference."
     )
-    cost: ClassVar[str] = "6 minutes on one CPU core"
+    cost: ClassVar[str] = "7 minutes on one CPU core"
     needs: ClassVar[tuple[str, ...]] = ("digits",)
     small: ClassVar[dict[str, Any]] = {"steps": 5, "epochs": 1}
 

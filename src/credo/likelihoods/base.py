@@ -192,6 +192,11 @@ class Likelihood(nn.Module, ABC):
 
     # --- learning from a teacher --------------------------------------------------------------------------------------
 
+    @property
+    def observed(self) -> Likelihood:
+        """The likelihood of y itself: this one, unless its targets are a teacher's."""
+        return self
+
     def student(self) -> Likelihood:
         """The likelihood with which one network can state the uncertainty of this one's predictions: here one made the same way."""
         return type(self).from_config(self.config())

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from credo.likelihoods.base import Likelihood
+from credo.likelihoods.information import NormalNoiseTerms
 
 
 @final
@@ -37,6 +38,11 @@ class Soft(Likelihood):
     def inside(self) -> Likelihood:
         """The likelihood of y, with the parameters as they are now."""
         return self._inside[0]
+
+    @property
+    def observed(self) -> Likelihood:
+        """The likelihood inside."""
+        return self.inside
 
     def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
         """E log p(y given f) over the soft targets, ``(..., N)``."""
@@ -77,6 +83,26 @@ class Soft(Likelihood):
     def sample(self, outputs: Tensor, generator: torch.Generator | int = 0) -> Tensor:
         """Draws of y, not of soft targets."""
         return self.inside.sample(outputs, generator)
+
+    def information(self, outputs: Tensor) -> Tensor:
+        """Of the likelihood inside, whose curvature in expectation does not depend on y."""
+        return self.inside.information(outputs)
+
+    def information_root(self, outputs: Tensor) -> Tensor:
+        """Likewise."""
+        return self.inside.information_root(outputs)
+
+    def noise_terms(self, nll: float, num_data: int, num_outputs: int) -> NormalNoiseTerms | None:
+        """Of the likelihood inside: a teacher's variance counts with the residuals."""
+        return self.inside.noise_terms(nll, num_data, num_outputs)
+
+    def widen_noise(self, factor: float) -> None:
+        """Of the likelihood inside, whose parameters these are."""
+        self.inside.widen_noise(factor)
+
+    def softened(self, mean: Tensor, var: Tensor) -> Tensor:
+        """Of the likelihood inside."""
+        return self.inside.softened(mean, var)
 
     def monitor(self) -> dict[str, float]:
         """What the likelihood inside watches."""

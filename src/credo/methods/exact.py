@@ -45,6 +45,7 @@ class Exact(Method):
     reference: ClassVar[str] = "Bishop 2006, Pattern recognition and machine learning, sections 3.3 and 3.5."
     epochs: ClassVar[int] = 1
     fidelity: ClassVar[str] = "exact"
+    teachable: ClassVar[bool] = False
     small: ClassVar[dict[str, Any]] = {}
     exceptions: ClassVar[dict[str, str]] = {
         "networks": "only networks linear in their random parameters have this posterior",

@@ -46,12 +46,12 @@ class FlowVI(Variational):
     def make_posterior(self, model: Model, job: Job) -> Posterior:
         """A flow over the chosen layers, independent Gaussians over the other random parameters, points over the rest."""
         values = self.start(model, job)
-        chosen = choose(model.net, self.layers, model.random)
+        chosen = choose(model.net, self.layers, model.random, "layers")
         with isolated(mix(job.seed, "flow")):
             flow = Flow.start(
                 {n: values[n] for n in model.random if n in chosen}, self.init_std, self.kind, self.transforms, self.hidden
             )
-        rest = model.narrow([n for n in model.random if n not in chosen]) if len(chosen) < len(model.random) else None
+        rest = model.only([n for n in model.random if n not in chosen]) if len(chosen) < len(model.random) else None
         others = [] if rest is None else start_posterior(rest, "mean_field", values, self.init_std, 1, "log", job.seed).members
         return with_points(model, values, [flow, *[family for family in others if family.atoms is None]])
 

@@ -48,6 +48,7 @@ class NNGP(Method):
     epochs: ClassVar[int] = 1
     batch_size: ClassVar[int | None] = None
     fidelity: ClassVar[str] = "approximate"  # exact for the limit, which is another model than the network
+    teachable: ClassVar[bool] = False
     small: ClassVar[dict[str, Any]] = {}
     exceptions: ClassVar[dict[str, str]] = {
         "networks": "only perceptrons have this limit in closed form",

@@ -86,7 +86,7 @@ class Discrete(Family):
             out[name] = table.gather(-1, index).squeeze(-1)
         return out
 
-    def restrict(self, distribution: Distribution) -> Distribution:
+    def restrict(self, distribution: Distribution, name: str) -> Distribution:
         """A prior on the levels alone."""
         return OnLevels(distribution, self.levels)
 

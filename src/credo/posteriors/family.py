@@ -82,6 +82,9 @@ class Family(nn.Module, ABC):
     atoms: int | None = None
     independent: ClassVar[bool] = False  # whether its parameters may be drawn one by one
     reparameterised: ClassVar[bool] = True  # whether a draw carries gradients to the family's parameters
+    meaningless_mean: ClassVar[str | None] = (
+        None  # why no prediction should be made with the weights' mean, where there is a reason
+    )
     bounds: ClassVar[bool] = True  # whether its KL is one; False where an infinite constant is left out, as of points and masks
 
     def __init__(self, shapes: Mapping[str, Sequence[int]]) -> None:
@@ -104,6 +107,11 @@ class Family(nn.Module, ABC):
         return frozenset()
 
     @property
+    def varying(self) -> int:
+        """How many weights its draws change."""
+        return sum(shape.numel() for name, shape in self.shapes.items() if name not in self.fixed)
+
+    @property
     def live(self) -> frozenset[str]:
         """Paths of the network's modules whose own noise belongs to a draw: they stay in training mode."""
         return frozenset()
@@ -111,6 +119,14 @@ class Family(nn.Module, ABC):
     @property
     def masks(self) -> dict[str, tuple[int, ...]]:
         """Masks of the network's dropout modules that it covers besides parameters, with their shapes."""
+        return {}
+
+    def kept(self, threshold: float | None = None) -> Params:
+        """True where a weight stays, by a rule of the family's own and its threshold; empty where it has no such rule."""
+        return {}
+
+    def std(self) -> Params:
+        """Standard deviations of single weights by name; empty where they are not known."""
         return {}
 
     def dials(self) -> list[nn.Parameter]:
@@ -157,8 +173,8 @@ class Family(nn.Module, ABC):
         """Mean and covariance ``(B, D, D)`` of op(x, w) + b for x with this mean and covariance; None: x is certain."""
         raise CredoError(f"The family {self.name!r} has no rule for covariances through {op.function.__name__}.")
 
-    def restrict(self, distribution: Distribution) -> Distribution:
-        """What an elementwise prior means for this family's values; itself unless they are discrete."""
+    def restrict(self, distribution: Distribution, name: str) -> Distribution:
+        """What an elementwise prior of one parameter means for this family's values; itself unless they are discrete, or some are points."""
         return distribution
 
     def config(self) -> dict[str, Any]:
@@ -180,9 +196,21 @@ class Gaussian(Family):
     def marginals(self) -> tuple[Params, Params]:
         """Mean and variance of every single weight, by name."""
 
+    def std(self) -> Params:
+        """Square roots of the variances."""
+        return {name: var.sqrt() for name, var in self.marginals()[1].items()}
+
     @abstractmethod
     def entropy(self) -> Tensor:
         """Differential entropy of the joint distribution in nats."""
+
+    def written(self, name: str, places: int | None) -> int:
+        """Numbers of one derivative by a parameter that ``output_covariance`` writes out.
+
+        ``places``: at which an example uses the parameter, None where it has no factors, which may be all that is needed.
+        """
+        shape = self.shapes[name]
+        return sum(shape) if self.factored and places == 1 else shape.numel()
 
     @abstractmethod
     def spread(self, rows: Tensor) -> Tensor:

@@ -26,6 +26,13 @@ class Rows:
             return (self.grads[:, :, 0, :, None] * self.inputs[:, None, 0, None, :]).flatten(2)
         return torch.einsum("nkro,nri->nkoi", self.grads, self.inputs).flatten(2)
 
+    def at(self, places: Tensor) -> Tensor:
+        """The derivatives by single weights at these flat places, ``(N, K, S)``, by whichever way writes out less."""
+        if self.inputs.shape[1] * len(places) > self.grads.shape[-1] * self.inputs.shape[-1]:
+            return self.dense()[..., places]
+        width = self.inputs.shape[-1]
+        return (self.grads[..., places // width] * self.inputs.unsqueeze(1)[..., places % width]).sum(2)
+
     def to(self, dtype: torch.dtype) -> Rows:
         """In another precision."""
         return Rows(self.inputs.to(dtype), self.grads.to(dtype))
@@ -44,6 +51,10 @@ class Whole:
     def dense(self) -> Tensor:
         """Themselves."""
         return self.values
+
+    def at(self, places: Tensor) -> Tensor:
+        """The derivatives by single weights at these flat places, ``(N, K, S)``."""
+        return self.values[..., places]
 
     def to(self, dtype: torch.dtype) -> Whole:
         """In another precision."""

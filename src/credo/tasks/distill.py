@@ -87,6 +87,11 @@ def distill(
     ``data``'s inputs.
     """
     chosen = make_method(method, settings)
+    if not chosen.teachable:
+        raise SettingError(
+            f"method={chosen.name!r} solves for its posterior in closed form, from targets that were observed; a student learns its teacher's "
+            "predictions, which are distributions over y. Give a method that trains, such as 'mle', 'map' or 'vi'."
+        )
     if inputs not in SAMPLES:
         raise SettingError(f"inputs={inputs!r} is not valid.{nearest(str(inputs), SAMPLES)}")
     if perturb is not None and inputs != "perturbed":
