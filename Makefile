@@ -20,7 +20,7 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "credo needs $(PYTHON); set PYTHON=... to another Python 3.11 or newer"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[flows,gp,images,report,dev,docs]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[flows,gp,compress,onnx,images,report,dev,docs]"
 	@touch $(STAMP)
 
 demo: setup

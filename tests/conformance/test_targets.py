@@ -118,6 +118,35 @@ def test_variational_dropouts_alphas_are_a_minimum_too():
     is_minimum(loss, torch.cat([target.mean, torch.logit(alpha)]))
 
 
+def test_structured_prunings_noise_is_nearly_that_of_a_log_normal_without_truncation():
+    """The target is found on a grid. Away from the ends of the interval closed forms are simple, and must agree that it is the best."""
+    problem = conjugate()
+    target = targets["structured_bp"](problem)
+    alpha = target.variance[:3] / target.mean[:3] ** 2
+
+    def loss(log_alpha):
+        """sigma^2 = log(1 + alpha), and the entropy of log s is a normal's."""
+        a = log_alpha.exp()
+        entropy = 0.5 * torch.log(2 * math.pi * math.e * torch.log1p(a))
+        return nll(problem, target.mean, a) + (math.log(20.0) - entropy).sum()
+
+    point = alpha.log().requires_grad_()
+    (gradient,) = torch.autograd.grad(loss(point), point)
+    assert float(gradient.abs().max()) < 0.02, "nats per unit of log alpha: what the truncation at zero still changes"
+
+
+def test_zero_mean_weights_are_best_without_variance():
+    problem = conjugate()
+    target = targets["variance_net"](problem)
+
+    def loss(mean, std):
+        return (problem.y - mean).square().sum() + (std**2 * problem.x.square().sum(0)).sum()
+
+    best = loss(target.mean[3], target.variance[:3])
+    assert not target.mean[:3].any() and not target.variance.any()
+    assert all(float(loss(target.mean[3] + shift, torch.full((3,), 0.01).double())) > float(best) for shift in (-1e-2, 0.0, 1e-2))
+
+
 ALPHAS = torch.tensor([0.001, 0.05, 0.1, 0.2, 0.30003, 0.5, 0.95], dtype=torch.float64)
 
 

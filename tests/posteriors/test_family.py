@@ -64,14 +64,14 @@ def test_the_mean_is_the_mean_of_draws(family):
 def test_mahalanobis_distances_of_draws_follow_chi_squared(gaussian):
     """log q(w) = log q(mean) - d^2 / 2 with d^2 ~ chi^2(P): density and sampler agree in every direction at once."""
     distances = 2 * (gaussian.log_prob(gaussian.mean()) - gaussian.log_prob(gaussian.draw(Streams(2, range(4000)))))
-    follows(distances, chi2(numel(gaussian)).cdf)
+    follows(distances, chi2(gaussian.varying).cdf)
 
 
 @torch.no_grad()
 def test_the_density_is_normalised(gaussian):
     """At its mode a Gaussian's log density is -log det L - P/2 log 2 pi, which ties it to the entropy."""
     peak = gaussian.log_prob(gaussian.mean())
-    assert torch.allclose(gaussian.entropy(), -peak + numel(gaussian) / 2, rtol=1e-12)
+    assert torch.allclose(gaussian.entropy(), -peak + gaussian.varying / 2, rtol=1e-12)
 
 
 @torch.no_grad()

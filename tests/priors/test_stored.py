@@ -7,6 +7,7 @@ from torch.distributions import Normal, Uniform
 from credo.core.errors import SettingError
 from credo.priors import Flat, ScaleMixture, scale_mixture
 from credo.priors.stored import LONGEST, arguments, of_config, rebuilt, stored, to_config
+from credo.priors.zero_mixture import ZeroMixture
 
 #: Arguments that are valid for every class in the table that takes them.
 VALUES = {"loc": 0.1, "df": 3.0, "df1": 3.0, "df2": 4.0}
@@ -14,6 +15,7 @@ GIVEN = {
     "Uniform": Uniform(-1.0, 2.0),
     "ScaleMixture": ScaleMixture("inverse_gamma", 0.7, df=3.0),
     "GaussianMixture": scale_mixture(0.3),
+    "ZeroMixture": ZeroMixture(0.4, [0.3, 0.0], [-1.0, 2.0], [9.0, 4.0, 1.0]),
 }
 
 

@@ -12,16 +12,22 @@ from credo.posteriors import (
     Flow,
     Full,
     GaussianDropout,
+    GroupScale,
     Kron,
     LowRank,
     LowRankPrecision,
     MeanField,
     Mixture,
     NormalInverseGamma,
+    Place,
     Places,
     Posterior,
     Samples,
+    SparseVD,
     Stochastic,
+    StructuredNoise,
+    Subnetwork,
+    ZeroMean,
 )  # fmt: skip
 from zoo.models import shaken
 
@@ -54,12 +60,22 @@ def make_low_rank_precision():
     return LowRankPrecision.of(values(), precision, factor)
 
 
+def make_subnetwork():
+    """Four of the weights and one bias."""
+    places = {"w": torch.tensor([1, 4, 7, 11]), "b": torch.tensor([2])}
+    tril = torch.randn(5, 5, generator=generator("chosen"), dtype=torch.float64).tril(-1) * 0.3 + torch.eye(5).double() * 0.5
+    return Subnetwork.of(values(), places, tril)
+
+
 def make_flow(kind="affine", size=0.1):
     with isolated(0):
         return shaken(Flow.start(values(), 0.4, kind, transforms=2, hidden=8), size=size)
 
 
 PLACES = Places(axes={"w": (1, 1)})  # the input units of the weight
+
+#: The output units of weight and bias together
+UNITS = {"w": Place("w", 0, 1, "output"), "b": Place("w", 0, 1, "output")}
 
 MAKERS = {
     "delta": lambda: Delta.start(values()),
@@ -70,6 +86,7 @@ MAKERS = {
     "kron": lambda: shaken(Kron.start(values(), 0.4)),
     "eigen_kron": make_eigen_kron,
     "low_rank_precision": make_low_rank_precision,
+    "subnetwork": make_subnetwork,
     "mixture": lambda: Mixture.of([Posterior([shaken(MeanField.start(values(s), 0.4), s)]) for s in (1, 2)], [0.25, 0.75]),
     "samples": lambda: Samples.of({n: torch.stack([values(s)[n] for s in range(6)]) for n in SHAPES}),
     "normal_inverse_gamma": _nig,
@@ -78,10 +95,14 @@ MAKERS = {
     "dropout": lambda: Dropout.start(values(), PLACES, {"w": 0.3}),
     "concrete_dropout": lambda: shaken(ConcreteDropout.start(values(), PLACES, {"w": 0.3}, "unit", 0.1)),
     "gaussian_dropout": lambda: shaken(GaussianDropout.start(values(), PLACES, {"w": 0.3}, "input", "unit", True)),
+    "structured_bp": lambda: shaken(StructuredNoise.start(values(), PLACES, {"w": 0.3})),
+    "zero_mean": lambda: shaken(ZeroMean.start(values(), 0.7)),
+    "sparse_vd": lambda: shaken(SparseVD.start(values(), 0.4, threshold=1.0)),
+    "group_scale": lambda: shaken(GroupScale.start(values(), UNITS, {"name": "horseshoe", "tau0": 0.5}, 0.4, threshold=1.0)),
     "stochastic": lambda: Stochastic.of(values(), ["layer"]),
 }
-MOMENTS = ("mean_field", "mean_field_softplus", "low_rank", "full", "kron")  # Gaussian, with rules for moments
-GAUSSIAN = (*MOMENTS, "eigen_kron", "low_rank_precision")
+MOMENTS = ("mean_field", "mean_field_softplus", "zero_mean", "low_rank", "full", "kron")  # Gaussian, with rules for moments
+GAUSSIAN = (*MOMENTS, "eigen_kron", "low_rank_precision", "subnetwork")
 
 
 def flat(params):

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from credo.cli.audit import audit
+from credo.cli.compress import compress
 from credo.cli.demo import demo
 from credo.cli.evaluate import evaluate
 from credo.cli.fit import fit
@@ -17,7 +18,7 @@ from credo.cli.task import task
 from credo.cli.vae import vae
 
 app = typer.Typer(name="credo", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-for command in (demo, fit, predict, evaluate, audit, methods, reproduce):
+for command in (demo, fit, predict, evaluate, audit, compress, methods, reproduce):
     app.command()(command)
 app.add_typer(task)
 app.add_typer(vae)

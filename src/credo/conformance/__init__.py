@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from credo.conformance import group_targets  # noqa: F401  (registers targets)
 from credo.conformance.problems import Conjugate, conjugate, examples
 from credo.conformance.suite import Candidate, Failure, checks
 from credo.methods import Method, methods

@@ -120,6 +120,49 @@ def concrete_dropout(problem: Conjugate) -> Target:
 @targets.register("variational_dropout")
 def variational_dropout(problem: Conjugate) -> Target:
     """One alpha < 1 per input under the log-uniform prior, whose KL has an exact slope."""
+    return _log_uniform(problem, torch.sigmoid)
+
+
+@targets.register("sparse_vd")
+def sparse_vd(problem: Conjugate) -> Target:
+    """One alpha of any size per weight under the same prior; with one output a weight has an input to itself."""
+    return _log_uniform(problem, torch.exp)
+
+
+@targets.register("structured_bp")
+def structured_bp(problem: Conjugate) -> Target:
+    """Log-normal factors on [e^-20, 1] under a log-uniform prior: moments and entropy of log s on a grid, no closed form of either."""
+    features, step = problem.x.shape[1], 5e-3
+    grid = torch.arange(-20.0, 0.0, step, dtype=torch.float64) + step / 2
+
+    def of(raw: Tensor) -> tuple[Tensor, Tensor]:
+        mu, log_std = raw[:features], raw[features:]
+        log_mass = torch.log_softmax(-0.5 * ((grid - mu[:, None]) * (-log_std[:, None]).exp()) ** 2, -1)
+        mass = log_mass.exp()
+        first, second = ((mass * (k * grid).exp()).sum(-1) for k in (1, 2))
+        return second / first**2 - 1, (mass * (log_mass - math.log(step / 20.0))).sum(-1)
+
+    def at(alpha: Tensor) -> Tensor:
+        zero = torch.zeros(1, dtype=torch.float64)
+        return _ridge(problem, torch.cat([alpha, zero]), torch.zeros(features + 1, dtype=torch.float64))
+
+    def loss(raw: Tensor) -> Tensor:
+        alpha, kl = of(raw)
+        return _expected_nll(problem, at(alpha), alpha) + kl.sum()
+
+    alpha, _ = of(_best(problem, loss, 2 * features, -2.0))
+    return _noisy(at(alpha), alpha)
+
+
+@targets.register("variance_net")
+def variance_net(problem: Conjugate) -> Target:
+    """Weights of mean zero add sum_k std_k^2 norm(x_k)^2 / (2 std^2) to the nll and nothing else: best without any, and the bias alone."""
+    zero = torch.zeros(problem.x.shape[1], dtype=torch.float64)
+    mean = torch.cat([zero, problem.y.mean().reshape(1)])
+    return Target(mean, torch.zeros_like(mean))
+
+
+def _log_uniform(problem: Conjugate, to_alpha: Callable[[Tensor], Tensor]) -> Target:
     features = problem.x.shape[1]
 
     def at(alpha: Tensor) -> Tensor:
@@ -127,10 +170,10 @@ def variational_dropout(problem: Conjugate) -> Target:
         return _ridge(problem, torch.cat([alpha, zero]), torch.zeros(features + 1, dtype=torch.float64))
 
     def loss(raw: Tensor) -> Tensor:
-        alpha = torch.sigmoid(raw)
+        alpha = to_alpha(raw)
         return _expected_nll(problem, at(alpha), alpha) + _log_uniform_kl(alpha).sum()
 
-    alpha = torch.sigmoid(_best(problem, loss, features, -3.0))
+    alpha = to_alpha(_best(problem, loss, features, -3.0))
     return _noisy(at(alpha), alpha)
 
 

@@ -28,7 +28,7 @@ class GradientMethod(Method):
         kind=(str, Mapping),
         choices=("pretrained", "random"),
     )
-    lr_schedule: str = setting("cosine", "Course of the learning rate.", choices=("constant", "cosine"))
+    lr_schedule: str = setting("cosine", "Course of the learning rate.", choices=("constant", "cosine", "linear"))
     compile: Any = setting(
         False,
         "Compile the step (True), on a GPU also as one CUDA graph; or capture that graph without compiling ('graph'), which starts sooner.",

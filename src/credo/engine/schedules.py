@@ -30,6 +30,12 @@ def cosine(progress: float, batch: int, batches: int) -> float:
     return 0.5 - 0.5 * math.cos(math.pi * min(progress, 1.0))
 
 
+@schedules.register("late")
+def late(progress: float, batch: int, batches: int) -> float:
+    """Nothing for the first quarter of the warm-up, then rises evenly to 1: a network that is to lose weights learns first."""
+    return min(max(4.0 * progress - 1.0, 0.0) / 3.0, 1.0)
+
+
 @schedules.register("blundell")
 def blundell(progress: float, batch: int, batches: int) -> float:
     """M 2^-i / (1 - 2^-M) for batch i = 1..M: the first batches of an epoch follow the prior, the last ones the data.
@@ -47,6 +53,12 @@ decays: Registry[Callable[[float], float]] = Registry("learning-rate schedule")
 def hold(progress: float) -> float:
     """1 throughout: the last iterate keeps the noise of its gradients."""
     return 1.0
+
+
+@decays.register("linear")
+def line(progress: float) -> float:
+    """Falls evenly from 1 to 0."""
+    return 1.0 - progress
 
 
 @decays.register("cosine")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from credo.core.errors import SettingError
 from credo.core.settings import setting
 from credo.engine.build import discrete_posterior, start_posterior
 from credo.engine.descend import MakeOptimizer
@@ -17,7 +19,17 @@ from credo.engine.job import Fitted, Job
 from credo.engine.model import Model
 from credo.engine.schedules import schedules
 from credo.estimators import Estimator
-from credo.posteriors import Posterior
+from credo.posteriors import Posterior, PosteriorPrior
+from credo.priors import Fixed, log_uniform
+
+
+def log_uniform_over(model: Model, names: Collection[str], method: str) -> Model:
+    """The model with only these parameters random, under the log-uniform prior; not after an earlier posterior, which that would forget."""
+    if isinstance(model.prior, PosteriorPrior):
+        raise SettingError(
+            f"{method}: update would forget the earlier data, since its prior is log-uniform whatever came before; fit all data at once."
+        )
+    return replace(model.only(names), prior=Fixed(log_uniform()))
 
 
 @dataclass(frozen=True)
@@ -26,8 +38,10 @@ class ElboMethod(GradientMethod):
 
     train_samples: int = setting(1, "Draws per step, averaged.", ge=1)
     beta: float = setting(1.0, "Weight of the KL; other than 1 tempers the posterior.", gt=0.0)
-    kl_schedule: str = setting("constant", "Course of the KL's weight.", choices=("constant", "linear", "cosine", "blundell"))
-    kl_warmup: int = setting(0, "Epochs over which 'linear' and 'cosine' rise to beta.", ge=0)
+    kl_schedule: str = setting(
+        "constant", "Course of the KL's weight.", choices=("constant", "linear", "cosine", "late", "blundell")
+    )
+    kl_warmup: int = setting(0, "Epochs over which 'linear', 'cosine' and 'late' rise to beta.", ge=0)
     autocast: bool = setting(False, "Run the network in bfloat16 where torch deems it safe.")
 
     @abstractmethod

@@ -10,6 +10,7 @@ from credo.experiments.dropout_rates import DropoutRates
 from credo.experiments.dropout_tutorial import DropoutTutorial
 from credo.experiments.elbo_variance import ElboVariance
 from credo.experiments.ensembles import Ensembles
+from credo.experiments.evidence_ranks import EvidenceRanks
 from credo.experiments.gal_co2_solar import GalCO2Solar
 from credo.experiments.graves import Graves
 from credo.experiments.iwae import IWAE
@@ -21,6 +22,7 @@ from credo.experiments.local_variance import LocalVariance
 from credo.experiments.mean_field import MeanFieldFailings
 from credo.experiments.outcome import Check, Outcome, Result, Row, Table
 from credo.experiments.rate_gradients import RateGradients
+from credo.experiments.sparse_mnist import SparseMNIST
 from credo.experiments.uci import UCI
 from credo.experiments.vae_outliers import VAEOutliers
 from credo.experiments.vae_tutorial import VAETutorial
@@ -41,6 +43,7 @@ __all__ = [
     "DropoutTutorial",
     "ElboVariance",
     "Ensembles",
+    "EvidenceRanks",
     "Experiment",
     "GalCO2Solar",
     "Graves",
@@ -56,6 +59,7 @@ __all__ = [
     "Result",
     "Row",
     "Say",
+    "SparseMNIST",
     "Table",
     "VAEOutliers",
     "VAETutorial",

@@ -13,7 +13,10 @@ from credo.methods.exact import Exact
 from credo.methods.flow import FlowVI
 from credo.methods.fvi import FVI
 from credo.methods.gaussian_dropout import GaussianDropoutMethod
+from credo.methods.group_horseshoe import GroupHorseshoe
+from credo.methods.group_normal_jeffreys import GroupNormalJeffreys
 from credo.methods.hmc import HMC
+from credo.methods.horseshoe import Horseshoe
 from credo.methods.importance import Importance
 from credo.methods.ivon import IVON
 from credo.methods.laplace import Laplace
@@ -31,10 +34,14 @@ from credo.methods.psgld import PSGLD
 from credo.methods.sghmc import SGHMC
 from credo.methods.sgld import SGLD
 from credo.methods.snapshot import Snapshot
+from credo.methods.soft_weight_sharing import SoftWeightSharing
+from credo.methods.sparse_vd import SparseVDMethod
 from credo.methods.stochastic import StochasticForward
+from credo.methods.structured_bp import StructuredBP
 from credo.methods.svgd import SVGD
 from credo.methods.swag import SWAG
 from credo.methods.tempering import Tempering
+from credo.methods.variance_net import VarianceNet
 from credo.methods.variational_dropout import VariationalDropout
 from credo.methods.vi import VI
 from credo.methods.vib import VIB
@@ -66,6 +73,9 @@ __all__ = [
     "Exact",
     "FlowVI",
     "GaussianDropoutMethod",
+    "GroupHorseshoe",
+    "GroupNormalJeffreys",
+    "Horseshoe",
     "Importance",
     "Laplace",
     "LastLayer",
@@ -76,8 +86,12 @@ __all__ = [
     "MomentPropagation",
     "MultiSWAG",
     "Snapshot",
+    "SoftWeightSharing",
+    "SparseVDMethod",
     "StochasticForward",
+    "StructuredBP",
     "Tempering",
+    "VarianceNet",
     "VariationalDropout",
     "WeightNoise",
     "make_method",

@@ -10,6 +10,8 @@ from credo.posteriors.flow import Flow
 from credo.posteriors.full import Full
 from credo.posteriors.gaussian_dropout import GaussianDropout
 from credo.posteriors.gaussian_process import SparseGP
+from credo.posteriors.group_parts import Scales, scale_parts
+from credo.posteriors.group_scale import GroupScale, Place
 from credo.posteriors.kl import Factorised, PosteriorPrior, closed_kl, fold, kl, prior_of, sampled_kl
 from credo.posteriors.kron import Kron
 from credo.posteriors.low_rank import LowRank
@@ -22,11 +24,17 @@ from credo.posteriors.normal_inverse_gamma import NormalInverseGamma
 from credo.posteriors.posterior import Posterior
 from credo.posteriors.process import Process, RowNoise, gaussian_outputs
 from credo.posteriors.samples import Samples
+from credo.posteriors.sparse_vd import SparseVD
 from credo.posteriors.stochastic import Stochastic
+from credo.posteriors.structured import StructuredNoise
+from credo.posteriors.subnetwork import Subnetwork
+from credo.posteriors.zero_mean import ZeroMean
 
 __all__ = [
     "ConcreteDropout", "DeepGP", "Delta", "Discrete", "Draw", "Dropout", "EigenKron", "Factorised", "Family", "Flow", "Full", "Gaussian",
-    "GaussianDropout", "Kron", "LowRank", "LowRankPrecision", "MeanField", "Mixture", "Multiplicative", "NormalInverseGamma",
-    "Params", "Places", "Posterior", "PosteriorPrior", "Process", "RowNoise", "Samples", "SparseGP", "Stochastic", "WideNetwork",
-    "closed_kl", "families", "fold", "gaussian_outputs", "kl", "length_scale", "prior_of", "sampled_kl", "weight_decay",
+    "GaussianDropout", "GroupScale", "Kron", "LowRank", "LowRankPrecision", "MeanField", "Mixture", "Multiplicative", "NormalInverseGamma",
+    "Params", "Place", "Places", "Posterior", "PosteriorPrior", "Process", "RowNoise", "Samples", "Scales", "SparseGP", "SparseVD",
+    "Stochastic", "StructuredNoise", "Subnetwork",
+    "WideNetwork", "ZeroMean",
+    "closed_kl", "families", "fold", "gaussian_outputs", "kl", "length_scale", "prior_of", "sampled_kl", "scale_parts", "weight_decay",
 ]  # fmt: skip

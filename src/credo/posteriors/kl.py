@@ -20,9 +20,13 @@ from credo.posteriors.delta import Delta
 from credo.posteriors.discrete import Discrete
 from credo.posteriors.family import Family, Gaussian, Params
 from credo.posteriors.full import Full
+from credo.posteriors.group_scale import GroupScale
 from credo.posteriors.mean_field import MeanField, NormalStats
 from credo.posteriors.multiplicative import Multiplicative
 from credo.posteriors.posterior import Posterior
+from credo.posteriors.sparse_vd import SparseVD
+from credo.posteriors.subnetwork import Subnetwork
+from credo.posteriors.zero_mean import ZeroMean
 from credo.priors import Flat, Prior
 
 
@@ -90,7 +94,7 @@ class PosteriorPrior(Prior):
     def over(self, family: Family) -> FamilyPrior | None:
         """A joint prior with exactly this family's parameters, if there is one that is not elementwise."""
         for earlier in self.posterior.members:
-            if set(earlier.names) == set(family.names) and not isinstance(earlier, (MeanField, Delta)):
+            if set(earlier.names) == set(family.names) and not isinstance(earlier, (MeanField, Delta, Subnetwork)):
                 return earlier
         return None
 
@@ -101,7 +105,7 @@ def prior_of(family: Family, prior: Prior, sites: Mapping[str, Site]) -> FamilyP
         joint = prior.over(family)
         if joint is not None:
             return joint
-    return Factorised({n: family.restrict(prior.at(sites[n])) for n in family.names}, family.shapes)
+    return Factorised({n: family.restrict(prior.at(sites[n]), n) for n in family.names}, family.shapes)
 
 
 def fold(family: Family, prior: FamilyPrior | None) -> NormalStats | None:
@@ -137,6 +141,16 @@ def closed_kl(family: Family, prior: FamilyPrior) -> Tensor | None:
         return family.kl(prior)
     if isinstance(family, Multiplicative) and isinstance(prior, Factorised):
         return family.kl(prior.distributions)
+    if isinstance(family, GroupScale) and isinstance(prior, Factorised):
+        return family.kl(prior.distributions)
+    if isinstance(family, Subnetwork) and isinstance(prior, Factorised):
+        return family.kl(prior.distributions)
+    if (
+        isinstance(family, (SparseVD, ZeroMean))
+        and isinstance(prior, Factorised)
+        and (found := family.kl(prior.distributions)) is not None
+    ):
+        return found
     if isinstance(family, Gaussian) and isinstance(prior, Factorised):
         return _marginal_kl(family, prior)
     return None

@@ -13,6 +13,7 @@ from credo.priors.mixing import Mixing, mixings
 from credo.priors.optimal import Optimal
 from credo.priors.scale_mixtures import ScaleMixture, horseshoe, log_uniform
 from credo.priors.scaled import Scaled
+from credo.priors.zero_mixture import ZeroMixture, shared_values
 
 __all__ = [
     "ByPattern",
@@ -31,6 +32,7 @@ __all__ = [
     "Scaled",
     "StudentT",
     "Unstored",
+    "ZeroMixture",
     "as_prior",
     "default_prior",
     "from_config",
@@ -42,6 +44,7 @@ __all__ = [
     "mixings",
     "presets",
     "scale_mixture",
+    "shared_values",
     "spike_and_slab",
 ]
 

@@ -1,0 +1,129 @@
+"""How precisely a weight must be written down: as precisely as the posterior knows it.
+
+Rounding a weight by less than its posterior standard deviation leaves it within what the data cannot tell apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from credo.compress.pruned import Pruned
+from credo.compress.quantised import Coded, Entry, Quantised, Raw, rounded_book
+from credo.core.errors import SettingError
+
+STEP_BITS = 8  # of a float16 in which the step of a grid is written
+POINT_LEVELS = 16  # of parameters without a posterior, on either side of zero
+
+
+@final
+@dataclass(frozen=True)
+class Precision:
+    """Bits of one number of a layer: a sign, ``exponent`` and ``significand``.
+
+    ``error``: the largest rounding error that leaves; ``std``: what the posterior allows.
+    """
+
+    significand: int
+    exponent: int
+    error: float
+    std: float
+
+    @property
+    def bits(self) -> int:
+        """In all."""
+        return 1 + self.exponent + self.significand
+
+
+def precision(pruned: Pruned) -> dict[str, Precision]:
+    """Bits that the kept weights of each layer need: the fewest significand bits whose rounding error is at most the mean posterior sd.
+
+    Exponent bits reach from the largest weight down to that error (after Louizos et al. 2017). Parameters without a posterior sd, and layers
+    without a weight, are left out.
+    """
+    out = {}
+    for name, parameter in pruned.net.named_parameters():
+        values, std = _kept(pruned, name, parameter.detach())
+        if std is None or not len(values):
+            continue
+        top, spread = math.floor(math.log2(float(values.abs().max()))), float(std.mean())
+        significand = max(0, math.ceil(top - math.log2(max(spread, 1e-30))) - 1)
+        error = 2.0 ** (top - significand - 1)
+        lowest = min(top, math.floor(math.log2(error)))
+        out[name] = Precision(significand, max(0, math.ceil(math.log2(top - lowest + 1))), error, spread)
+    return out
+
+
+def quantise(pruned: Pruned, step: float = 1.0, levels: int | None = None) -> Quantised:
+    """Weights on few values: a grid as wide as ``step`` times twice the mean posterior sd of a layer, or the best ``levels`` of them.
+
+    A step of 1 rounds by at most that sd. ``levels``: k-means per tensor, weighted by 1 / sd^2 where there is a posterior; needed where there is
+    none. Biases and other parameters without a posterior lie on a grid of 16 values on either side of zero. Buffers are kept as they are. What
+    rounds to zero is pruned.
+    """
+    if not step > 0 or (levels is not None and levels < 1):
+        raise SettingError(f"quantise: step={step!r}, levels={levels!r}; expected a step above 0 and at least one level.")
+    entries: dict[str, Entry] = {}
+    named = dict(pruned.net.named_parameters())
+    for name, tensor in pruned.net.state_dict().items():
+        if name not in named:
+            entries[name] = Raw(tensor)
+            continue
+        value = tensor.detach().float().cpu()
+        kept, std = _kept(pruned, name, value)
+        if not len(kept):
+            entries[name] = Coded.of(torch.zeros_like(value))
+        elif levels is not None and value.dim() > 1:
+            entries[name] = Coded.of(_nearest(value, _k_means(kept, std, levels)))
+        elif std is not None:
+            entries[name] = Coded.of(_on_grid(value, 2.0 * step * float(std.mean())))
+        elif value.dim() > 1:
+            raise SettingError(
+                f"quantise: {name!r} has no posterior standard deviation to choose a grid by; give levels=, e.g. levels=16."
+            )
+        else:
+            entries[name] = Coded.of(_on_grid(value, float(kept.abs().max()) / POINT_LEVELS))
+    return Quantised(entries)
+
+
+def _kept(pruned: Pruned, name: str, value: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Values that are not zero, and their posterior deviations if any is above zero."""
+    alive = value != 0
+    std = pruned.std.get(name)
+    std = None if std is None or not bool((std[alive] > 0).any()) else std[alive].float()
+    return value[alive], std
+
+
+def _on_grid(value: Tensor, width: float) -> Tensor:
+    """Multiples of a width that few bits store."""
+    width = float(rounded_book(torch.tensor([width]), STEP_BITS))
+    return (value / width).round() * width
+
+
+def _nearest(value: Tensor, book: Tensor) -> Tensor:
+    places = (value.reshape(-1, 1) - book).abs().argmin(1)
+    return torch.where(value == 0, 0.0, book[places].reshape(value.shape))
+
+
+def _k_means(values: Tensor, std: Tensor | None, levels: int, rounds: int = 50) -> Tensor:
+    """The ``levels`` numbers nearest to the values, by Lloyd's algorithm from evenly spaced quantiles, each rounded to ten bits."""
+    weight = torch.ones_like(values) if std is None else std.clamp_min(float(std.max()) * 1e-3).pow(-2)
+    book = values.quantile(torch.linspace(0, 1, min(levels, len(values.unique())) + 2)[1:-1])
+    for _ in range(rounds):
+        places = (values.unsqueeze(1) - book).abs().argmin(1)
+        mass = torch.zeros_like(book).index_add(0, places, weight)
+        total = torch.zeros_like(book).index_add(0, places, weight * values)
+        book = torch.where(mass > 0, total / mass.clamp_min(1e-30), book)
+    book = book[book.abs() > float(torch.finfo(torch.float16).tiny)]
+    return rounded_book(book, 10).unique()
+
+
+def average_bits(found: Mapping[str, Precision], pruned: Pruned) -> float:
+    """Bits per kept weight over all layers."""
+    counts = {name: int(dict(pruned.net.named_parameters())[name].count_nonzero()) for name in found}
+    return sum(found[n].bits * c for n, c in counts.items()) / max(sum(counts.values()), 1)

@@ -1,0 +1,98 @@
+"""What each weight costs to lose: error against sparsity, on data that training has not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from credo.bnn import BNN
+from credo.compress.pruned import Pruned, plain, prune
+from credo.core.errors import SettingError
+from credo.core.shell import pick
+from credo.data.intake import intake
+from credo.predictive import Predictive, evaluate
+
+SHARES = (0.0, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
+THRESHOLDS = (3.0, 2.0, 1.0, 0.0, -1.0, -2.0)
+
+
+@final
+@dataclass(frozen=True)
+class Point:
+    """A pruned network and how it does: ``at`` is the share or the threshold it was pruned by."""
+
+    at: float
+    pruned: Pruned
+    metrics: dict[str, float]
+
+    @property
+    def error(self) -> float:
+        """1 - accuracy, or the nll where outcomes have none."""
+        return 1.0 - self.metrics["accuracy"] if "accuracy" in self.metrics else self.metrics["nll"]
+
+
+@final
+@dataclass(frozen=True)
+class Curve:
+    """Points from dense to sparse."""
+
+    rule: str
+    points: tuple[Point, ...]
+
+    def best(self, slack: float = 0.0) -> Pruned:
+        """The sparsest network whose error is within ``slack`` of the least."""
+        least = min(point.error for point in self.points)
+        fine = [point for point in self.points if point.error <= least + slack]
+        return min(fine, key=lambda point: point.pruned.nonzero).pruned
+
+    def rows(self) -> list[dict[str, float]]:
+        """As a table: what it was pruned by, parameters left, compression from counts, error and nll."""
+        return [
+            {"at": p.at, "nonzero": p.pruned.nonzero, "compression": p.pruned.ratio, "error": p.error, "nll": p.metrics["nll"]}
+            for p in self.points
+        ]
+
+    def figure(self) -> dict[str, Any]:
+        """For a report: error against compression."""
+        line = {"name": self.rule, "x": [p.pruned.ratio for p in self.points], "y": [p.error for p in self.points]}
+        return {
+            "kind": "curves", "title": "Error against compression", "x_label": "times fewer parameters", "y_label": "error", "lines": [line],
+            "x_scale": "log",
+        }  # fmt: skip
+
+
+@torch.no_grad()
+def score(net: nn.Module, bnn: BNN, data: Any, batch_size: int = 1000) -> dict[str, float]:
+    """Metrics of a plain network under the likelihood of a BNN: what ``bnn.evaluate`` says of a posterior, of a point."""
+    parts, targets = [], []
+    for x, y in intake(data, dtype=bnn._dtype)(None, batch_size):
+        x, y = pytree.tree_map(lambda t: t.cpu(), (x, y))
+        parts.append(pick(net(x), bnn.output))
+        targets.append(y)
+    return evaluate(Predictive(torch.cat(parts).unsqueeze(0), bnn.model.likelihood.cpu()), torch.cat(targets))
+
+
+def curve(bnn: BNN, data: Any, by: str = "auto", at: Sequence[float] | None = None) -> Curve:
+    """Prune further and further and score each on ``data``, which should be validation data: the choice of a point is a choice.
+
+    ``at``: thresholds of log alpha where the posterior prunes by itself (``by="own"``), else shares of weights that go.
+    """
+    own = by == "own" or (by == "auto" and any(family.kept() for family in bnn.posterior.members))
+    places = (THRESHOLDS if own else SHARES) if at is None else tuple(at)
+    if not places:
+        raise SettingError("curve: at= is empty; give at least one threshold or share.")
+    points = []
+    for place in places:
+        pruned = prune(bnn, by, threshold=place) if own else prune(bnn, by, share=place)
+        points.append(Point(float(place), pruned, score(pruned.net, bnn, data)))
+    return Curve(points[0].pruned.rule, tuple(points))
+
+
+def dense(bnn: BNN, data: Any) -> dict[str, float]:
+    """Metrics of the network at the posterior's means, as they are."""
+    return score(plain(bnn), bnn, data)

@@ -1,0 +1,54 @@
+import pytest
+import torch
+from torch import nn
+
+import credo
+from credo.compress import fine_tune, prune, quantise, score, tune_books
+from credo.compress.quantised import Coded
+
+X = torch.randn(200, 4, generator=torch.Generator().manual_seed(0))
+Y = ((X[:, 0] + X[:, 1]) > 0).long()
+DATA = (X, Y)
+
+
+@pytest.fixture(scope="module")
+def bnn():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+    return credo.BNN(net, "categorical").fit(DATA, "vi", epochs=30, batch_size=50, lr=1e-2, progress=False)
+
+
+def test_fine_tuning_keeps_zeros_and_lowers_the_nll(bnn):
+    before = prune(bnn, share=0.7)
+    after = fine_tune(before, bnn, DATA, epochs=10, batch_size=50)
+    assert score(after.net, bnn, DATA)["nll"] < score(before.net, bnn, DATA)["nll"]
+    for name, mask in before.masks.items():
+        assert not dict(after.net.named_parameters())[name][~mask].any()
+    assert not after.net.training and not torch.equal(after.net[1].running_mean, before.net[1].running_mean)
+    assert torch.equal(before.net[3].weight, prune(bnn, share=0.7).net[3].weight), "what was given is left alone"
+
+
+def test_the_same_seed_gives_the_same_network(bnn):
+    before = prune(bnn, share=0.5)
+    first, second = (fine_tune(before, bnn, DATA, epochs=2, seed=3) for _ in range(2))
+    other = fine_tune(before, bnn, DATA, epochs=2, seed=4)
+    weights = [n.net[0].weight for n in (first, second, other)]
+    assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
+
+
+def test_no_epochs_change_nothing(bnn):
+    before = prune(bnn, share=0.5)
+    assert torch.equal(fine_tune(before, bnn, DATA, epochs=0).net[0].weight, before.net[0].weight)
+
+
+def test_books_move_and_codes_do_not(bnn):
+    pruned = prune(bnn, share=0.5)
+    codes = quantise(pruned, levels=3)
+    tuned = tune_books(codes, pruned.net, bnn, DATA, epochs=10, batch_size=50, lr=1e-2)
+    assert score(tuned.fill(pruned.net), bnn, DATA)["nll"] < score(codes.fill(pruned.net), bnn, DATA)["nll"]
+    for name in pruned.masks:
+        old, new = codes[name], tuned[name]
+        assert isinstance(old, Coded) and isinstance(new, Coded) and len(new.book) <= len(old.book)
+        assert torch.equal(old.codes == 0, new.codes == 0)
+        half = new.book.to(torch.float16)
+        assert torch.equal(half.float(), new.book), "each is a number that few bits store"

@@ -1,0 +1,46 @@
+"""Tests of sparse variational dropout on MNIST, with made-up images of its form."""
+
+import numpy as np
+import pytest
+
+from credo.core.errors import SettingError
+from credo.experiments import make_experiment, perform
+
+
+def made_up(name):
+    """Ten classes of 28 x 28 images that differ in brightness."""
+    assert name == "mnist"
+    source, out = np.random.default_rng(0), {}
+    for part, count in (("train", 200), ("test", 100)):
+        y = np.arange(count) % 10
+        x = source.integers(0, 40, size=(count, 28, 28)) + 20 * y[:, None, None]
+        out |= {f"x_{part}": x.astype(np.uint8), f"y_{part}": y.astype(np.uint8)}
+    return out
+
+
+@pytest.fixture(scope="module", params=["lenet300", "lenet5"])
+def result(request, tmp_path_factory):
+    patch = pytest.MonkeyPatch()
+    patch.setattr("credo.experiments.probes.load", made_up)
+    folder = tmp_path_factory.mktemp("files")
+    settings = {"quick": True, "nets": request.param, "num_train": 200, "num_test": 100, "held": 50, "files": str(folder)}
+    if request.param == "lenet5":
+        settings |= {"shift": 1, "epochs": 1}
+    yield request.param, folder, perform(make_experiment("sparse_mnist", settings))
+    patch.undo()
+
+
+def test_counts_files_and_checks(result):
+    name, folder, done = result
+    counts, files = done.outcome.tables
+    assert [row.label.split(", ")[1] for row in counts.rows][:2] == ["dense", "log alpha < 3"]
+    chosen = counts.rows[2].measured
+    assert 0 <= chosen["error %"] <= 100 and chosen["weights, times fewer"] >= 1.0
+    (file,) = files.rows
+    assert (folder / f"{name}.credo").stat().st_size == file.measured["bytes"]
+    assert len(done.outcome.checks) == 2 and done.outcome.checks[1].holds
+
+
+def test_unknown_networks_are_refused():
+    with pytest.raises(SettingError, match="expected nets of lenet300, lenet5"):
+        perform(make_experiment("sparse_mnist", {"quick": True, "nets": "vgg"}))
