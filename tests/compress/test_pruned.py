@@ -129,3 +129,14 @@ def test_an_ensemble_has_no_mean_network():
 def test_a_posterior_whose_mean_is_empty_is_refused():
     with pytest.raises(CredoError, match="no network to compress: every weight has mean zero"):
         prune(fitted("variance_net", layers="all"), "magnitude", share=0.5)
+
+
+@pytest.mark.parametrize("method", ["group_normal_jeffreys", "group_horseshoe", "horseshoe", "structured_bp"])
+def test_groups_go_whole_and_by_any_threshold(method):
+    bnn = fitted(method)
+    found, none = prune(bnn), prune(bnn, threshold=1e9 if method == "structured_bp" else -1e9)
+    mean = bnn.posterior.mean()
+    assert found.rule == "own" and all(
+        torch.allclose(p.detach(), mean[n]) for n, p in found.net.named_parameters() if n in found.masks
+    )
+    assert not any(mask.any() for mask in none.masks.values()) and set(found.std) >= {"2.weight"}

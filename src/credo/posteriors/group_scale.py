@@ -158,13 +158,14 @@ class GroupScale(Family):
         return out
 
     @torch.no_grad()
-    def groups_kept(self) -> Params:
+    def groups_kept(self, threshold: float | None = None) -> Params:
         """True where a group stays ``(G,)``, by bank."""
-        return {bank: score < self.threshold for bank, score in self.group_scores().items()}
+        limit = self.threshold if threshold is None else threshold
+        return {bank: score < limit for bank, score in self.group_scores().items()}
 
-    def kept(self) -> Params:
-        """True where a weight stays, by name and in the shape of the weight."""
-        kept = self.groups_kept()
+    def kept(self, threshold: float | None = None) -> Params:
+        """True where a weight stays, by name and in the shape of the weight; what training has pruned is zero anyway."""
+        kept = self.groups_kept(threshold)
         return {n: self.of_group(n, kept[self.places[n].bank]).expand(shape) for n, shape in self.shapes.items()}
 
     def inner(self) -> tuple[Params, Params]:
