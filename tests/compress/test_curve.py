@@ -29,7 +29,7 @@ def test_a_curve_goes_from_dense_to_sparse_and_chooses():
     least = min(r["error"] for r in rows)
     assert found.best().nonzero == min(r["nonzero"] for r in rows if r["error"] == least)
     figure = found.figure()
-    assert figure["lines"][0]["y"] == [r["error"] for r in rows]
+    assert figure["lines"][0]["y"] == [r["error"] for r in rows] and figure["log_x"]
 
 
 def test_thresholds_of_a_posterior_that_prunes_by_itself():

@@ -50,3 +50,29 @@ def test_tidying_adds_zeros_and_changes_no_output(bnn):
     slim = compress.slim(tidy, X[:10])
     assert torch.allclose(slim(X), pruned.net(X), atol=1e-5)
     assert all(not p[~tidy.masks[n]].any() for n, p in tidy.net.named_parameters() if n in tidy.masks)
+
+
+@pytest.mark.parametrize(
+    "call, told",
+    [
+        (lambda bnn: compress.slim(bnn, X[:2, :3]), "cannot run on the example"),
+        (lambda bnn: compress.tidy(bnn, X[:2, :3]), "cannot run on the example"),
+        (lambda bnn: compress.score(net(), bnn, (X[:, :3], Y)), "cannot run on these inputs"),
+        (lambda bnn: compress.sparsity(3), "Expected a fitted BNN, what prune gave, or a network; got int"),
+        (lambda bnn: compress.prune(net()), "expected a fitted BNN, got Sequential"),
+        (lambda bnn: compress.prune(bnn, threshold="3"), "threshold='3' is not valid"),
+        (lambda bnn: compress.fine_tune(compress.prune(bnn), bnn, (X, Y), epochs=-1), "epochs=-1 is not valid"),
+        (lambda bnn: compress.fine_tune(compress.prune(bnn), bnn, (X, Y), batch_size=0), "batch_size=0 is not valid"),
+        (lambda bnn: compress.fine_tune(compress.prune(bnn), bnn, (X, Y), lr=0.0), "lr=0.0 is not valid"),
+    ],
+)
+def test_mistakes_are_said_in_one_sentence(bnn, call, told):
+    with pytest.raises(credo.CredoError, match=told):
+        call(bnn)
+
+
+def test_a_posterior_is_quantised_as_it_would_be_pruned(bnn):
+    pruned = compress.prune(bnn)
+    assert compress.quantise(bnn).nonzero == compress.quantise(pruned).nonzero and compress.precision(bnn) == compress.precision(
+        pruned
+    )

@@ -1,27 +1,16 @@
 """Tests of sparse variational dropout on MNIST, with made-up images of its form."""
 
-import numpy as np
 import pytest
+from zoo.images import digits_like
 
 from credo.core.errors import SettingError
 from credo.experiments import make_experiment, perform
 
 
-def made_up(name):
-    """Ten classes of 28 x 28 images that differ in brightness."""
-    assert name == "mnist"
-    source, out = np.random.default_rng(0), {}
-    for part, count in (("train", 200), ("test", 100)):
-        y = np.arange(count) % 10
-        x = source.integers(0, 40, size=(count, 28, 28)) + 20 * y[:, None, None]
-        out |= {f"x_{part}": x.astype(np.uint8), f"y_{part}": y.astype(np.uint8)}
-    return out
-
-
 @pytest.fixture(scope="module", params=["lenet300", "lenet5"])
 def result(request, tmp_path_factory):
     patch = pytest.MonkeyPatch()
-    patch.setattr("credo.experiments.probes.load", made_up)
+    patch.setattr("credo.experiments.probes.load", digits_like)
     folder = tmp_path_factory.mktemp("files")
     settings = {"quick": True, "nets": request.param, "num_train": 200, "num_test": 100, "held": 50, "files": str(folder)}
     if request.param == "lenet5":

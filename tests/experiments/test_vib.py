@@ -3,8 +3,8 @@
 import json
 import math
 
-import numpy as np
 import pytest
+from zoo.images import digits_like
 
 from credo.core.errors import DataError, SettingError
 from credo.data import load
@@ -13,21 +13,10 @@ from credo.experiments.vib import QUIET, Point, _checks, _plane, parse
 from credo.report.html import render
 
 
-def made_up(name):
-    """Ten classes of 28 x 28 images that differ in brightness."""
-    assert name == "mnist"
-    source, out = np.random.default_rng(0), {}
-    for part, count in (("train", 200), ("test", 100)):
-        y = np.arange(count) % 10
-        x = source.integers(0, 40, size=(count, 28, 28)) + 20 * y[:, None, None]
-        out |= {f"x_{part}": x.astype(np.uint8), f"y_{part}": y.astype(np.uint8)}
-    return out
-
-
 @pytest.fixture(scope="module")
 def result():
     patch = pytest.MonkeyPatch()
-    patch.setattr("credo.experiments.probes.load", made_up)
+    patch.setattr("credo.experiments.probes.load", digits_like)
     yield perform(make_experiment("vib", {"quick": True, "betas": "3,1e-3,0", "epochs": 4}))
     patch.undo()
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Any
 
 from torch import nn
 
@@ -31,12 +30,17 @@ __all__ = [
 
 
 def encode(
-    source: BNN | Pruned | Quantised, path: str | os.PathLike[str], net: nn.Module | None = None, note: str = "", **settings: Any
+    source: BNN | Pruned | Quantised,
+    path: str | os.PathLike[str],
+    net: nn.Module | None = None,
+    note: str = "",
+    step: float = 1.0,
+    levels: int | None = None,
 ) -> FileReport:
     """Prune, quantise and write to an entropy-coded file; ``decode(path, net)`` gives the network back, bit for bit.
 
-    ``settings``: those of :func:`quantise`. A network that is quantised already needs ``net=``, a module of its architecture. Hidden units of a
-    chain of layers are sorted first, which makes the file shorter and changes nothing else.
+    ``step`` and ``levels``: as of :func:`quantise`. A network that is quantised already needs ``net=``, a module of its architecture, in their
+    place. Hidden units of a chain of layers are sorted first, which makes the file shorter and changes nothing else.
     """
     if isinstance(source, Quantised):
         if net is None:
@@ -46,7 +50,7 @@ def encode(
         codes = source
     else:
         pruned = pruned_of(source)
-        codes, net = quantise(pruned, **settings), pruned.net
+        codes, net = quantise(pruned, step, levels), pruned.net
     with contextlib.suppress(NetworkError):  # only a chain of layers shows which units may change places
         codes = arranged(codes, net)
     return write(codes, path, note)

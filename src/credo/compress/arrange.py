@@ -2,7 +2,7 @@
 
 Units of a hidden layer may be permuted: rows of its weight, its bias and normalisation, and the columns of the next weight that read
 them. Sorted by how many nonzeros they have, the empty ones come last and only the drops from one to the next are written
-(:mod:`credo.compress.symbols`): for a pruned LeNet-5 about a fifteenth of the file.
+(:mod:`credo.compress.symbols`).
 """
 
 from __future__ import annotations

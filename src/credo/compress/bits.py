@@ -13,8 +13,9 @@ from typing import final
 import torch
 from torch import Tensor
 
-from credo.compress.pruned import Pruned
-from credo.compress.quantised import Coded, Entry, Quantised, Raw, rounded_book
+from credo.bnn import BNN
+from credo.compress.pruned import Pruned, pruned_of
+from credo.compress.quantised import Coded, Quantised, Raw, rounded_book
 from credo.core.errors import SettingError
 
 STEP_BITS = 8  # of a float16 in which the step of a grid is written
@@ -40,13 +41,13 @@ class Precision:
         return 1 + self.exponent + self.significand
 
 
-def precision(pruned: Pruned) -> dict[str, Precision]:
+def precision(source: BNN | Pruned) -> dict[str, Precision]:
     """Bits that the kept weights of each layer need: the fewest significand bits whose rounding error is at most the mean posterior sd.
 
     Exponent bits reach from the largest weight down to that error (after Louizos et al. 2017). Parameters without a posterior sd, and layers
     without a weight, are left out.
     """
-    out = {}
+    pruned, out = pruned_of(source), {}
     for name, parameter in pruned.net.named_parameters():
         values, std = _kept(pruned, name, parameter.detach())
         if std is None or not len(values):
@@ -59,7 +60,7 @@ def precision(pruned: Pruned) -> dict[str, Precision]:
     return out
 
 
-def quantise(pruned: Pruned, step: float = 1.0, levels: int | None = None) -> Quantised:
+def quantise(source: BNN | Pruned, step: float = 1.0, levels: int | None = None) -> Quantised:
     """Weights on few values: a grid as wide as ``step`` times twice the mean posterior sd of a layer, or the best ``levels`` of them.
 
     A step of 1 rounds by at most that sd. ``levels``: k-means per tensor, weighted by 1 / sd^2 where there is a posterior; needed where there is
@@ -68,7 +69,7 @@ def quantise(pruned: Pruned, step: float = 1.0, levels: int | None = None) -> Qu
     """
     if not step > 0 or (levels is not None and levels < 1):
         raise SettingError(f"quantise: step={step!r}, levels={levels!r}; expected a step above 0 and at least one level.")
-    entries: dict[str, Entry] = {}
+    pruned, entries = pruned_of(source), {}
     named = dict(pruned.net.named_parameters())
     for name, tensor in pruned.net.state_dict().items():
         if name not in named:

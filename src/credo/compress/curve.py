@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -12,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from credo.bnn import BNN
 from credo.compress.pruned import Pruned, plain, prune
-from credo.core.errors import SettingError
+from credo.core.errors import DataError, SettingError
 from credo.core.shell import pick
 from credo.data.intake import intake
 from credo.predictive import Predictive, evaluate
@@ -59,10 +60,14 @@ class Curve:
 
     def figure(self) -> dict[str, Any]:
         """For a report: error against compression."""
-        line = {"name": self.rule, "x": [p.pruned.ratio for p in self.points], "y": [p.error for p in self.points]}
+        line = {
+            "name": f"by {self.rule}" if self.rule != "own" else "by the posterior's own rule",
+            "x": [p.pruned.ratio for p in self.points],
+            "y": [p.error for p in self.points],
+        }
         return {
             "kind": "curves", "title": "Error against compression", "x_label": "times fewer parameters", "y_label": "error", "lines": [line],
-            "x_scale": "log",
+            "log_x": True,
         }  # fmt: skip
 
 
@@ -72,15 +77,18 @@ def score(net: nn.Module, bnn: BNN, data: Any, batch_size: int = 1000) -> dict[s
     parts, targets = [], []
     for x, y in intake(data, dtype=bnn._dtype)(None, batch_size):
         x, y = pytree.tree_map(lambda t: t.cpu(), (x, y))
-        parts.append(pick(net(x), bnn.output))
+        try:
+            parts.append(pick(net(x), bnn.output))
+        except RuntimeError as error:
+            raise DataError(f"The network cannot run on these inputs: {str(error).splitlines()[0]}.") from error
         targets.append(y)
-    return evaluate(Predictive(torch.cat(parts).unsqueeze(0), bnn.model.likelihood.cpu()), torch.cat(targets))
+    return evaluate(Predictive(torch.cat(parts).unsqueeze(0), copy.deepcopy(bnn.model.likelihood).cpu()), torch.cat(targets))
 
 
 def curve(bnn: BNN, data: Any, by: str = "auto", at: Sequence[float] | None = None) -> Curve:
     """Prune further and further and score each on ``data``, which should be validation data: the choice of a point is a choice.
 
-    ``at``: thresholds of log alpha where the posterior prunes by itself (``by="own"``), else shares of weights that go.
+    ``at``: thresholds of the posterior's own rule where it prunes by itself (``by="own"``), else shares of weights that go.
     """
     own = by == "own" or (by == "auto" and any(family.kept() for family in bnn.posterior.members))
     places = (THRESHOLDS if own else SHARES) if at is None else tuple(at)

@@ -123,6 +123,13 @@ def prune(bnn: BNN, by: str = "auto", threshold: float | None = None, share: flo
     baseline); "auto" is "own" where the family has a rule, else "snr". ``threshold``: of the family's own rule, by default the family's; else the
     score below which weights go. ``share``: in place of a threshold, the share of weights that goes by score. ``curve`` shows what each costs.
     """
+    if not isinstance(bnn, BNN):
+        raise SettingError(
+            f"prune: expected a fitted BNN, got {type(bnn).__name__}; a plain network has the zeros it has (pruned_of)."
+        )
+    for name, value in (("threshold", threshold), ("share", share)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
+            raise SettingError(f"prune: {name}={value!r} is not valid; expected a number.")
     if by not in ("auto", *RULES):
         raise SettingError(f"prune: by={by!r} is not known; expected 'auto', {', '.join(map(repr, RULES))}.")
     _check_single(bnn)
@@ -172,6 +179,8 @@ def pruned_of(source: BNN | Pruned | nn.Module) -> Pruned:
             if kept(source.posterior)
             else _pruned(plain(source), {}, {}, moments(source.posterior)[1], "none", None)
         )
+    if not isinstance(source, nn.Module):
+        raise SettingError(f"Expected a fitted BNN, what prune gave, or a network; got {type(source).__name__}.")
     net = copy.deepcopy(source).cpu().eval()
     return Pruned(net, {n: p.detach() != 0 for n, p in net.named_parameters() if p.dim() > 1}, {}, "none", None)
 

@@ -14,7 +14,9 @@ from torch.utils import _pytree as pytree
 from credo.bnn import BNN
 from credo.compress.pruned import Pruned
 from credo.compress.quantised import Coded, Quantised, rounded_book
+from credo.core.errors import SettingError
 from credo.core.seeds import generator, isolated, mix
+from credo.core.settings import positive, whole
 from credo.core.shell import pick
 from credo.data.intake import intake
 from credo.likelihoods.base import Likelihood
@@ -36,6 +38,7 @@ def fine_tune(
 
     ``bnn`` says which likelihood and which output of the network count. Adam, with a learning rate that falls to zero.
     """
+    _check(epochs, batch_size, lr)
     net = copy.deepcopy(pruned.net).to(device)
     start = {name: p.detach().clone() for name, p in net.named_parameters()}
     masks = {name: mask.to(start[name]) for name, mask in pruned.masks.items()}
@@ -55,6 +58,7 @@ def tune_books(
 
     Values that meet after rounding, or reach zero, become one.
     """
+    _check(epochs, batch_size, lr)
     coded = {name: entry for name, entry in quantised.entries.items() if isinstance(entry, Coded) and len(entry.book)}
     codes = {name: entry.codes.long().to(device) for name, entry in coded.items()}
 
@@ -68,6 +72,13 @@ def tune_books(
     for name, tensor in values({n: _rounded(b.cpu(), bits, least).to(device) for n, b in books.items()}).items():
         entries[name] = Coded.of(tensor)
     return Quantised(entries)
+
+
+def _check(epochs: int, batch_size: int, lr: float) -> None:
+    if whole("epochs", epochs) < 0:
+        raise SettingError(f"epochs={epochs} is not valid; expected a whole number from 0.")
+    positive("batch_size", batch_size, 1)
+    positive("lr", lr, 1.0)
 
 
 def _rounded(book: Tensor, bits: int, least: float) -> Tensor:

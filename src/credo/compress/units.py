@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.fx.node import map_arg
 
-from credo.core.errors import NetworkError
+from credo.core.errors import CredoError, DataError, NetworkError
 
 
 class Unknown(Exception):
@@ -141,6 +141,15 @@ class _Recorder(fx.Interpreter):
         return out
 
 
+def _cannot_run(net: nn.Module, example: Any, error: Exception) -> CredoError:
+    """Whose fault it is that a pass failed: the example's if the network cannot run on it by itself."""
+    try:
+        net(example)
+    except Exception as own:
+        return DataError(f"The network cannot run on the example: {str(own).splitlines()[0]}. Give inputs of the shape it takes.")
+    return NetworkError(f"{type(net).__name__} cannot be run operation by operation: {str(error).splitlines()[0]}")
+
+
 @final
 class Units:
     """What rules write down while they walk through the operations of a network, and what follows for the units."""
@@ -150,7 +159,10 @@ class Units:
         self.device = next((p.device for p in net.parameters()), torch.device("cpu"))
         recorder = _Recorder(fx.GraphModule(net, self.graph))
         with torch.no_grad():
-            recorder.run(example)
+            try:
+                recorder.run(example)
+            except Exception as error:  # whatever a forward method may raise
+                raise _cannot_run(net, example, error) from error
         self.seen = recorder.seen
         self.layouts: dict[fx.Node, Layout] = {}
         self.dense: list[Dense] = []

@@ -14,22 +14,7 @@ import torch
 from torch import Tensor
 
 from credo.conformance.problems import Conjugate
-from credo.conformance.targets import Target, _log_uniform_kl, targets
-
-
-def _lowest(loss: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
-    """A minimum of a loss, by L-BFGS."""
-    raw = start.clone().requires_grad_()
-    optimizer = torch.optim.LBFGS([raw], max_iter=5000, tolerance_grad=1e-10, tolerance_change=0.0, line_search_fn="strong_wolfe")
-
-    def closure() -> float:
-        optimizer.zero_grad()
-        value = loss(raw)
-        value.backward()
-        return float(value.detach())
-
-    optimizer.step(closure)  # type: ignore[arg-type]
-    return raw.detach()
+from credo.conformance.targets import Target, _log_uniform_kl, lowest, targets
 
 
 def _nll(problem: Conjugate, mean: Tensor, cov: Tensor) -> Tensor:
@@ -131,5 +116,5 @@ def _solved(
         mean, cov, kl = at(numbers)
         return _nll(problem, mean, cov) + kl
 
-    mean, cov, _ = at(_lowest(loss, raw))
+    mean, cov, _ = at(lowest(loss, raw))
     return Target(mean, cov.diagonal())

@@ -82,10 +82,12 @@ def gaussian_dropout(problem: Conjugate) -> Target:
     return dropout(problem)
 
 
-def _best(problem: Conjugate, loss: Callable[[Tensor], Tensor], size: int, start: float) -> Tensor:
-    """The raw numbers that minimise a loss already minimised over weights."""
-    raw = torch.full((size,), start, dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.LBFGS([raw], max_iter=500, tolerance_grad=1e-10, line_search_fn="strong_wolfe")
+def lowest(loss: Callable[[Tensor], Tensor], start: Tensor, steps: int = 5000) -> Tensor:
+    """The raw numbers at a minimum of a loss, by L-BFGS."""
+    raw = start.clone().requires_grad_()
+    optimizer = torch.optim.LBFGS(
+        [raw], max_iter=steps, tolerance_grad=1e-10, tolerance_change=0.0, line_search_fn="strong_wolfe"
+    )
 
     def closure() -> float:
         optimizer.zero_grad()
@@ -95,6 +97,11 @@ def _best(problem: Conjugate, loss: Callable[[Tensor], Tensor], size: int, start
 
     optimizer.step(closure)  # type: ignore[arg-type]
     return raw.detach()
+
+
+def _best(loss: Callable[[Tensor], Tensor], size: int, start: float) -> Tensor:
+    """The raw numbers, all from one start, that minimise a loss already minimised over weights."""
+    return lowest(loss, torch.full((size,), start, dtype=torch.float64))
 
 
 @targets.register("concrete_dropout")
@@ -114,7 +121,7 @@ def concrete_dropout(problem: Conjugate) -> Target:
         alpha, zero = (p / (1 - p)).expand(features), torch.zeros(1, dtype=torch.float64)
         return _noisy(_ridge(problem, torch.cat([alpha, zero]), torch.cat([1 + alpha, zero + 1])), alpha)
 
-    return dropout_at(torch.sigmoid(_best(problem, loss, 1, -3.0)))
+    return dropout_at(torch.sigmoid(_best(loss, 1, -3.0)))
 
 
 @targets.register("variational_dropout")
@@ -150,7 +157,7 @@ def structured_bp(problem: Conjugate) -> Target:
         alpha, kl = of(raw)
         return _expected_nll(problem, at(alpha), alpha) + kl.sum()
 
-    alpha, _ = of(_best(problem, loss, 2 * features, -2.0))
+    alpha, _ = of(_best(loss, 2 * features, -2.0))
     return _noisy(at(alpha), alpha)
 
 
@@ -173,7 +180,7 @@ def _log_uniform(problem: Conjugate, to_alpha: Callable[[Tensor], Tensor]) -> Ta
         alpha = to_alpha(raw)
         return _expected_nll(problem, at(alpha), alpha) + _log_uniform_kl(alpha).sum()
 
-    alpha = to_alpha(_best(problem, loss, features, -3.0))
+    alpha = to_alpha(_best(loss, features, -3.0))
     return _noisy(at(alpha), alpha)
 
 

@@ -117,7 +117,7 @@ class GroupMethod(ElboMethod):
         """
         values, places = self.start(model, job), self.places(model.random)
         if isinstance(model.prior, PosteriorPrior):
-            return with_points(model, values, [copy.deepcopy(earlier) for earlier in self._earlier(model.prior)])
+            return with_points(model, values, [copy.deepcopy(earlier).requires_grad_() for earlier in self._earlier(model.prior)])
         families = []
         for group in by_dtype(model.random):
             own = {site.name: values[site.name] for site in group}

@@ -130,7 +130,7 @@ class _Constants(torch.fx.Interpreter):
 
 
 def _direct(graph: torch.fx.GraphModule, arguments: Sequence[Tensor]) -> torch.fx.GraphModule:
-    """Operations by torch's own bindings, which parse their arguments in a fifth of the time, where these give the very same."""
+    """Operations by torch's own bindings, which parse their arguments faster, where these give the very same."""
     lean, bindings = copy.deepcopy(graph), torch._C._VariableFunctions  # type: ignore[attr-defined]
     for node in lean.graph.nodes:
         if _has(node, "pure") and not node.kwargs:

@@ -7,6 +7,7 @@ once for each row. Compression is from counts: of weights, as in the paper, and 
 
 from __future__ import annotations
 
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,11 +150,10 @@ class SparseMNIST(Experiment):
             say(f"{row.label}: {row.measured}")
         codes = compress.quantise(tidy, levels=self.levels)
         codes = compress.tune_books(codes, net, plain, train, self.retrain, device=device)
-        path = Path(self.files or ".") / f"{name}.credo"
-        told = compress.encode(codes, path, net=net)
-        error, length = _error(compress.decode(path, net), plain, test), told.code_bits / 8 + told.header_bytes
-        if not self.files:
-            path.unlink()
+        with tempfile.TemporaryDirectory() as nowhere:
+            path = Path(self.files or nowhere) / f"{name}.credo"
+            told = compress.encode(codes, path, net=net)
+            error, length = _error(compress.decode(path, net), plain, test), told.code_bits / 8 + told.header_bytes
         say(f"{path.name}: {told.bytes} bytes, {told.ratio:.0f}x, error {error:.2f} %")
         measured = {"error %": error, "bytes": told.bytes, "times smaller": told.ratio, "numbers left": codes.nonzero}
         file = Row(case.title, measured | {"code length + header": length})
