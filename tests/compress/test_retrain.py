@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 import credo
-from credo.compress import fine_tune, prune, quantise, score, tune_books
+from credo.compress import Pruned, fine_tune, prune, quantise, score, shrink, tune_books
 from credo.compress.quantised import Coded
 
 X = torch.randn(200, 4, generator=torch.Generator().manual_seed(0))
@@ -39,6 +39,33 @@ def test_the_same_seed_gives_the_same_network(bnn):
 def test_no_epochs_change_nothing(bnn):
     before = prune(bnn, share=0.5)
     assert torch.equal(fine_tune(before, bnn, DATA, epochs=0).net[0].weight, before.net[0].weight)
+
+
+def test_rounds_leave_as_many_weights_as_asked_for(bnn):
+    start = prune(bnn, share=0.2)
+    rounds = list(shrink(start, bnn, DATA, [30, 30, 12], epochs=2, batch_size=50))
+    assert [sum(int(m.sum()) for m in found.masks.values()) for found in rounds] == [30, 30, 12]
+    assert all(bool((~start.masks[n] & rounds[0].masks[n]).logical_not().all()) for n in start.masks), "what is gone stays gone"
+    assert [sum(int(dict(found.net.named_parameters())[n].count_nonzero()) for n in found.masks) for found in rounds] == [30, 30, 12]
+    assert score(rounds[1].net, bnn, DATA)["nll"] < score(rounds[0].net, bnn, DATA)["nll"], "the second round trains on"
+
+
+def test_the_first_to_go_stand_out_least_from_the_noise():
+    net = nn.Linear(4, 1)
+    with torch.no_grad():
+        net.weight.copy_(torch.tensor([[4.0, -3.0, 2.0, 1.0]]))
+    bnn, std = credo.BNN(net, "gaussian"), {"weight": torch.tensor([[8.0, 1.0, 1.0, 0.1]])}
+    given = Pruned(net, {"weight": torch.tensor([[True, True, True, True]])}, std, "own", None)
+    data = (torch.zeros(4, 4), torch.zeros(4, 1))
+    assert [r.masks["weight"].int().tolist()[0] for r in shrink(given, bnn, data, [3, 1], epochs=0)] == [[0, 1, 1, 1], [0, 0, 0, 1]]
+    plain = Pruned(net, given.masks, {}, "own", None)
+    assert [r.masks["weight"].int().tolist()[0] for r in shrink(plain, bnn, data, [3, 1], epochs=0)] == [[1, 1, 1, 0], [1, 0, 0, 0]]
+
+
+@pytest.mark.parametrize("counts", [[], [0], [2.5]])
+def test_counts_are_whole_numbers(bnn, counts):
+    with pytest.raises(credo.CredoError, match="counts"):
+        list(shrink(prune(bnn, share=0.5), bnn, DATA, counts))
 
 
 def test_books_move_and_codes_do_not(bnn):

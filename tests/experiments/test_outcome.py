@@ -23,8 +23,8 @@ def test_the_papers_value_stands_in_brackets_beside_the_measured_one():
 
 
 def test_numbers_keep_their_significant_digits():
-    assert [shown(v, 3) for v in (0.0123456, 123456.0, 12345, 0, 99.95, float("inf"), "text")] == [
-        "0.0123", "1.23e+05", "12345", "0", "100.0", "–", "text",
+    assert [shown(v, 3) for v in (0.0123456, 123456.0, 12345678.0, 12345, 0, 99.95, float("inf"), "text")] == [
+        "0.0123", "123456", "1.23e+07", "12345", "0", "100.0", "–", "text",
     ]  # fmt: skip
 
 

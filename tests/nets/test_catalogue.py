@@ -15,8 +15,11 @@ CASES = {
     "mlp_decoder": ({"latent_dim": 3, "outputs": 4, "hidden": [5], "activation": "tanh"}, torch.zeros(2, 3), 4),
     "conv_encoder": ({"shape": [9, 7], "outputs": 6, "channels": [2, 3], "hidden": 5}, torch.zeros(2, 9, 7), 6),
     "conv_decoder": ({"latent_dim": 3, "shape": [2, 5, 3], "per_pixel": 2, "channels": [4]}, torch.zeros(2, 3), 60),
+    "vgg": ({"outputs": 3, "width": 0.05}, torch.zeros(2, 3, 32, 32), 3),
     "resnet": ({"outputs": 3, "depth": 8, "width": 2}, torch.zeros(2, 3, 8, 8), 3),
+    "resnet50": ({"outputs": 3}, torch.zeros(2, 3, 32, 32), 3),
     "lstm_classifier": ({"vocab": 6, "num_classes": 3}, torch.zeros(2, 5, dtype=torch.long), 3),
+    "char_lstm": ({"vocab": 6, "hidden": 4, "width": 3}, torch.zeros(2, 5, dtype=torch.long), 30),
     "transformer_classifier": ({"in_features": 4, "num_classes": 3}, torch.zeros(2, 5, 4), 3),
 }
 

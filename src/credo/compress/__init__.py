@@ -19,13 +19,15 @@ from credo.compress.curve import Curve, curve, score
 from credo.compress.onnx import to_onnx
 from credo.compress.pruned import Pruned, plain, prune, pruned_of, sparsity
 from credo.compress.quantised import Quantised
-from credo.compress.retrain import fine_tune, tune_books
+from credo.compress.quick import Quick, quicken
+from credo.compress.retrain import fine_tune, shrink, tune_books
 from credo.compress.slim import SlimReport, report, slim, tidy
 from credo.core.errors import NetworkError
 
 __all__ = [
-    "Curve", "FileReport", "Precision", "Pruned", "Quantised", "SlimReport", "count", "curve", "decode", "encode", "fine_tune", "latency",
-    "plain", "precision", "prune", "pruned_of", "quantise", "read_note", "report", "score", "slim", "sparsity", "tidy", "to_onnx", "tune_books",
+    "Curve", "FileReport", "Precision", "Pruned", "Quantised", "Quick", "SlimReport", "count", "curve", "decode", "encode", "fine_tune", "latency",
+    "plain", "precision", "prune", "pruned_of", "quantise", "quicken", "read_note", "report", "score", "shrink", "slim", "sparsity", "tidy",
+    "to_onnx", "tune_books",
 ]  # fmt: skip
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -50,6 +51,42 @@ def fine_tune(
     return pruned.with_values({n: t.cpu() for n, t in (dict(net.named_buffers()) | dict(found)).items()})
 
 
+def shrink(
+    pruned: Pruned, bnn: BNN, data: Any, counts: Sequence[int], epochs: int = 5, batch_size: int = 100, lr: float = 1e-3, seed: int = 0,
+    device: Any = "cpu",
+) -> Iterator[Pruned]:  # fmt: skip
+    """Fewer and fewer weights: for each of ``counts``, the kept weights of least abs(w) / sd go until so many are left, then ``fine_tune``.
+
+    The sd is the posterior's, as it was before; weights without one are ranked by abs(w). Networks come one by one, so that the caller can stop when
+    held-out data say so. A count that is not below what is left prunes nothing and trains on.
+    """
+    if not counts or any(whole("counts", count) < 1 for count in counts):
+        raise SettingError(f"shrink: counts={counts!r} is not valid; expected whole numbers from 1, the weights to be left.")
+    for count in counts:
+        pruned = fine_tune(_fewer(pruned, count), bnn, data, epochs, batch_size, lr, seed, device)
+        yield pruned
+
+
+def _fewer(pruned: Pruned, count: int) -> Pruned:
+    """With ``count`` of its weights, those that stand out most from the posterior's noise."""
+    values = dict(pruned.net.named_parameters())
+    score = {}
+    for name, mask in pruned.masks.items():
+        std = pruned.std.get(name)
+        size = (
+            values[name].detach().abs()
+            if std is None
+            else values[name].detach().abs() / std.clamp_min(torch.finfo(std.dtype).tiny)
+        )
+        score[name] = torch.where(mask, size, -1.0)  # what is gone comes last
+    flat = torch.cat([s.flatten() for s in score.values()])
+    if int((flat >= 0).sum()) <= count:
+        return pruned
+    least = flat.topk(count).values[-1]
+    masks = {name: s >= least for name, s in score.items()}
+    return replace(pruned, masks=masks).with_values({name: values[name] for name in masks})
+
+
 def tune_books(
     quantised: Quantised, net: nn.Module, bnn: BNN, data: Any, epochs: int = 3, batch_size: int = 100, lr: float = 1e-3,
     bits: int = 10, seed: int = 0, device: Any = "cpu",
@@ -60,10 +97,15 @@ def tune_books(
     """
     _check(epochs, batch_size, lr)
     coded = {name: entry for name, entry in quantised.entries.items() if isinstance(entry, Coded) and len(entry.book)}
-    codes = {name: entry.codes.long().to(device) for name, entry in coded.items()}
+    codes = {name: entry.codes.flatten().long().to(device) for name, entry in coded.items()}
+    places = {
+        name: code.nonzero().squeeze(1) for name, code in codes.items()
+    }  # zeros are no one's: their gradients would queue for one address
+    ranks = {name: code[places[name]] - 1 for name, code in codes.items()}
 
     def values(free: Values) -> Values:
-        return {name: torch.cat([book.new_zeros(1), book])[codes[name]] for name, book in free.items()}
+        flat = {n: book.new_zeros(len(codes[n])).index_copy(0, places[n], book[ranks[n]]) for n, book in free.items()}
+        return {name: tensor.reshape(coded[name].codes.shape) for name, tensor in flat.items()}
 
     start = {name: entry.book.to(device) for name, entry in coded.items()}
     books = _descend(quantised.fill(net).to(device), start, values, bnn, data, epochs, batch_size, lr, seed)

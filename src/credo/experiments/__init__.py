@@ -13,6 +13,8 @@ from credo.experiments.ensembles import Ensembles
 from credo.experiments.evidence_ranks import EvidenceRanks
 from credo.experiments.gal_co2_solar import GalCO2Solar
 from credo.experiments.graves import Graves
+from credo.experiments.group_mnist import GroupMNIST
+from credo.experiments.horseshoe_centring import HorseshoeCentring
 from credo.experiments.iwae import IWAE
 from credo.experiments.laplace_calibration import LaplaceCalibration
 from credo.experiments.latent_draws import LatentDraws
@@ -21,8 +23,12 @@ from credo.experiments.li_regression import LiRegression
 from credo.experiments.local_variance import LocalVariance
 from credo.experiments.mean_field import MeanFieldFailings
 from credo.experiments.outcome import Check, Outcome, Result, Row, Table
+from credo.experiments.random_labels import RandomLabels
 from credo.experiments.rate_gradients import RateGradients
+from credo.experiments.sparse_lstm import SparseLSTM
 from credo.experiments.sparse_mnist import SparseMNIST
+from credo.experiments.sparse_resnet50 import SparseResNet50
+from credo.experiments.sparse_vgg import SparseVGG
 from credo.experiments.uci import UCI
 from credo.experiments.vae_outliers import VAEOutliers
 from credo.experiments.vae_tutorial import VAETutorial
@@ -47,6 +53,8 @@ __all__ = [
     "Experiment",
     "GalCO2Solar",
     "Graves",
+    "GroupMNIST",
+    "HorseshoeCentring",
     "InformationBottleneck",
     "LaplaceCalibration",
     "LatentDraws",
@@ -55,11 +63,15 @@ __all__ = [
     "LocalVariance",
     "MeanFieldFailings",
     "Outcome",
+    "RandomLabels",
     "RateGradients",
     "Result",
     "Row",
     "Say",
+    "SparseLSTM",
     "SparseMNIST",
+    "SparseResNet50",
+    "SparseVGG",
     "Table",
     "VAEOutliers",
     "VAETutorial",

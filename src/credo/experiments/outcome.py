@@ -139,7 +139,7 @@ def shown(value: Value, digits: int) -> str:
         return "–"
     if isinstance(value, str):
         return value
-    if value == 0 or 1e-3 <= abs(value) < 1e5:
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
         places = 0 if value == 0 or isinstance(value, int) else max(0, digits - 1 - math.floor(math.log10(abs(value))))
         return f"{value:.{places}f}"
     return f"{value:.{digits - 1}e}"

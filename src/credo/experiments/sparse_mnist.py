@@ -1,57 +1,70 @@
 """Sparse variational dropout on MNIST: how few weights LeNet-300-100 and LeNet-5-Caffe need, and how few bytes.
 
 Molchanov et al.'s recipe (Adam, batch 100, the KL sets in after 5 epochs and counts fully from epoch 20, the learning rate falls evenly to zero)
-from a trained network. A part of the training images is held out; on it the threshold of log alpha is chosen, and the test images are looked at
-once for each row. Compression is from counts: of weights, as in the paper, and of all numbers left, biases included, once units without use are gone.
+from a trained network. Then weights go in rounds, each followed by training of those that stay: down to the paper's compression, and further, until
+held-out images say stop; what is left there becomes a file. Compression is from counts: of weights, as in the paper, and of all numbers left,
+biases included, once units without use are gone.
 """
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Normal
 
 from credo import compress
 from credo.bnn import BNN
-from credo.compress import Pruned
-from credo.compress.curve import Curve
-from credo.core.errors import SettingError
-from credo.core.seeds import isolated, mix
+from credo.compress import Pruned, Quantised
 from credo.core.settings import setting
-from credo.experiments.base import Experiment, Say, experiments
+from credo.engine.job import Job
+from credo.engine.model import Model
+from credo.experiments.base import Say, experiments
+from credo.experiments.lenets import NETS, Digits, LeNets, error, total
 from credo.experiments.outcome import Check, Outcome, Row, Table
-from credo.experiments.probes import images
-from credo.nets import Augmented, CropFlip, lenet5_caffe, mlp
+from credo.methods.sparse_vd import SparseVDMethod
+from credo.posteriors import Posterior
 
-Pair = tuple[Tensor, Tensor]
+FRAMES = (0.025, 0.05, 0.1, 0.2, 0.5, 1.0)  # of the epochs, at which weights are pictured
+PATCH = 100
 
 
 class Case(NamedTuple):
-    """A network, the shape of its images, what the paper reports, and what must hold: error in per cent and compression."""
+    """What the paper reports, and what must hold: error in per cent at that compression, and of a file so many times smaller."""
 
-    title: str
-    shape: tuple[int, ...]
     error: float
     compression: float
     sparsity: str
     most: float
+    file: tuple[float, float]
 
 
 CASES = {
-    "lenet300": Case("LeNet-300-100", (784,), 1.92, 68.0, "98.9-97.2-62.0", 1.92),
-    "lenet5": Case("LeNet-5-Caffe", (1, 28, 28), 0.75, 280.0, "67-98-99.8-95", 0.80),
+    "lenet300": Case(1.92, 68.0, "98.9-97.2-62.0", 1.92, (2.0, 64.0)),
+    "lenet5": Case(0.75, 280.0, "67-98-99.8-95", 0.80, (1.0, 600.0)),
 }
+
+
+def filmed(seen: list[Posterior]) -> SparseVDMethod:
+    """The method, which puts its posterior into ``seen`` before it learns."""
+
+    class Filmed(SparseVDMethod):
+        def make_posterior(self, model: Model, job: Job) -> Posterior:
+            seen.append(super().make_posterior(model, job))
+            return seen[-1]
+
+    return Filmed()
 
 
 @experiments.register("sparse_mnist")
 @dataclass(frozen=True)
-class SparseMNIST(Experiment):
+class SparseMNIST(LeNets):
     """Train, prune, retrain, quantise, write."""
 
     name: ClassVar[str] = "sparse_mnist"
@@ -61,156 +74,177 @@ class SparseMNIST(Experiment):
     needs: ClassVar[tuple[str, ...]] = ("mnist",)
     threads: ClassVar[int | None] = None
     small: ClassVar[dict[str, Any]] = {
-        "epochs": 2, "pretrain": 1, "retrain": 1, "num_train": 300, "num_test": 100, "held": 100, "nets": "lenet300", "levels": 4,
+        "epochs": 2, "pretrain": 1, "retrain": 1, "finish": 1, "num_train": 300, "num_test": 100, "held": 100, "nets": "lenet300", "levels": 4,
+        "rounds": 2,
     }  # fmt: skip
 
-    nets: str = setting("lenet300,lenet5", "Networks, separated by commas.")
-    epochs: int = setting(200, "Epochs of sparse variational dropout.", ge=1)
-    pretrain: int = setting(15, "Epochs of the network it starts from; 0 for none.", ge=0)
-    lr: float = setting(1e-3, "Learning rate.", gt=0.0)
-    beta: float = setting(1.0, "Weight of the KL; above 1 fewer weights are left.", gt=0.0)
-    shift: int = setting(0, "Pixels by which training images are shifted at random; 0 as in the paper.", ge=0)
-    held: int = setting(5000, "Training images held out for choices.", ge=1)
-    slack: float = setting(0.05, "Points of held-out error that a sparser network may cost.", ge=0.0)
-    retrain: int = setting(10, "Epochs of the kept weights alone, and of the shared values.", ge=0)
+    drop: float = setting(0.12, "Share of weights that go in a round.", gt=0.0, le=0.9)
+    retrain: int = setting(5, "Epochs of the weights that stay, after each round.", ge=0)
+    rounds: int = setting(12, "Rounds at most.", ge=1)
+    finish: int = setting(
+        20, "Epochs, on all training images, of the weights chosen in the end, and of the shared values of a file.", ge=0
+    )
+    loss: float = setting(0.1, "Points of held-out error that the file's network may have above the least.", ge=0.0)
     levels: int = setting(16, "Shared values per tensor in the file.", ge=1)
-    num_train: int = setting(60_000, "Training images, held-out ones included.", ge=2)
-    num_test: int = setting(10_000, "Test images.", ge=1)
-    files: str = setting("", "Folder for the files; none are kept without one.")
 
     def run(self, device: torch.device, seed: int, say: Say) -> Outcome:
         """One network after another."""
-        names = [name.strip() for name in self.nets.split(",")]
-        unknown = [name for name in names if name not in CASES]
-        if unknown or self.held >= self.num_train:
-            raise SettingError(
-                f"sparse_mnist: nets={self.nets!r}, held={self.held}; expected nets of {', '.join(CASES)}, and held below num_train."
-            )
-        rows, files, checks, figures = [], [], [], []
-        for name in names:
-            done = self._one(name, device, seed, say)
-            rows += done.rows
-            files += done.files
-            checks += done.checks
-            figures.append(done.figure)
+        names, digits = self.names(), self.digits(device)
+        done = [self._one(name, digits, device, seed, say) for name in names]
         counts = ("error %", "sparsity %", "weights left", "weights, times fewer", "all numbers, times fewer", "seconds")
         sizes = ("error %", "bytes", "times smaller", "code length + header", "numbers left")
         tables = [
-            Table("Weights that are left", counts, rows, "Thresholds were chosen on held-out training images.", digits=3),
-            Table("Files", sizes, files, "A file against float32; errors are those of the decoded network."),
+            Table("Weights that are left", counts, [row for one in done for row in one.rows], digits=3),
+            Table("Files", sizes, [one.file for one in done], "A file against float32; errors are those of the decoded network."),
         ]
-        return Outcome(tables, figures, checks)
+        figures = [figure for one in done for figure in one.figures]
+        return Outcome(tables, figures, [check for one in done for check in one.checks])
 
-    def _one(self, name: str, device: torch.device, seed: int, say: Say) -> Done:
-        case = CASES[name]
-        (x, y), (tx, ty) = images("mnist", device, self.num_train)
-        x, test = x.reshape(-1, *case.shape), (tx[: self.num_test].reshape(-1, *case.shape), ty[: self.num_test])
-        held, train = (x[: self.held], y[: self.held]), (x[self.held :], y[self.held :])
-        graph = {
-            "device": device,
-            "progress": False,
-            "seed": seed,
-            "batch_size": 100,
-            "compile": "graph" if device.type == "cuda" else False,
-        }
-        with isolated(mix(seed, "net")):
-            net = mlp(784, (300, 100), 10) if name == "lenet300" else lenet5_caffe()
-        started = time.perf_counter()
-        if self.pretrain:
-            point = BNN(self._shifted(net), "categorical", prior=Normal(0.0, 1.0)).fit(
-                train, "map", epochs=self.pretrain, lr=1e-3, **graph
-            )
-            self._shifted(net).load_state_dict({n: v.cpu() for n, v in point.posterior.mean().items()})
-        dense = _error(net.eval(), BNN(net, "categorical"), test)
-        say(f"{case.title}: dense {dense:.2f} %, {time.perf_counter() - started:.0f} s")
-        bnn = BNN(self._shifted(net), "categorical").fit(
-            train, "sparse_vd", epochs=self.epochs, lr=self.lr, beta=self.beta, **graph
-        )
+    def _one(self, name: str, digits: Digits, device: torch.device, seed: int, say: Say) -> Done:
+        case, title, started = CASES[name], NETS[name].title, time.perf_counter()
+        net = self.dense(name, digits.train, device, seed)
+        dense = error(net, digits.test)
+        say(f"{title}: dense {dense:.2f} %, {time.perf_counter() - started:.0f} s")
+        film, seen = Film(self.epochs), list[Posterior]()
+        bnn = self.sparse(net, filmed(seen), digits.train, device, seed, [lambda row: film.frame(row["epoch"] + 1, seen[0])])
         seconds = time.perf_counter() - started
-        plain = BNN(net, "categorical")
-        curve = compress.curve(bnn, held)
-        chosen = curve.best(self.slack / 100)
-        tuned = compress.fine_tune(chosen, bnn, train, self.retrain, device=device)
-        pruned = _inner(tuned, net)
-        tidy = compress.tidy(pruned, test[0][:64].cpu())
+        first = compress.prune(bnn)
         rows = [
-            Row(f"{case.title}, dense", {"error %": dense}),
-            _row(f"{case.title}, log alpha < 3", _inner(curve.points[0].pruned, net), plain, test, None, seconds, case),
-            _row(
-                f"{case.title}, chosen ({chosen.threshold:g}), retrained",
-                pruned,
-                plain,
-                test,
-                tidy,
-                time.perf_counter() - started,
-                case,
-            ),
+            Row(f"{title}, dense", {"error %": dense}),
+            _row(f"{title}, log alpha < 3", self.bare(first), digits, seconds, case),
         ]
-        for row in rows[1:]:
-            say(f"{row.label}: {row.measured}")
-        codes = compress.quantise(tidy, levels=self.levels)
-        codes = compress.tune_books(codes, net, plain, train, self.retrain, device=device)
+        say(f"{rows[-1].label}: {dict(rows[-1].measured)}")
+        points = list(self._rounds(bnn, digits, device, say))
+        fewest = total(first.masks)[1] / case.compression
+        reached = next((pruned for pruned, _ in points if total(pruned.masks)[0] <= fewest), points[-1][0])
+        least = min(wrong for _, wrong in points)
+        smallest = [pruned for pruned, wrong in points if wrong <= least + self.loss][-1]
+        for label, chosen in (("in rounds to the paper's compression", reached), ("as far as held-out images allow", smallest)):
+            chosen = self._finished(chosen, bnn, digits, device)
+            rows.append(_row(f"{title}, {label}", chosen, digits, time.perf_counter() - started, case))
+            say(f"{rows[-1].label}: {dict(rows[-1].measured)}")
+        codes = compress.quantise(compress.tidy(chosen, digits.test[0][:64].cpu()), levels=self.levels)
+        codes = compress.tune_books(codes, net, BNN(net, "categorical"), digits.both, self.finish, device=device)
+        file, length = self._written(name, title, codes, net, digits)
+        say(f"{title}, file: {dict(file.measured)}")
+        return Done(rows, file, _checks(title, case, rows[2], file, length), [_figure(title, points), *film.figures(title)])
+
+    def _rounds(self, bnn: BNN, digits: Digits, device: torch.device, say: Say) -> Iterator[tuple[Pruned, float]]:
+        """Pruned networks with their held-out errors, ever sparser; the first at a log alpha of 0, where noise is as large as signal."""
+        start = compress.prune(bnn, "own", threshold=0.0)
+        left = total(start.masks)[0]
+        counts = [max(1, math.floor(left * (1.0 - self.drop) ** turn)) for turn in range(self.rounds)]
+        least = math.inf
+        for pruned in compress.shrink(start, bnn, digits.train, counts, self.retrain, device=device):
+            wrong = error(pruned.net, digits.held)
+            say(f"round: {total(pruned.masks)[0]} weights, held-out error {wrong:.2f} %")
+            yield pruned, wrong
+            least = min(least, wrong)
+            if wrong > least + 4 * self.loss:
+                return  # far beyond what is looked for
+
+    def _finished(self, pruned: Pruned, bnn: BNN, digits: Digits, device: torch.device) -> Pruned:
+        """Trained on, held-out images included: nothing is chosen by them any more."""
+        return self.bare(compress.fine_tune(pruned, bnn, digits.both, self.finish, device=device))
+
+    def _written(self, name: str, title: str, codes: Quantised, net: nn.Module, digits: Digits) -> tuple[Row, float]:
         with tempfile.TemporaryDirectory() as nowhere:
             path = Path(self.files or nowhere) / f"{name}.credo"
             told = compress.encode(codes, path, net=net)
-            error, length = _error(compress.decode(path, net), plain, test), told.code_bits / 8 + told.header_bytes
-        say(f"{path.name}: {told.bytes} bytes, {told.ratio:.0f}x, error {error:.2f} %")
-        measured = {"error %": error, "bytes": told.bytes, "times smaller": told.ratio, "numbers left": codes.nonzero}
-        file = Row(case.title, measured | {"code length + header": length})
-        best = rows[2].measured
-        error_, fewer = float(best["error %"] or 0.0), float(best["weights, times fewer"] or 0.0)  # type: ignore[arg-type]
-        checks = [
-            Check(
-                f"{case.title}: error and compression", f"{error_:.2f} % at {fewer:.0f}x",
-                f"at most {case.most:.2f} % at {case.compression:.0f}x or more", error_ <= case.most and fewer >= case.compression,
-            ),
-            Check(
-                f"{case.title}: the file is as long as its code", f"{told.bytes} bytes", f"within 2 % of {length:.0f}",
-                abs(told.bytes - length) <= 0.02 * length,
-            ),
-        ]  # fmt: skip
-        return Done(rows, [file], checks, _figure(case.title, curve))
-
-    def _shifted(self, net: nn.Module) -> nn.Module:
-        return Augmented(net, CropFlip(self.shift, flip=False)) if self.shift and isinstance(net[0], nn.Conv2d) else net  # type: ignore[index]
+            wrong, length = error(compress.decode(path, net), digits.test), told.code_bits / 8 + told.header_bytes
+        measured = {"error %": wrong, "bytes": told.bytes, "times smaller": told.ratio, "numbers left": codes.nonzero}
+        return Row(title, measured | {"code length + header": length}), length
 
 
 class Done(NamedTuple):
     """What one network brings."""
 
     rows: list[Row]
-    files: list[Row]
+    file: Row
     checks: list[Check]
-    figure: dict[str, Any]
+    figures: list[dict[str, Any]]
 
 
-def _inner(pruned: Pruned, net: nn.Module) -> Pruned:
-    """Without the module that shifts training images, if there is one."""
-    if isinstance(pruned.net, type(net)):
-        return pruned
-    inside = pruned.net.get_submodule("net")
-    masks, std = ({n.removeprefix("net."): t for n, t in table.items()} for table in (pruned.masks, pruned.std))
-    return Pruned(inside, masks, std, pruned.rule, pruned.threshold)
+class Film:
+    """Pictures of the first layer's filters and of a corner of the largest dense layer, while the posterior learns."""
+
+    def __init__(self, epochs: int) -> None:
+        self.wanted = sorted({max(1, round(share * epochs)) for share in FRAMES})
+        self.filters: dict[int, Tensor] = {}
+        self.patches: dict[int, Tensor] = {}
+
+    @torch.no_grad()
+    def frame(self, epoch: int, posterior: Posterior) -> None:
+        """Take one if it is time."""
+        if epoch not in self.wanted:
+            return
+        weights = {name: value.detach().abs().cpu() for name, value in posterior.mean().items() if value.dim() > 1}
+        filters = next((value for value in weights.values() if value.dim() == 4), None)
+        if filters is not None:
+            self.filters[epoch] = filters[:, 0]
+        largest = max((value for value in weights.values() if value.dim() == 2), key=Tensor.numel)
+        self.patches[epoch] = largest[:PATCH, -largest.shape[1] // 2 :][:, :PATCH]
+
+    def figures(self, title: str) -> list[dict[str, Any]]:
+        """A row of filters and a patch for every epoch that was pictured."""
+        out = []
+        if self.filters:
+            shown = [f / f.amax().clamp_min(1e-12) for f in self.filters.values()]
+            out.append(
+                _mosaic(f"{title}: filters of the first layer", torch.stack(shown), [f"epoch {e}" for e in self.filters], [])
+            )
+        shown = [(p / p.amax().clamp_min(1e-12)).sqrt().unsqueeze(0) for p in self.patches.values()]
+        below = [f"epoch {e}" for e in self.patches]
+        out.append(_mosaic(f"{title}: {PATCH} x {PATCH} weights of the largest dense layer", torch.stack(shown, 1), [], below))
+        return out
 
 
-def _error(net: nn.Module, bnn: BNN, data: Pair) -> float:
-    return 100.0 * (1.0 - compress.score(net, bnn, data)["accuracy"])
+def _mosaic(title: str, pictures: Tensor, rows: list[str], columns: list[str]) -> dict[str, Any]:
+    """Pictures ``(rows, columns, H, W)``."""
+    down, across, height, width = pictures.shape
+    return {
+        "kind": "mosaic", "title": title, "rows": down, "columns": across, "height": height, "width": width,
+        "pixels": [round(value, 3) for value in pictures.flatten().tolist()], "row_labels": rows, "column_labels": columns,
+        "caption": "Absolute means, black at zero, white at the largest of each epoch; pruned weights are zero.",
+    }  # fmt: skip
 
 
-def _row(label: str, pruned: Pruned, bnn: BNN, test: Pair, tidy: Pruned | None, seconds: float, case: Case) -> Row:
-    left, total = sum(int(m.sum()) for m in pruned.masks.values()), sum(m.numel() for m in pruned.masks.values())
-    sparsity = "-".join(f"{100 * share:.3g}" for share in pruned.sparsity().values())
+def _row(label: str, pruned: Pruned, digits: Digits, seconds: float, case: Case) -> Row:
+    left, all_ = total(pruned.masks)
     measured = {
-        "error %": _error(pruned.net, bnn, test),
-        "sparsity %": sparsity,
+        "error %": error(pruned.net, digits.test),
+        "sparsity %": "-".join(f"{100 * share:.3g}" for share in pruned.sparsity().values()),
         "weights left": left,
-        "weights, times fewer": total / max(left, 1),
+        "weights, times fewer": all_ / max(left, 1),
+        "all numbers, times fewer": compress.tidy(pruned, digits.test[0][:64].cpu()).ratio,
+        "seconds": seconds,
     }
-    fewer = {"all numbers, times fewer": (tidy or pruned).ratio, "seconds": seconds}
-    return Row(
-        label, measured | fewer, {"error %": case.error, "sparsity %": case.sparsity, "weights, times fewer": case.compression}
-    )
+    return Row(label, measured, {"error %": case.error, "sparsity %": case.sparsity, "weights, times fewer": case.compression})
 
 
-def _figure(title: str, curve: Curve) -> dict[str, Any]:
-    return curve.figure() | {"title": f"{title}: held-out error against compression"}
+def _checks(title: str, case: Case, row: Row, file: Row, length: float) -> list[Check]:
+    wrong, fewer = (float(row.measured[key]) for key in ("error %", "weights, times fewer"))  # type: ignore[arg-type]
+    decoded, size, smaller = (float(file.measured[key]) for key in ("error %", "bytes", "times smaller"))  # type: ignore[arg-type]
+    most, least = case.file
+    return [
+        Check(
+            f"{title}: error and compression", f"{wrong:.2f} % at {fewer:.0f}x", f"at most {case.most:.2f} % at {case.compression:.0f}x or more",
+            wrong <= case.most and fewer >= case.compression,
+        ),
+        Check(
+            f"{title}: the file", f"{decoded:.2f} % at {smaller:.0f}x", f"below {most:.1f} % at {least:.0f}x or more",
+            decoded < most and smaller >= least,
+        ),
+        Check(
+            f"{title}: the file is as long as its code", f"{size:.0f} bytes", f"within 2 % of {length:.0f}", abs(size - length) <= 0.02 * length
+        ),
+    ]  # fmt: skip
+
+
+def _figure(title: str, points: list[tuple[Pruned, float]]) -> dict[str, Any]:
+    x = [total(pruned.masks)[1] / total(pruned.masks)[0] for pruned, _ in points]
+    line = {"name": "weights go in rounds", "x": x, "y": [wrong for _, wrong in points]}
+    return {
+        "kind": "curves", "title": f"{title}: held-out error against compression", "x_label": "times fewer weights", "y_label": "error %",
+        "lines": [line],
+    }  # fmt: skip

@@ -50,20 +50,8 @@ def mlp(in_features: int, hidden: Sequence[int] = (50, 50), out_features: int = 
     return nn.Sequential(*layers, nn.Linear(width, out_features))
 
 
-class FlatMLP(nn.Module):
-    """A perceptron that flattens its input first: ``(N, ...) -> (N, out_features)``."""
-
-    def __init__(self, in_features: int, hidden: Sequence[int], out_features: int) -> None:
-        super().__init__()
-        self.layers = mlp(in_features, hidden, out_features)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Class scores ``(N, out_features)``."""
-        return self.layers(x.flatten(1))
-
-
 @networks.register("lenet_300_100")
-def lenet_300_100(num_classes: int = 10) -> nn.Module:
+def lenet_300_100(num_classes: int = 10) -> nn.Sequential:
     """The 784-300-100-10 perceptron of the pruning literature; takes ``(N, 784)`` or images ``(N, 1, 28, 28)``."""
     positive("lenet_300_100", num_classes=num_classes)
-    return FlatMLP(784, (300, 100), num_classes)
+    return nn.Sequential(nn.Flatten(), *mlp(784, (300, 100), num_classes))

@@ -1,0 +1,195 @@
+"""The same small network in less time on a CPU: layers run as plain functions, each in the form that was fastest when measured.
+
+In a network of a few units most of the time is not arithmetic: PyTorch's convolution has a fixed cost, its max pooling waits on unpredictable
+branches, and calling a module costs more than what a tiny layer does.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from functools import partial, reduce
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from credo.compress.cost import latency, rows
+from credo.core.errors import CredoError, NetworkError
+
+TOLERANCE = 1e-5  # of the largest output: float32 sums in another order differ by less
+SIZES = (1, 4, 16, 64)  # numbers of examples at which forms are timed; a form serves up to its number, the last one beyond it too
+UNFOLDED = 1 << 20  # numbers a convolution may copy side by side; above that its own routine is as fast and takes less memory
+ROUNDS = 3
+
+Form = Callable[[Tensor], Tensor]
+
+
+@final
+class Quick(nn.Module):
+    """A sequence of layers with the parameters, names and outputs of ``layers``, run by ``steps``: functions of one tensor, or modules.
+
+    ``steps`` read the layers' parameters at every call, so that loading a state, moving, copying and gradients work as ever; hooks put on a layer
+    afterwards are not run.
+    """
+
+    def __init__(self, layers: nn.Sequential, steps: list[Form]) -> None:
+        super().__init__()
+        for name, layer in layers.named_children():
+            self.add_module(name, layer)
+        self._steps = steps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(N, ...)`` to what the last layer gives."""
+        for step in self._steps:
+            x = step(x)
+        return x
+
+
+@torch.no_grad()
+def quicken(net: nn.Module, example: Tensor) -> nn.Module:
+    """A copy of a sequence of layers that runs faster on the CPU, in evaluation mode; it has the same outputs and a state of the same names.
+
+    ``net``: an ``nn.Sequential`` on the CPU, such as :func:`slim` gives. ``example``: one batch ``(N, ...)``, repeated to batches of 1 to 64 by which
+    the forms of convolutions and poolings are timed on one thread. Layers that are not known are called as they are. What it brings is a fixed
+    amount per layer: much for a slimmed network, little for a large one. A ``NetworkError`` if outputs differ by more than 1e-5 of the largest.
+    """
+    if type(net) is not nn.Sequential:
+        raise NetworkError(
+            f"quicken takes a sequence of layers, an nn.Sequential; got {type(net).__name__}, which runs as it is."
+        )
+    if any(t.device.type != "cpu" for t in [example, *net.parameters(), *net.buffers()]):
+        raise CredoError(
+            "quicken measures on the CPU, and the network or the example is on another device; move both there, e.g. net.cpu()."
+        )
+    layers = copy.deepcopy(net).eval()
+    steps, x = [], example
+    for layer in _flat(layers):
+        forms = _forms(layer)
+        steps.extend([_fastest(forms, x)] if forms else [])
+        x = layer(x)
+    quick = Quick(layers, steps).eval()
+    gap, largest = float((quick(example) - x).abs().max()), float(x.abs().max())
+    if not gap <= max(TOLERANCE, 8 * torch.finfo(x.dtype).eps) * largest + 1e-6:
+        raise NetworkError(
+            f"The quickened network's outputs differ by {gap:.2e} where the largest is {largest:.2e}; expected at most {TOLERANCE:.0e} of it. "
+            "Does the network give the same outputs twice? If so, use it as it is."
+        )
+    return quick
+
+
+def _flat(layers: nn.Sequential) -> Iterator[nn.Module]:
+    for layer in layers:
+        if type(layer) is nn.Sequential and not _hooked(layer):
+            yield from _flat(layer)
+        else:
+            yield layer
+
+
+def _hooked(layer: nn.Module) -> bool:
+    return bool(layer._forward_hooks or layer._forward_pre_hooks)
+
+
+def _forms(layer: nn.Module) -> list[Form]:
+    """Ways to compute a layer, the plain one first; none where it does nothing. A module that is not known, or that has hooks, is its own."""
+    rule = None if _hooked(layer) else _RULES.get(type(layer))
+    return [layer] if rule is None else rule(layer)
+
+
+def _fastest(forms: list[Form], x: Tensor) -> Form:
+    """One form if it is the fastest at all sizes, else a choice by the number of examples."""
+    if len(forms) == 1:
+        return forms[0]
+    best = []
+    for size in SIZES:
+        times = latency({str(place): form for place, form in enumerate(forms)}, rows(x, size), ROUNDS)
+        best.append(min(range(len(forms)), key=lambda place: float(times[str(place)].min())))
+    return forms[best[0]] if len(set(best)) == 1 else partial(_by_size, tuple(forms[place] for place in best))
+
+
+def _by_size(forms: tuple[Form, ...], x: Tensor) -> Tensor:
+    count = len(x)
+    for form, size in zip(forms, SIZES, strict=True):
+        if count <= size:
+            return form(x)
+    return forms[-1](x)
+
+
+# --- forms of layers: functions of the layer's parameters, its settings and x -------------------------------------------
+
+
+def _linear(parameters: dict[str, Any], x: Tensor) -> Tensor:
+    return F.linear(x, parameters["weight"], parameters["bias"])
+
+
+def _conv(parameters: dict[str, Any], settings: tuple[tuple[int, int], ...], x: Tensor) -> Tensor:
+    stride, padding, dilation, _ = settings
+    return F.conv2d(x, parameters["weight"], parameters["bias"], stride, padding, dilation)
+
+
+def _windows(parameters: dict[str, Any], settings: tuple[tuple[int, int], ...], x: Tensor) -> Tensor:
+    """A convolution as a matrix product with what each place sees, copied side by side: little for a small image, and no fixed cost."""
+    weight, bias = parameters["weight"], parameters["bias"]
+    (down, right), (top, left), (tall, wide), (kh, kw) = settings
+    if top or left:
+        x = F.pad(x, (left, left, top, top))
+    n, c, height, width = x.shape
+    oh, ow = (height - tall * (kh - 1) - 1) // down + 1, (width - wide * (kw - 1) - 1) // right + 1
+    if n * c * kh * kw * oh * ow > UNFOLDED:
+        return F.conv2d(x, weight, bias, (down, right), 0, (tall, wide))
+    a, b, d, e = x.stride()
+    seen = x.as_strided((n, c, kh, kw, oh, ow), (a, b, d * tall, e * wide, d * down, e * right))
+    matrix, column = weight.flatten(1), None if bias is None else bias.unsqueeze(1)
+    if n == 1:
+        seen = seen.reshape(c * kh * kw, oh * ow)
+        y = torch.mm(matrix, seen) if column is None else torch.addmm(column, matrix, seen)
+    else:
+        seen, matrix = seen.reshape(n, c * kh * kw, oh * ow), matrix.expand(n, -1, -1)
+        y = torch.bmm(matrix, seen) if column is None else torch.baddbmm(column, matrix, seen)
+    return y.view(n, -1, oh, ow)
+
+
+def _pool(kernel: tuple[int, int], stride: tuple[int, int], x: Tensor) -> Tensor:
+    return torch.max_pool2d(x, kernel, stride)
+
+
+def _by_rows(kernel: tuple[int, int], stride: tuple[int, int], x: Tensor) -> Tensor:
+    """Max pooling as the larger of whole rows, then of whole columns: no branches."""
+    (kh, kw), (down, right) = kernel, stride
+    high, wide = (x.shape[-2] - kh) // down * down + 1, (x.shape[-1] - kw) // right * right + 1
+    if high < 1 or wide < 1:
+        return _pool(kernel, stride, x)  # which says what is wrong
+    x = reduce(torch.maximum, [x[..., i : i + high : down, :] for i in range(kh)])
+    return reduce(torch.maximum, [x[..., i : i + wide : right] for i in range(kw)])
+
+
+def _flatten(start: int, end: int, x: Tensor) -> Tensor:
+    return x.flatten(start, end)
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    return tuple(value) if isinstance(value, (tuple, list)) else (value, value)
+
+
+def _conv_forms(layer: Any) -> list[Form]:
+    if layer.groups != 1 or layer.padding_mode != "zeros" or isinstance(layer.padding, str):
+        return [layer]
+    settings = tuple(_pair(value) for value in (layer.stride, layer.padding, layer.dilation, layer.kernel_size))
+    return [partial(form, layer._parameters, settings) for form in (_conv, _windows)]
+
+
+def _pool_forms(layer: Any) -> list[Form]:
+    if layer.return_indices or layer.ceil_mode or _pair(layer.padding) != (0, 0) or _pair(layer.dilation) != (1, 1):
+        return [layer]
+    return [partial(form, _pair(layer.kernel_size), _pair(layer.stride)) for form in (_pool, _by_rows)]
+
+
+_RULES: dict[type[nn.Module], Callable[[Any], list[Form]]] = {
+    nn.Linear: lambda layer: [partial(_linear, layer._parameters)],
+    nn.Conv2d: _conv_forms,
+    nn.MaxPool2d: _pool_forms,
+    nn.ReLU: lambda layer: [torch.relu],
+    nn.Flatten: lambda layer: [partial(_flatten, layer.start_dim, layer.end_dim)],
+    nn.Identity: lambda layer: [],
+}
