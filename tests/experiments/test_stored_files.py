@@ -1,0 +1,46 @@
+"""The files in ``benchmarks/results`` are what their names say: LeNets in so many bytes that still read digits."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from credo import compress
+from credo.core.errors import DataError
+from credo.experiments.lenets import NETS, error
+from credo.experiments.probes import images
+
+FILES = sorted((Path(__file__).parents[2] / "benchmarks" / "results").glob("lenet*.credo"))
+#: stem of a file, or the network for all others of it -> error in per cent that it stays below, and times smaller than float32 at least
+LIMITS = {"lenet300": (2.0, 64.0), "lenet5": (1.0, 1110.0), "lenet5_1000": (1.1, 1290.0), "lenet5_group": (1.0, 250.0)}
+
+
+def network(path):
+    return path.stem.split("_")[0]
+
+
+def limits(path):
+    return LIMITS.get(path.stem) or LIMITS["_".join(path.stem.split("_")[:2])]
+
+
+@pytest.fixture(scope="module")
+def digits():
+    try:
+        x, y = images("mnist", torch.device("cpu"))[1]
+    except DataError as missing:
+        pytest.skip(str(missing))
+    return x.reshape(-1, 1, 28, 28), y
+
+
+@pytest.mark.parametrize("path", FILES, ids=[path.name for path in FILES])
+def test_a_stored_file_is_small(path):
+    net = NETS[network(path)].make()
+    whole = 4 * sum(p.numel() for p in net.parameters())
+    assert whole / path.stat().st_size >= limits(path)[1]
+    assert compress.pruned_of(compress.decode(path, net)).nonzero < 0.04 * whole / 4
+
+
+@pytest.mark.parametrize("path", FILES, ids=[path.name for path in FILES])
+def test_a_stored_file_reads_digits(path, digits):
+    net = compress.decode(path, NETS[network(path)].make())
+    assert error(net, digits) < limits(path)[0]
