@@ -49,7 +49,7 @@ class GroupMNIST(LeNets):
     name: ClassVar[str] = "group_mnist"
     title: ClassVar[str] = "Group sparsity on MNIST: units, bits and bytes"
     reference: ClassVar[str] = "Louizos, Ullrich and Welling 2017, Bayesian compression for deep learning."
-    cost: ClassVar[str] = "minutes on a GPU"
+    cost: ClassVar[str] = "7 minutes on a shared GPU for each network and method"
     needs: ClassVar[tuple[str, ...]] = ("mnist",)
     threads: ClassVar[int | None] = None
     small: ClassVar[dict[str, Any]] = {

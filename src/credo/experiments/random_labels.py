@@ -99,7 +99,7 @@ class RandomLabels(Experiment):
         "Molchanov, Ashukha and Vetrov 2017, Variational dropout sparsifies deep neural networks, section 5.5; "
         "Zhang et al. 2017, Understanding deep learning requires rethinking generalization."
     )
-    cost: ClassVar[str] = "minutes on a GPU"
+    cost: ClassVar[str] = "6 minutes on a shared GPU for each network"
     needs: ClassVar[tuple[str, ...]] = ("mnist", "cifar10")
     threads: ClassVar[int | None] = None
     small: ClassVar[dict[str, Any]] = {

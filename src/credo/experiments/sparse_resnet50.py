@@ -57,7 +57,7 @@ class SparseResNet50(Experiment):
     name: ClassVar[str] = "sparse_resnet50"
     title: ClassVar[str] = "A step of sparse variational dropout of ResNet-50 at ImageNet's size"
     reference: ClassVar[str] = "Gale, Elsen and Hooker 2019, The state of sparsity in deep neural networks."
-    cost: ClassVar[str] = "a minute on a GPU"
+    cost: ClassVar[str] = "half a minute on a GPU"
     threads: ClassVar[int | None] = None
     small: ClassVar[dict[str, Any]] = {"width": 8, "size": 32, "batch": 2, "steps": 2, "rounds": 1}
 

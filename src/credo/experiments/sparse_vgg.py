@@ -51,7 +51,7 @@ class SparseVGG(Experiment):
     name: ClassVar[str] = "sparse_vgg"
     title: ClassVar[str] = "Sparse variational dropout of a VGG-like network on CIFAR-10, by width"
     reference: ClassVar[str] = "Molchanov, Ashukha and Vetrov 2017, Variational dropout sparsifies deep neural networks."
-    cost: ClassVar[str] = "minutes on a GPU for each width"
+    cost: ClassVar[str] = "5 minutes on a shared GPU for each width"
     needs: ClassVar[tuple[str, ...]] = ("cifar10",)
     threads: ClassVar[int | None] = None
     small: ClassVar[dict[str, Any]] = {
