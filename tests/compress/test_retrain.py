@@ -46,7 +46,11 @@ def test_rounds_leave_as_many_weights_as_asked_for(bnn):
     rounds = list(shrink(start, bnn, DATA, [30, 30, 12], epochs=2, batch_size=50))
     assert [sum(int(m.sum()) for m in found.masks.values()) for found in rounds] == [30, 30, 12]
     assert all(bool((~start.masks[n] & rounds[0].masks[n]).logical_not().all()) for n in start.masks), "what is gone stays gone"
-    assert [sum(int(dict(found.net.named_parameters())[n].count_nonzero()) for n in found.masks) for found in rounds] == [30, 30, 12]
+    assert [sum(int(dict(found.net.named_parameters())[n].count_nonzero()) for n in found.masks) for found in rounds] == [
+        30,
+        30,
+        12,
+    ]
     assert score(rounds[1].net, bnn, DATA)["nll"] < score(rounds[0].net, bnn, DATA)["nll"], "the second round trains on"
 
 
@@ -57,9 +61,15 @@ def test_the_first_to_go_stand_out_least_from_the_noise():
     bnn, std = credo.BNN(net, "gaussian"), {"weight": torch.tensor([[8.0, 1.0, 1.0, 0.1]])}
     given = Pruned(net, {"weight": torch.tensor([[True, True, True, True]])}, std, "own", None)
     data = (torch.zeros(4, 4), torch.zeros(4, 1))
-    assert [r.masks["weight"].int().tolist()[0] for r in shrink(given, bnn, data, [3, 1], epochs=0)] == [[0, 1, 1, 1], [0, 0, 0, 1]]
+    assert [r.masks["weight"].int().tolist()[0] for r in shrink(given, bnn, data, [3, 1], epochs=0)] == [
+        [0, 1, 1, 1],
+        [0, 0, 0, 1],
+    ]
     plain = Pruned(net, given.masks, {}, "own", None)
-    assert [r.masks["weight"].int().tolist()[0] for r in shrink(plain, bnn, data, [3, 1], epochs=0)] == [[1, 1, 1, 0], [1, 0, 0, 0]]
+    assert [r.masks["weight"].int().tolist()[0] for r in shrink(plain, bnn, data, [3, 1], epochs=0)] == [
+        [1, 1, 1, 0],
+        [1, 0, 0, 0],
+    ]
 
 
 @pytest.mark.parametrize("counts", [[], [0], [2.5]])
