@@ -10,7 +10,7 @@ from zoo.models import make_model
 
 from credo.core.errors import NetworkError, SettingError
 from credo.engine.wide_limit import wide_limit
-from credo.nets import Erf, lenet_300_100, mlp, small_cnn
+from credo.nets import Erf, mlp, small_cnn
 from credo.posteriors import MeanField, Posterior, PosteriorPrior
 from credo.priors import FanIn, Prior
 
@@ -107,7 +107,6 @@ def tied_biases():
         (lambda: nn.Sequential(nn.Linear(3, 5), nn.ReLU()), "this one has 'relu' after its last layer"),
         (lambda: nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 1)), "1 is a BatchNorm1d"),
         (lambda: small_cnn(1, 3), "knows no limit here"),
-        (lenet_300_100, "0 is a Flatten"),
         (twice, "2 is a Linear whose weight is used twice"),
         (tied_biases, "'0.bias' is also 2.bias"),
     ],
