@@ -140,3 +140,8 @@ def test_groups_go_whole_and_by_any_threshold(method):
         torch.allclose(p.detach(), mean[n]) for n, p in found.net.named_parameters() if n in found.masks
     )
     assert not any(mask.any() for mask in none.masks.values()) and set(found.std) >= {"2.weight"}
+
+
+def test_counts_are_of_weights_up_for_pruning():
+    masks = {"0.weight": torch.eye(6, 4).bool(), "2.weight": torch.ones(2, 6).bool()}
+    assert Pruned(net(), masks, {}, "own", None).counts == (4 + 12, 24 + 12)

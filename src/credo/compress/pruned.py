@@ -50,6 +50,11 @@ class Pruned:
         """How many times fewer parameters are left, by counts, biases included."""
         return self.numel / max(self.nonzero, 1)
 
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Weights that stay, and weights that were up for pruning."""
+        return sum(int(mask.sum()) for mask in self.masks.values()), sum(mask.numel() for mask in self.masks.values())
+
     def sparsity(self) -> dict[str, float]:
         """Share of zeros by parameter, of those that were up for pruning."""
         return {name: 1.0 - float(mask.double().mean()) for name, mask in self.masks.items()}

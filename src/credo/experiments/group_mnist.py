@@ -102,7 +102,7 @@ class GroupMNIST(LeNets):
         tidy = compress.tidy(self.bare(tuned), digits.test[0][:64].cpu())
         left = {key: int(mask.sum()) for key, mask in tidy.masks.items()}
         bits = {key: found.bits for key, found in compress.precision(tidy).items() if key in left}
-        total = sum(mask.numel() for mask in tidy.masks.values())
+        _, total = tidy.counts
         codes = compress.quantise(tidy, levels=self.levels)
         codes = compress.tune_books(codes, net, BNN(net, "categorical"), digits.both, self.finish, device=device)
         with tempfile.TemporaryDirectory() as nowhere:

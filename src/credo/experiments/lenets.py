@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.distributions import Normal
 
 from credo import compress
@@ -116,11 +116,6 @@ class LeNets(Experiment):
 def error(net: nn.Module, data: Pair) -> float:
     """Of a plain network, in per cent."""
     return 100.0 * (1.0 - compress.score(net, BNN(net, "categorical"), data)["accuracy"])
-
-
-def total(masks: dict[str, Tensor]) -> tuple[int, int]:
-    """Weights left, and weights there were."""
-    return sum(int(mask.sum()) for mask in masks.values()), sum(mask.numel() for mask in masks.values())
 
 
 def _terms(device: torch.device, seed: int) -> dict[str, Any]:

@@ -161,7 +161,7 @@ def _weights(net: nn.Module) -> int:
 
 
 def _measured(pruned: Pruned, ready: nn.Module, test: Pair) -> dict[str, float]:
-    left, total = sum(int(m.sum()) for m in pruned.masks.values()), sum(m.numel() for m in pruned.masks.values())
+    left, total = pruned.counts
     counts = {"sparsity %": 100.0 * (1.0 - left / total), "weights left": left, "weights, times fewer": total / max(left, 1)}
     return {"error %": 100.0 - accuracy(ready, test)} | counts | {"all numbers, times fewer": pruned.ratio}
 
