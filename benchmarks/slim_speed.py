@@ -1,8 +1,8 @@
-"""Speed of a slimmed LeNet-5 on one CPU thread: ``python benchmarks/slim_speed.py [--file FILE.credo | --units 5-10-160-16] [--out FILE]``.
+"""Speed of a slimmed LeNet-5 on one CPU thread: ``python benchmarks/slim_speed.py [--file FILE.credo,...] [--units 5-10-160-16,...] [--out FILE]``.
 
 The dense network, the slimmed one, the quickened one and both under onnxruntime take turns in one process; a time is the best turn of all
 rounds. Each way of running is applied to the dense network too, so that what slimming brings and what the way of running brings can be told
-apart. Without a file the weights are random and only units are pruned, which is what slimming looks at.
+apart. With units in place of a file the weights are random and only units are pruned, which is what slimming looks at.
 """
 
 from __future__ import annotations
@@ -76,13 +76,14 @@ def table(net: nn.Sequential, rounds: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--file", default="", help="a .credo file of a pruned lenet5_caffe")
-    parser.add_argument("--units", default="5-10-160-16", help="units to keep where there is no file; several, by commas")
+    parser.add_argument("--file", default="", help="files of pruned lenet5_caffe networks, by commas")
+    parser.add_argument("--units", default="", help="units to keep, of random weights; several, by commas")
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--out", default="")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    given = [f"--file {args.file}"] if args.file else [f"--units {units}" for units in args.units.split(",")]
+    given = [f"--file {path}" for path in args.file.split(",") if path]
+    given += [f"--units {units}" for units in (args.units or ("" if given else "5-10-160-16")).split(",") if units]
     parts = [f"# Speed of a slimmed LeNet-5 on one CPU thread\n\nPyTorch {torch.__version__}, {processor()}.\n"]
     for setting in given:
         kind, value = setting.split(" ", 1)

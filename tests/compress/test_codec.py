@@ -61,10 +61,10 @@ def test_a_file_is_as_long_as_the_models_say(make, tmp_path):
 
 def test_a_sparse_lenet_takes_under_two_kilobytes_and_a_second(tmp_path):
     net, quantised = lenet_like()
-    start = time.perf_counter()
+    start = time.process_time()
     report = write(quantised, tmp_path / "net.credo")
     read(tmp_path / "net.credo", net)
-    assert time.perf_counter() - start < 5  # a tenth of that when the machine is free
+    assert time.process_time() - start < 5  # of the processor, so that a busy machine does not count; a tenth of that when it was written
     assert report.float32_bytes == 1_724_320 and report.bytes < 1_700 and report.ratio > 1_000
 
 

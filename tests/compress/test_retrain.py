@@ -72,7 +72,7 @@ def test_the_first_to_go_stand_out_least_from_the_noise():
     ]
 
 
-@pytest.mark.parametrize("counts", [[], [0], [2.5]])
+@pytest.mark.parametrize("counts", [[], [0], [2.5], "12", 5])
 def test_counts_are_whole_numbers(bnn, counts):
     with pytest.raises(credo.CredoError, match="counts"):
         list(shrink(prune(bnn, share=0.5), bnn, DATA, counts))

@@ -23,8 +23,8 @@ def test_the_papers_value_stands_in_brackets_beside_the_measured_one():
 
 
 def test_numbers_keep_their_significant_digits():
-    assert [shown(v, 3) for v in (0.0123456, 123456.0, 12345678.0, 12345, 0, 99.95, float("inf"), "text")] == [
-        "0.0123", "123456", "1.23e+07", "12345", "0", "100.0", "–", "text",
+    assert [shown(v, 3) for v in (0.0123456, 123456.0, 12345678.0, 12345678, 0, 99.95, float("inf"), "text")] == [
+        "0.0123", "123456", "1.23e+07", "12345678", "0", "100.0", "–", "text",
     ]  # fmt: skip
 
 
@@ -43,6 +43,7 @@ def test_the_page_has_checks_first_and_figures_last_and_stores_figures_once():
     page = result(tables=[table()], figures=[figure], checks=[Check("c", "1", "2", True)]).page()
     assert [task["title"] for task in page["tasks"]] == ["Checks", "T", "Figures"]
     assert page["tasks"][2]["curves"] == [figure]
+    assert all(column["prose"] for column in page["tasks"][0]["columns"])
     assert "figures" not in page["record"]["outcome"]
     json.dumps(page, allow_nan=False)
 

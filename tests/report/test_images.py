@@ -88,5 +88,5 @@ def test_both_have_a_place_and_a_heading_in_the_report():
     points = {"title": "p", "x_label": "x", "y_label": "y", "groups": [{"name": "a", "x": [0], "y": [1]}]}
     task = {"title": "T", "columns": [], "rows": [], "mosaic": [entry(caption="Two rows.")], "scatter": [points]}
     page = render({"title": "t", "tasks": [task]})
-    assert "What do the images look like?" in page and "Which of them lie together?" in page
+    assert "What does it look like?" in page and "Which of them lie together?" in page
     assert "<figcaption>Two rows.</figcaption>" in page

@@ -115,7 +115,8 @@ def latency(nets: Mapping[str, Callable[[Any], Any]], example: Any, rounds: int 
     torch.set_num_threads(1)
     try:
         with torch.inference_mode():
-            calls = {name: max(1, math.ceil(_TURN / _seconds(net, example, 3))) for name, net in nets.items()}
+            once = {name: min(_seconds(net, example, 1) for _ in range(_TURNS)) for name, net in nets.items()}
+            calls = {name: max(1, math.ceil(_TURN / seconds)) for name, seconds in once.items()}
             turns = [{name: _seconds(net, example, calls[name]) for name, net in nets.items()} for _ in range(_TURNS * rounds)]
     finally:
         torch.set_num_threads(threads)

@@ -7,6 +7,7 @@ branches, and calling a module costs more than what a tiny layer does.
 from __future__ import annotations
 
 import copy
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from functools import partial, reduce
 from typing import Any, final
@@ -20,6 +21,7 @@ from credo.core.errors import CredoError, NetworkError
 
 TOLERANCE = 1e-5  # of the largest output: float32 sums in another order differ by less
 SIZES = (1, 4, 16, 64)  # numbers of examples at which forms are timed; a form serves up to its number, the last one beyond it too
+_BELOW = SIZES[:-1]
 UNFOLDED = 1 << 20  # numbers a convolution may copy side by side; above that its own routine is as fast and takes less memory
 ROUNDS = 3
 
@@ -28,21 +30,21 @@ Form = Callable[[Tensor], Tensor]
 
 @final
 class Quick(nn.Module):
-    """A sequence of layers with the parameters, names and outputs of ``layers``, run by ``steps``: functions of one tensor, or modules.
+    """A sequence of layers with the parameters, names and outputs of ``layers``, run by functions of one tensor, or modules.
 
-    ``steps`` read the layers' parameters at every call, so that loading a state, moving, copying and gradients work as ever; hooks put on a layer
-    afterwards are not run.
+    ``plans``: such steps for each of ``SIZES``. Steps read the layers' parameters at every call, so that loading a state, moving, copying and
+    gradients work as ever; hooks put on a layer afterwards are not run.
     """
 
-    def __init__(self, layers: nn.Sequential, steps: list[Form]) -> None:
+    def __init__(self, layers: nn.Sequential, plans: list[list[Form]]) -> None:
         super().__init__()
         for name, layer in layers.named_children():
             self.add_module(name, layer)
-        self._steps = steps
+        self._plans = plans
 
     def forward(self, x: Tensor) -> Tensor:
         """``(N, ...)`` to what the last layer gives."""
-        for step in self._steps:
+        for step in self._plans[bisect_left(_BELOW, x.shape[0])]:
             x = step(x)
         return x
 
@@ -59,17 +61,26 @@ def quicken(net: nn.Module, example: Tensor) -> nn.Module:
         raise NetworkError(
             f"quicken takes a sequence of layers, an nn.Sequential; got {type(net).__name__}, which runs as it is."
         )
+    if not isinstance(example, Tensor) or not example.dim() or not len(example):
+        given = f"has the shape {tuple(example.shape)}" if isinstance(example, Tensor) else f"is a {type(example).__name__}"
+        raise CredoError(f"quicken: the example {given}; expected a tensor, one batch of inputs (N, ...).")
     if any(t.device.type != "cpu" for t in [example, *net.parameters(), *net.buffers()]):
         raise CredoError(
             "quicken measures on the CPU, and the network or the example is on another device; move both there, e.g. net.cpu()."
         )
     layers = copy.deepcopy(net).eval()
-    steps, x = [], example
+    try:
+        layers(example)
+    except (RuntimeError, ValueError, IndexError) as error:
+        raise NetworkError(f"The network cannot run on the example: {str(error).splitlines()[0]}.") from error
+    plans, x = [[] for _ in SIZES], example
     for layer in _flat(layers):
         forms = _forms(layer)
-        steps.extend([_fastest(forms, x)] if forms else [])
+        if forms:
+            for plan, step in zip(plans, _fastest(forms, x), strict=True):
+                plan.append(step)
         x = layer(x)
-    quick = Quick(layers, steps).eval()
+    quick = Quick(layers, plans).eval()
     gap, largest = float((quick(example) - x).abs().max()), float(x.abs().max())
     if not gap <= max(TOLERANCE, 8 * torch.finfo(x.dtype).eps) * largest + 1e-6:
         raise NetworkError(
@@ -97,23 +108,15 @@ def _forms(layer: nn.Module) -> list[Form]:
     return [layer] if rule is None else rule(layer)
 
 
-def _fastest(forms: list[Form], x: Tensor) -> Form:
-    """One form if it is the fastest at all sizes, else a choice by the number of examples."""
+def _fastest(forms: list[Form], x: Tensor) -> list[Form]:
+    """For each of ``SIZES`` the form that was fastest when so many examples were timed."""
     if len(forms) == 1:
-        return forms[0]
+        return forms * len(SIZES)
     best = []
     for size in SIZES:
         times = latency({str(place): form for place, form in enumerate(forms)}, rows(x, size), ROUNDS)
         best.append(min(range(len(forms)), key=lambda place: float(times[str(place)].min())))
-    return forms[best[0]] if len(set(best)) == 1 else partial(_by_size, tuple(forms[place] for place in best))
-
-
-def _by_size(forms: tuple[Form, ...], x: Tensor) -> Tensor:
-    count = len(x)
-    for form, size in zip(forms, SIZES, strict=True):
-        if count <= size:
-            return form(x)
-    return forms[-1](x)
+    return [forms[place] for place in best]
 
 
 # --- forms of layers: functions of the layer's parameters, its settings and x -------------------------------------------
@@ -157,6 +160,11 @@ def _pool(kernel: tuple[int, int], stride: tuple[int, int], x: Tensor) -> Tensor
 def _by_rows(kernel: tuple[int, int], stride: tuple[int, int], x: Tensor) -> Tensor:
     """Max pooling as the larger of whole rows, then of whole columns: no branches."""
     (kh, kw), (down, right) = kernel, stride
+    if kernel == stride and x.dim() == 4:
+        n, c, height, width = x.shape
+        if height % kh == 0 == width % kw and height and width:
+            x = reduce(torch.maximum, x.view(n, c, height // kh, kh, width).unbind(3))
+            return reduce(torch.maximum, x.view(n, c, height // kh, width // kw, kw).unbind(4))
     high, wide = (x.shape[-2] - kh) // down * down + 1, (x.shape[-1] - kw) // right * right + 1
     if high < 1 or wide < 1:
         return _pool(kernel, stride, x)  # which says what is wrong

@@ -60,7 +60,7 @@ def shrink(
     The sd is the posterior's, as it was before; weights without one are ranked by abs(w). Networks come one by one, so that the caller can stop when
     held-out data say so. A count that is not below what is left prunes nothing and trains on.
     """
-    if not counts or any(whole("counts", count) < 1 for count in counts):
+    if not isinstance(counts, (list, tuple)) or not counts or any(whole("counts", count) < 1 for count in counts):
         raise SettingError(f"shrink: counts={counts!r} is not valid; expected whole numbers from 1, the weights to be left.")
     for count in counts:
         pruned = fine_tune(_fewer(pruned, count), bnn, data, epochs, batch_size, lr, seed, device)

@@ -139,8 +139,10 @@ def shown(value: Value, digits: int) -> str:
         return "–"
     if isinstance(value, str):
         return value
+    if isinstance(value, int):
+        return str(value)
     if value == 0 or 1e-3 <= abs(value) < 1e7:
-        places = 0 if value == 0 or isinstance(value, int) else max(0, digits - 1 - math.floor(math.log10(abs(value))))
+        places = 0 if value == 0 else max(0, digits - 1 - math.floor(math.log10(abs(value))))
         return f"{value:.{places}f}"
     return f"{value:.{digits - 1}e}"
 
@@ -157,7 +159,10 @@ def plain(value: Any) -> Any:
 
 
 def _checks_task(checks: Sequence[Check]) -> dict[str, Any]:
-    columns = [{"key": "holds", "label": ""}, {"key": "expected", "label": "expected"}, {"key": "measured", "label": "measured"}]
+    columns = [
+        {"key": key, "label": label, "prose": True}
+        for key, label in (("holds", ""), ("expected", "expected"), ("measured", "measured"))
+    ]
     rows = [{"method": c.name, "holds": verdict(c), "expected": c.expected, "measured": c.measured} for c in checks]
     return {"title": "Checks", "label": "check", "columns": columns, "rows": rows}
 

@@ -212,8 +212,8 @@ SECTIONS: Sequence[Section] = (
     ),
     Section(
         "mosaic",
-        "What do the images look like?",
-        "Each square is one image, of the data or made by the model, from black (0) to white (1).",
+        "What does it look like?",
+        "Each square is one picture, from black (0) to white (1).",
         mosaic,
         wide=True,
     ),

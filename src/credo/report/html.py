@@ -19,10 +19,10 @@ def write(results: dict[str, Any], path: str | Path) -> Path:
     """Write ``results`` as a page at ``path`` (.html) and as ``results.json`` in the same folder; returns the page's path.
 
     ``results``: title, subtitle and tasks; other keys are only stored. A task has title, description, label (of the first
-    column), columns (``{"key", "label", "digits", "better", "help"}`` with better "high", "low" or None), rows
-    (``{"method": ..., key: value}``, None for a missing value), and lists under the keys of ``figures.SECTIONS``. Fails
-    where a value is not JSON (a NaN, a tensor), where the extra ``report`` is not installed, or where the folder cannot be
-    written; then nothing is left behind.
+    column), columns (``{"key", "label", "digits", "better", "help", "prose"}`` with better "high", "low" or None, and prose
+    true for text), rows (``{"method": ..., key: value}``, None for a missing value), and lists under the keys of
+    ``figures.SECTIONS``. Fails where a value is not JSON (a NaN, a tensor), where the extra ``report`` is not installed, or
+    where the folder cannot be written; then nothing is left behind.
     """
     path = Path(path)
     try:
@@ -85,11 +85,11 @@ def best_value(values: list[float | None], better: str | None, digits: int) -> f
 
 
 def _task(task: dict[str, Any], place: int, figures: dict[str, Any]) -> dict[str, Any]:
-    columns = [{"help": "", "better": None, "digits": 3} | column for column in task["columns"]]
+    columns = [{"help": "", "better": None, "digits": 3, "prose": False} | column for column in task["columns"]]
     best = {c["key"]: best_value([row.get(c["key"]) for row in task["rows"]], c["better"], c["digits"]) for c in columns}
     for column in columns:
         values = [row.get(column["key"]) for row in task["rows"]]
-        column["prose"] = any(isinstance(value, str) and len(value) > _LONG for value in values)
+        column["prose"] |= any(isinstance(value, str) and len(value) > _LONG for value in values)
     rows = []
     for row in task["rows"]:
         cells = [_cell(row.get(c["key"]), c["digits"], best[c["key"]]) for c in columns]
