@@ -64,7 +64,9 @@ def test_a_sparse_lenet_takes_under_two_kilobytes_and_a_second(tmp_path):
     start = time.process_time()
     report = write(quantised, tmp_path / "net.credo")
     read(tmp_path / "net.credo", net)
-    assert time.process_time() - start < 5  # of the processor, so that a busy machine does not count; a tenth of that when it was written
+    assert (
+        time.process_time() - start < 5
+    )  # of the processor, so that a busy machine does not count; a tenth of that when it was written
     assert report.float32_bytes == 1_724_320 and report.bytes < 1_700 and report.ratio > 1_000
 
 

@@ -65,12 +65,12 @@ def compress(
     pruned = cc.pruned_of(bnn) if nothing else cc.prune(bnn, by, threshold, share)
     note("pruned", pruned.net, pruned.nonzero)
     if tune and train is not None:
-        pruned = cc.fine_tune(pruned, bnn, _pair(files, train), tune)
+        pruned = cc.fine_tune(pruned, bnn, _pair(files, train), tune, progress=True)
         note("retrained", pruned.net, pruned.nonzero)
     pruned = cc.tidy(pruned, torch.zeros(2, files.schema.num_features))
     codes = cc.quantise(pruned, step, levels)
     if tune and train is not None:
-        codes = cc.tune_books(codes, pruned.net, bnn, _pair(files, train), tune)
+        codes = cc.tune_books(codes, pruned.net, bnn, _pair(files, train), tune, progress=True)
     told = cc.encode(codes, out, net=pruned.net)
     note("decoded file", cc.decode(out, files.build()), codes.nonzero)
     print_table(f"{run} -> {out}", ["step", "numbers left", *names], rows)

@@ -2,53 +2,43 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
-from torch.utils import _pytree as pytree
 
 from credo.bnn import BNN
-from credo.compress.pruned import Pruned
+from credo.compress.pruned import Pruned, plain
 from credo.compress.quantised import Coded, Quantised, rounded_book
 from credo.core.errors import SettingError
-from credo.core.seeds import generator, isolated, mix
-from credo.core.settings import positive, whole
-from credo.core.shell import pick
-from credo.data.intake import intake
-from credo.likelihoods.base import Likelihood
+from credo.core.settings import positive, setting, whole
+from credo.engine.elbo import Elbo
+from credo.engine.gradient import GradientMethod
+from credo.engine.job import Fitted, Job
+from credo.engine.model import Model
+from credo.estimators import estimators
+from credo.posteriors import Delta, Params, Posterior
 
-Values = Mapping[str, Tensor]
+Make = Callable[[str, Tensor], Tensor]
 
 
 def fine_tune(
-    pruned: Pruned,
-    bnn: BNN,
-    data: Any,
-    epochs: int = 10,
-    batch_size: int = 100,
-    lr: float = 1e-3,
-    seed: int = 0,
-    device: Any = "cpu",
-) -> Pruned:
+    pruned: Pruned, bnn: BNN, data: Any, epochs: int = 10, batch_size: int = 100, lr: float = 1e-3, seed: int = 0,
+    device: Any = "cpu", progress: bool = False,
+) -> Pruned:  # fmt: skip
     """Maximum likelihood of the kept weights and of all other parameters, from where they are; zeros stay zeros.
 
     ``bnn`` says which likelihood and which output of the network count. Adam, with a learning rate that falls to zero.
     """
-    _check(epochs, batch_size, lr)
-    net = copy.deepcopy(pruned.net).to(device)
-    start = {name: p.detach().clone() for name, p in net.named_parameters()}
-    masks = {name: mask.to(start[name]) for name, mask in pruned.masks.items()}
-
-    def values(free: Values) -> Values:
-        return {name: value * masks[name] if name in masks else value for name, value in free.items()}
-
-    found = _descend(net, start, values, bnn, data, epochs, batch_size, lr, seed)
-    return pruned.with_values({n: t.cpu() for n, t in (dict(net.named_buffers()) | dict(found)).items()})
+    masks = {name: mask.to(device) for name, mask in pruned.masks.items()}
+    free = {name: p.detach() for name, p in pruned.net.named_parameters()}
+    tuned = _fitted(
+        pruned.net, free, lambda name, value: value * masks[name] if name in masks else value, bnn, data, epochs,
+        batch_size=batch_size, lr=lr, seed=seed, device=device, progress=progress,
+    )  # fmt: skip
+    return pruned if tuned is None else replace(pruned, net=plain(tuned))
 
 
 def shrink(
@@ -89,13 +79,13 @@ def _fewer(pruned: Pruned, count: int) -> Pruned:
 
 def tune_books(
     quantised: Quantised, net: nn.Module, bnn: BNN, data: Any, epochs: int = 3, batch_size: int = 100, lr: float = 1e-3,
-    bits: int = 10, seed: int = 0, device: Any = "cpu",
+    bits: int = 10, seed: int = 0, device: Any = "cpu", progress: bool = False,
 ) -> Quantised:  # fmt: skip
     """Maximum likelihood of the shared values themselves, with all codes as they are; afterwards each is rounded to ``bits`` bits.
 
     Values that meet after rounding, or reach zero, become one.
     """
-    _check(epochs, batch_size, lr)
+    filled = quantised.fill(net)
     coded = {name: entry for name, entry in quantised.entries.items() if isinstance(entry, Coded) and len(entry.book)}
     codes = {name: entry.codes.flatten().long().to(device) for name, entry in coded.items()}
     places = {
@@ -103,24 +93,24 @@ def tune_books(
     }  # zeros are no one's: their gradients would queue for one address
     ranks = {name: code[places[name]] - 1 for name, code in codes.items()}
 
-    def values(free: Values) -> Values:
-        flat = {n: book.new_zeros(len(codes[n])).index_copy(0, places[n], book[ranks[n]]) for n, book in free.items()}
-        return {name: tensor.reshape(coded[name].codes.shape) for name, tensor in flat.items()}
+    def make(name: str, book: Tensor) -> Tensor:
+        if name not in coded:
+            return book
+        flat = book.new_zeros(len(codes[name])).index_copy(0, places[name], book[ranks[name]])
+        return flat.reshape(coded[name].codes.shape)
 
-    start = {name: entry.book.to(device) for name, entry in coded.items()}
-    books = _descend(quantised.fill(net).to(device), start, values, bnn, data, epochs, batch_size, lr, seed)
+    free = {name: coded[name].book if name in coded else p.detach() for name, p in filled.named_parameters()}
+    tuned = _fitted(
+        filled, free, make, bnn, data, epochs, batch_size=batch_size, lr=lr, seed=seed, device=device, progress=progress,
+        frozen=[name for name in free if name not in coded],
+    )  # fmt: skip
+    if tuned is not None:
+        (family,) = tuned.posterior.members
+        assert isinstance(family, Made)
+        free = {name: numbers.detach() for name, numbers in zip(family.names, family.values, strict=True)}
     least = float(torch.finfo(torch.float16).tiny)
-    entries = dict(quantised.entries)
-    for name, tensor in values({n: _rounded(b.cpu(), bits, least).to(device) for n, b in books.items()}).items():
-        entries[name] = Coded.of(tensor)
-    return Quantised(entries)
-
-
-def _check(epochs: int, batch_size: int, lr: float) -> None:
-    if whole("epochs", epochs) < 0:
-        raise SettingError(f"epochs={epochs} is not valid; expected a whole number from 0.")
-    positive("batch_size", batch_size, 1)
-    positive("lr", lr, 1.0)
+    found = {name: Coded.of(make(name, _rounded(free[name].cpu(), bits, least).to(device))) for name in coded}
+    return Quantised({**quantised.entries, **found})
 
 
 def _rounded(book: Tensor, bits: int, least: float) -> Tensor:
@@ -128,31 +118,49 @@ def _rounded(book: Tensor, bits: int, least: float) -> Tensor:
     return torch.where(near, 0.0, rounded_book(torch.where(near, 1.0, book), bits))
 
 
-def _descend(
-    net: nn.Module, start: Values, values: Callable[[Values], Values], bnn: BNN, data: Any, epochs: int, batch_size: int, lr: float, seed: int
-) -> Values:  # fmt: skip
-    """What is free, after Adam on the mean nll of the network whose parameters are ``values`` of it; the network's buffers move as in training."""
-    device = next(iter(start.values())).device
-    likelihood: Likelihood = copy.deepcopy(bnn.model.likelihood).to(device)
-    source = intake(data, dtype=bnn._dtype)
-    free = {name: tensor.clone().requires_grad_() for name, tensor in start.items()}
-    optimizer = torch.optim.Adam([*free.values(), *_learned(likelihood)], lr=lr, fused=True)
-    total, done = epochs * source.num_batches(batch_size), 0
-    net.train()
-    for epoch in range(epochs):
-        with isolated(mix(seed, "noise", epoch), device):
-            for x, y in source(generator(seed, "order", epoch), batch_size):
-                for group in optimizer.param_groups:
-                    group["lr"] = lr * (1.0 - done / total)
-                optimizer.zero_grad(set_to_none=True)
-                x, y = pytree.tree_map(lambda t: t.to(device), (x, y))
-                outputs = pick(functional_call(net, dict(values(free)), (x,)), bnn.output)
-                (-likelihood.log_prob(outputs, likelihood.check_targets(y)).mean()).backward()
-                optimizer.step()
-                done += 1
-    net.eval()
-    return {name: tensor.detach() for name, tensor in free.items()}
+class Made(Delta):
+    """A point whose weights are made from free numbers: ``make(name, numbers)`` has the shape of the weight."""
+
+    def __init__(self, shapes: Mapping[str, Sequence[int]], free: Params, make: Make) -> None:
+        super().__init__(shapes)
+        self.make = make
+        self.place(free)
+
+    def mean(self) -> Params:
+        """The weights."""
+        return {name: self.make(name, numbers) for name, numbers in zip(self.names, self.values, strict=True)}
 
 
-def _learned(likelihood: Likelihood) -> Iterable[nn.Parameter]:
-    return (p for p in likelihood.parameters() if p.requires_grad)
+@dataclass(frozen=True)
+class Retraining(GradientMethod):
+    """Maximum likelihood of what is free of a network."""
+
+    name: ClassVar[str] = "retraining"
+    summary: ClassVar[str] = "Maximum likelihood of the numbers that weights are made from."
+    lr_schedule: str = setting("linear", "Course of the learning rate.", choices=("constant", "cosine", "linear"))
+    family: Any = None
+
+    def adapt(self, model: Model) -> Model:
+        """Without a prior."""
+        return model.flat()
+
+    def fit(self, model: Model, job: Job) -> Fitted:
+        """Descend on the negative log-likelihood."""
+        return self.descend(Elbo(model, Posterior([self.family.to(model.device)]), estimators["weights"]), job)
+
+
+def _fitted(
+    net: nn.Module, free: Params, make: Make, bnn: BNN, data: Any, epochs: int, *, frozen: Sequence[str] = (), **fit: Any
+) -> BNN | None:  # fmt: skip
+    """The network whose weights are made of what is free, trained; None after no epochs."""
+    if whole("epochs", epochs) < 0:
+        raise SettingError(f"epochs={epochs} is not valid; expected a whole number from 0.")
+    positive("batch_size", fit["batch_size"], 1)
+    positive("lr", fit["lr"], 1.0)
+    if epochs == 0:
+        return None
+    family = Made({name: p.shape for name, p in net.named_parameters()}, free, make)
+    for name, numbers in zip(family.names, family.values, strict=True):
+        numbers.requires_grad_(name not in frozen)
+    tuned = BNN(net, bnn.likelihood, output=bnn.output)
+    return tuned.fit(data, Retraining(family=family), epochs=epochs, **fit)

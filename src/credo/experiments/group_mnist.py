@@ -6,16 +6,13 @@ posterior asks for ("fast prediction"), and of the bytes of an entropy-coded fil
 
 from __future__ import annotations
 
-import tempfile
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 
 from credo import compress
-from credo.bnn import BNN
 from credo.compress import Pruned
 from credo.core.errors import SettingError
 from credo.core.settings import setting
@@ -62,8 +59,8 @@ class GroupMNIST(LeNets):
     finish: int = setting(
         25, "Epochs, on all training images, of the weights that stay, and of the shared values of a file.", ge=0
     )
-    slack: float = setting(0.1, "Points of held-out error that fewer units may cost.", ge=0.0)
     levels: int = setting(24, "Shared values per tensor in the file.", ge=1)
+    slack: float = setting(0.1, "Points of held-out error that fewer units may cost.", ge=0.0)
 
     def run(self, device: torch.device, seed: int, say: Say) -> Outcome:
         """Every network with every method."""
@@ -104,17 +101,11 @@ class GroupMNIST(LeNets):
         curve = compress.curve(bnn, digits.held, at=THRESHOLDS)
         best = curve.best(self.slack / 100)
         held = next(100 * point.error for point in curve.points if point.pruned is best)
-        tuned = compress.fine_tune(best, bnn, digits.both, self.finish, device=device)
-        tidy = compress.tidy(self.bare(tuned), digits.test[0][:64].cpu())
+        tidy = compress.tidy(self.finished(best, bnn, digits.both, device), digits.test[0][:64].cpu())
         left = {key: int(mask.sum()) for key, mask in tidy.masks.items()}
         bits = {key: found.bits for key, found in compress.precision(tidy).items() if key in left}
         kept, total = tidy.counts
-        codes = compress.quantise(tidy, levels=self.levels)
-        codes = compress.tune_books(codes, net, BNN(net, "categorical"), digits.both, self.finish, device=device)
-        with tempfile.TemporaryDirectory() as nowhere:
-            path = Path(self.files or nowhere) / f"{name}_{method}.credo"
-            told = compress.encode(codes, path, net=net)
-            decoded = error(compress.decode(path, net), digits.test)
+        told, decoded = self.written(f"{name}_{method}", self.coded(tidy, digits.both, device), net, digits.test)
         measured = {
             "error %": error(tidy.net, digits.test),
             "held-out error %": held,

@@ -6,8 +6,10 @@ training, by ``shift`` pixels.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +18,7 @@ from torch.distributions import Normal
 
 from credo import compress
 from credo.bnn import BNN
-from credo.compress import Pruned
+from credo.compress import FileReport, Pruned, Quantised
 from credo.core.errors import SettingError
 from credo.core.seeds import isolated, mix
 from credo.core.settings import setting
@@ -59,6 +61,11 @@ class LeNets(Experiment):
     held: int = setting(5000, "Training images held out for choices.", ge=1)
     num_train: int = setting(60_000, "Training images, held-out ones included.", ge=2)
     num_test: int = setting(10_000, "Test images.", ge=1)
+    finish: int = setting(
+        20, "Epochs, on all training images, of the weights that stay, and of the shared values of a file.", ge=0
+    )
+    finish_lr: float = setting(1e-3, "Learning rate of these.", gt=0.0)
+    levels: int = setting(16, "Shared values per tensor in the file.", ge=1)
     files: str = setting("", "Folder for the files; none are kept without one.")
 
     def names(self) -> list[str]:
@@ -100,6 +107,23 @@ class LeNets(Experiment):
         """The posterior that starts from a network."""
         bnn = BNN(self.shifted(net), "categorical")
         return bnn.fit(train, method, epochs=self.epochs, lr=self.lr, beta=self.beta, callbacks=callbacks, **_terms(device, seed))
+
+    def finished(self, pruned: Pruned, bnn: BNN, data: Pair, device: torch.device) -> Pruned:
+        """What is left, trained on; held-out images may be among the data, since nothing is chosen by them any more."""
+        tuned = compress.fine_tune(pruned, bnn, data, self.finish, lr=self.finish_lr, device=device)
+        return self.bare(tuned)
+
+    def coded(self, pruned: Pruned, data: Pair, device: torch.device) -> Quantised:
+        """With few values in place of weights, these trained too."""
+        codes, bnn = compress.quantise(pruned, levels=self.levels), BNN(pruned.net, "categorical")
+        return compress.tune_books(codes, pruned.net, bnn, data, self.finish, lr=self.finish_lr, device=device)
+
+    def written(self, stem: str, codes: Quantised, net: nn.Module, data: Pair) -> tuple[FileReport, float]:
+        """The file of these codes, and the error in per cent of the network that is read from it."""
+        with tempfile.TemporaryDirectory() as nowhere:
+            path = Path(self.files or nowhere) / f"{stem}.credo"
+            told = compress.encode(codes, path, net=net)
+            return told, error(compress.decode(path, net), data)
 
     def shifted(self, net: nn.Module) -> nn.Module:
         """The network behind random shifts."""

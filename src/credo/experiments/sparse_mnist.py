@@ -9,19 +9,17 @@ biases included, once units without use are gone.
 from __future__ import annotations
 
 import math
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from credo import compress
 from credo.bnn import BNN
-from credo.compress import Pruned, Quantised
+from credo.compress import Pruned
 from credo.core.settings import setting
 from credo.engine.job import Job
 from credo.engine.model import Model
@@ -81,11 +79,7 @@ class SparseMNIST(LeNets):
     drop: float = setting(0.12, "Share of weights that go in a round.", gt=0.0, le=0.9)
     retrain: int = setting(5, "Epochs of the weights that stay, after each round.", ge=0)
     rounds: int = setting(12, "Rounds at most.", ge=1)
-    finish: int = setting(
-        20, "Epochs, on all training images, of the weights chosen in the end, and of the shared values of a file.", ge=0
-    )
     loss: float = setting(0.1, "Points of held-out error that the file's network may have above the least.", ge=0.0)
-    levels: int = setting(16, "Shared values per tensor in the file.", ge=1)
 
     def run(self, device: torch.device, seed: int, say: Say) -> Outcome:
         """One network after another."""
@@ -119,18 +113,19 @@ class SparseMNIST(LeNets):
         reached = next((pruned for pruned, _ in points if pruned.counts[0] <= fewest), points[-1][0])
         least = min(wrong for _, wrong in points)
         smallest = [pruned for pruned, wrong in points if wrong <= least + self.loss][-1]
-        ready = self._finished(reached, bnn, digits, device)
+        ready = self.finished(reached, bnn, digits.both, device)
         rows.append(_row(f"{title}, in rounds to the paper's compression", ready, digits, time.perf_counter() - started, case))
         if smallest is not reached:
-            ready = self._finished(smallest, bnn, digits, device)
+            ready = self.finished(smallest, bnn, digits.both, device)
         rows.append(_row(f"{title}, as far as held-out images allow", ready, digits, time.perf_counter() - started, case))
         for row in rows[2:]:
             say(f"{row.label}: {dict(row.measured)}")
-        codes = compress.quantise(compress.tidy(ready, digits.test[0][:64].cpu()), levels=self.levels)
-        codes = compress.tune_books(codes, net, BNN(net, "categorical"), digits.both, self.finish, device=device)
-        file, length = self._written(name, title, codes, net, digits)
+        codes = self.coded(compress.tidy(ready, digits.test[0][:64].cpu()), digits.both, device)
+        told, wrong = self.written(name, codes, net, digits.test)
+        size = {"bytes": told.bytes, "times smaller": told.ratio, "code length + header": told.code_bits / 8 + told.header_bytes}
+        file = Row(title, {"error %": wrong, "numbers left": codes.nonzero} | size)
         say(f"{title}, file: {dict(file.measured)}")
-        return Done(rows, file, _checks(title, case, rows[2], file, length), [_figure(title, points), *film.figures(title)])
+        return Done(rows, file, _checks(title, case, rows[2], file), [_figure(title, points), *film.figures(title)])
 
     def _rounds(self, bnn: BNN, digits: Digits, device: torch.device, say: Say) -> Iterator[tuple[Pruned, float]]:
         """Pruned networks with their held-out errors, ever sparser; the first at a log alpha of 0, where noise is as large as signal."""
@@ -145,18 +140,6 @@ class SparseMNIST(LeNets):
             least = min(least, wrong)
             if wrong > least + 4 * self.loss:
                 return  # far beyond what is looked for
-
-    def _finished(self, pruned: Pruned, bnn: BNN, digits: Digits, device: torch.device) -> Pruned:
-        """Trained on, held-out images included: nothing is chosen by them any more."""
-        return self.bare(compress.fine_tune(pruned, bnn, digits.both, self.finish, device=device))
-
-    def _written(self, name: str, title: str, codes: Quantised, net: nn.Module, digits: Digits) -> tuple[Row, float]:
-        with tempfile.TemporaryDirectory() as nowhere:
-            path = Path(self.files or nowhere) / f"{name}.credo"
-            told = compress.encode(codes, path, net=net)
-            wrong, length = error(compress.decode(path, net), digits.test), told.code_bits / 8 + told.header_bytes
-        measured = {"error %": wrong, "bytes": told.bytes, "times smaller": told.ratio, "numbers left": codes.nonzero}
-        return Row(title, measured | {"code length + header": length}), length
 
 
 class Done(NamedTuple):
@@ -225,9 +208,12 @@ def _row(label: str, pruned: Pruned, digits: Digits, seconds: float, case: Case)
     return Row(label, measured, {"error %": case.error, "sparsity %": case.sparsity, "weights, times fewer": case.compression})
 
 
-def _checks(title: str, case: Case, row: Row, file: Row, length: float) -> list[Check]:
+def _checks(title: str, case: Case, row: Row, file: Row) -> list[Check]:
     wrong, fewer = (float(row.measured[key]) for key in ("error %", "weights, times fewer"))  # type: ignore[arg-type]
-    decoded, size, smaller = (float(file.measured[key]) for key in ("error %", "bytes", "times smaller"))  # type: ignore[arg-type]
+    decoded, size, smaller, length = (
+        float(file.measured[key])  # type: ignore[arg-type]
+        for key in ("error %", "bytes", "times smaller", "code length + header")
+    )
     most, least = case.file
     return [
         Check(
