@@ -1,6 +1,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import credo
 from credo.compress import Pruned, fine_tune, prune, quantise, score, shrink, tune_books
@@ -89,3 +90,31 @@ def test_books_move_and_codes_do_not(bnn):
         assert torch.equal(old.codes == 0, new.codes == 0)
         half = new.book.to(torch.float16)
         assert torch.equal(half.float(), new.book), "each is a number that few bits store"
+
+
+def test_networks_of_other_types_and_loaders():
+    """Zeros stay and each step lowers the nll: of a double network with tied and frozen weights and several outputs, from a loader."""
+
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.two, self.head = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+            self.two.weight = self.one.weight
+            self.head.bias.requires_grad_(False)
+
+        def forward(self, x):
+            return {"y": self.head(self.two(torch.relu(self.one(x))))}
+
+    torch.manual_seed(0)
+    loader = DataLoader(TensorDataset(X.double(), Y), batch_size=50)
+    given = credo.BNN(Tied().double(), "categorical", output="y").fit(loader, "vi", epochs=5, lr=1e-2, progress=False)
+    before = prune(given, share=0.5)
+    after = fine_tune(before, given, loader, epochs=5, lr=1e-2)
+    codes = quantise(after, levels=3)
+    tuned = tune_books(codes, after.net, given, loader, epochs=5, lr=1e-2)
+    nets = before.net, after.net, codes.fill(after.net), tuned.fill(after.net)
+    nll = [score(net, given, loader)["nll"] for net in nets]
+    assert nll[1] < nll[0] and nll[3] < nll[2]
+    assert all(p.dtype == torch.float64 for net in nets for p in net.parameters())
+    for name, mask in before.masks.items():
+        assert not any(dict(net.named_parameters())[name][~mask].any() for net in nets)

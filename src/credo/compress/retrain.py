@@ -99,7 +99,7 @@ def tune_books(
         flat = book.new_zeros(len(codes[name])).index_copy(0, places[name], book[ranks[name]])
         return flat.reshape(coded[name].codes.shape)
 
-    free = {name: coded[name].book if name in coded else p.detach() for name, p in filled.named_parameters()}
+    free = {name: coded[name].book.to(p) if name in coded else p.detach() for name, p in filled.named_parameters()}
     tuned = _fitted(
         filled, free, make, bnn, data, epochs, batch_size=batch_size, lr=lr, seed=seed, device=device, progress=progress,
         frozen=[name for name in free if name not in coded],
