@@ -6,6 +6,7 @@ import copy
 import json
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -116,7 +117,8 @@ class BNN:
 
         ``data``: (x, y) of tensors, arrays or DataFrames, a Dataset, or a DataLoader. ``run``: a directory to write to and to resume from.
         ``validation``: data whose predictive nll is added to the history after every epoch, or when sampling ends. A callback gets
-        each row of the history and ends the fit by returning True.
+        each row of the history and ends the fit by returning True; in it, where the method descends on an objective, ``posterior`` and
+        ``predict`` are those of the moment.
         """
         chosen = make_method(method, settings)
         self.likelihood = copy.deepcopy(self._initial)
@@ -154,7 +156,14 @@ class BNN:
             directory.begin(config)
             if (directory.config() or {}).get("complete"):
                 return self._adopt(Path(directory.path), model, method)
-        fitted = method.fit(model, job)
+        before = self._fitted, self._model
+        if callbacks:
+            job.show = partial(self._show, model)
+        try:
+            fitted = method.fit(model, job)
+        except BaseException:
+            self._fitted, self._model = before
+            raise
         self._fitted, self._model, self.method, self.history = fitted, model, method, job.history
         self._used = prior
         fitted.posterior.requires_grad_(False)
@@ -162,6 +171,10 @@ class BNN:
         if directory is not None:
             directory.finish(files.pack(fitted, model), config | files.describe(model, prior, fitted.posterior))
         return self
+
+    def _show(self, model: Model, fitted: Fitted) -> None:
+        """What callbacks find in ``posterior`` and ``predict``."""
+        self._fitted, self._model = fitted, model
 
     def _config(self, model: Model, prior: Prior, method: Method, job: Job) -> dict[str, Any]:
         fit = {

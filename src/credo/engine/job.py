@@ -19,7 +19,10 @@ Callback = Callable[[dict[str, Any]], bool | None]
 
 @dataclass
 class Job:
-    """The fit's own settings. ``history`` is filled as it goes; a callback gets each row and stops the fit by returning True."""
+    """The fit's own settings. ``history`` is filled as it goes; a callback gets each row and stops the fit by returning True.
+
+    ``show`` is told what is fitted as it stands before each row, by methods that can say so.
+    """
 
     source: Source
     epochs: int
@@ -31,6 +34,7 @@ class Job:
     callbacks: Sequence[Callback] = ()
     validation: Source | None = None
     validate: Callable[[Posterior, Mapping[str, Tensor]], float] | None = None
+    show: Callable[[Fitted], None] | None = None
     checkpoint_seconds: float = field(default_factory=lambda: CHECKPOINT_SECONDS)
     history: list[dict[str, Any]] = field(default_factory=list)
 

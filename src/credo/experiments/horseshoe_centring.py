@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 
@@ -22,14 +21,11 @@ from credo.bnn import BNN
 from credo.core.errors import SettingError
 from credo.core.seeds import generator, isolated, mix
 from credo.core.settings import setting
-from credo.engine.job import Job
-from credo.engine.model import Model
 from credo.experiments.base import Experiment, Say, experiments
 from credo.experiments.outcome import Check, Outcome, Row, Table
 from credo.likelihoods import Gaussian
-from credo.methods.horseshoe import Horseshoe
 from credo.nets import mlp
-from credo.posteriors import GroupScale, Posterior
+from credo.posteriors import GroupScale
 
 FORMS = {"centred": True, "non-centred": False}
 BANK = "0.weight"  # the scales of the hidden units
@@ -44,28 +40,9 @@ class Problem(NamedTuple):
     test: tuple[Tensor, Tensor]
 
 
-@dataclass(frozen=True)
-class Watched(Horseshoe):
-    """The method, with the expected scales of the hidden units, largest first, in some rows of the history."""
-
-    every: int = 1
-
-    def make_posterior(self, model: Model, job: Job) -> Posterior:
-        """Where q starts, and a callback that looks at it."""
-        posterior = super().make_posterior(model, job)
-        family = next(f for f in posterior.members if isinstance(f, GroupScale))
-        job.callbacks = (*job.callbacks, partial(_look, family, self.every))
-        return posterior
-
-
-@torch.no_grad()
-def _look(family: GroupScale, every: int, row: dict[str, Any]) -> None:
-    if row["epoch"] % every == 0:
-        row["scales"] = scales_of(family).tolist()
-
-
-def scales_of(family: GroupScale) -> Tensor:
+def scales_of(bnn: BNN) -> Tensor:
     """E[z] of the hidden units, largest first."""
+    family = next(f for f in bnn.posterior.members if isinstance(f, GroupScale))
     return family.scales.first(BANK).detach().sort(descending=True).values.cpu()
 
 
@@ -169,17 +146,18 @@ class HorseshoeCentring(Experiment):
         with isolated(mix(seed, "net")):
             net = mlp(2, (self.width,), 1, activation="tanh")
         train = (given.train[0][:size], given.train[1][:size])
-        method = Watched(
-            centred=FORMS[form],
-            scale_lr=self.scale_lr,
-            kl_schedule="constant",
-            lr_schedule="cosine",
+        bnn, every = BNN(net, Gaussian(std=self.noise)), max(1, epochs // POINTS)
+
+        def look(row: dict[str, Any]) -> None:
+            if row["epoch"] % every == 0:
+                row["scales"] = scales_of(bnn).tolist()
+
+        bnn.fit(
+            train, "horseshoe", epochs=epochs, batch_size=size, lr=self.lr, seed=seed, device=device, progress=False, callbacks=[look],
+            centred=FORMS[form], scale_lr=self.scale_lr, kl_schedule="constant", lr_schedule="cosine",
             compile="graph" if device.type == "cuda" else False,
-            every=max(1, epochs // POINTS),
-        )
-        bnn = BNN(net, Gaussian(std=self.noise))
-        bnn.fit(train, method, epochs=epochs, batch_size=size, lr=self.lr, seed=seed, device=device, progress=False)
-        scales = scales_of(next(f for f in bnn.posterior.members if isinstance(f, GroupScale)))
+        )  # fmt: skip
+        scales = scales_of(bnn)
         p, y = bnn.predict(given.test[0], samples=self.samples, seed=seed), given.test[1].to(device)
         values = (
             bnn.objective(train, samples=self.samples, seed=seed)["elbo"] / size,

@@ -7,7 +7,7 @@ training, by ``shift`` pixels.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,11 +22,10 @@ from credo.compress import FileReport, Pruned, Quantised
 from credo.core.errors import SettingError
 from credo.core.seeds import isolated, mix
 from credo.core.settings import setting
-from credo.engine.job import Callback
-from credo.engine.method import Method
 from credo.experiments.base import Experiment
 from credo.experiments.probes import Pair, images
 from credo.nets import Augmented, CropFlip, lenet5_caffe, lenet_300_100
+from credo.posteriors import Posterior
 
 
 class Net(NamedTuple):
@@ -96,16 +95,11 @@ class LeNets(Experiment):
         return net.eval()
 
     def sparse(
-        self,
-        net: nn.Module,
-        method: str | Method,
-        train: Pair,
-        device: torch.device,
-        seed: int,
-        callbacks: Sequence[Callback] = (),
-    ) -> BNN:
-        """The posterior that starts from a network."""
+        self, net: nn.Module, method: str, train: Pair, device: torch.device, seed: int, watch: Callable[[int, Posterior], None] | None = None
+    ) -> BNN:  # fmt: skip
+        """The posterior that starts from a network; ``watch`` sees it after every epoch, counted from 1."""
         bnn = BNN(self.shifted(net), "categorical")
+        callbacks = [] if watch is None else [lambda row: watch(row["epoch"] + 1, bnn.posterior)]
         return bnn.fit(train, method, epochs=self.epochs, lr=self.lr, beta=self.beta, callbacks=callbacks, **_terms(device, seed))
 
     def finished(self, pruned: Pruned, bnn: BNN, data: Pair, device: torch.device) -> Pruned:

@@ -21,12 +21,9 @@ from credo import compress
 from credo.bnn import BNN
 from credo.compress import Pruned
 from credo.core.settings import setting
-from credo.engine.job import Job
-from credo.engine.model import Model
 from credo.experiments.base import Say, experiments
 from credo.experiments.lenets import NETS, Digits, LeNets, error
 from credo.experiments.outcome import Check, Outcome, Row, Table
-from credo.methods.sparse_vd import SparseVDMethod
 from credo.posteriors import Posterior
 
 FRAMES = (0.025, 0.05, 0.1, 0.2, 0.5, 1.0)  # of the epochs, at which weights are pictured
@@ -47,17 +44,6 @@ CASES = {
     "lenet300": Case(1.92, 68.0, "98.9-97.2-62.0", 1.92, (2.0, 64.0)),
     "lenet5": Case(0.75, 280.0, "67-98-99.8-95", 0.80, (1.0, 600.0)),
 }
-
-
-def filmed(seen: list[Posterior]) -> SparseVDMethod:
-    """The method, which puts its posterior into ``seen`` before it learns."""
-
-    class Filmed(SparseVDMethod):
-        def make_posterior(self, model: Model, job: Job) -> Posterior:
-            seen.append(super().make_posterior(model, job))
-            return seen[-1]
-
-    return Filmed()
 
 
 @experiments.register("sparse_mnist")
@@ -99,8 +85,8 @@ class SparseMNIST(LeNets):
         net = self.dense(name, digits.train, device, seed)
         dense = error(net, digits.test)
         say(f"{title}: dense {dense:.2f} %, {time.perf_counter() - started:.0f} s")
-        film, seen = Film(self.epochs), list[Posterior]()
-        bnn = self.sparse(net, filmed(seen), digits.train, device, seed, [lambda row: film.frame(row["epoch"] + 1, seen[0])])
+        film = Film(self.epochs)
+        bnn = self.sparse(net, "sparse_vd", digits.train, device, seed, film.frame)
         seconds = time.perf_counter() - started
         first = compress.prune(bnn)
         rows = [
