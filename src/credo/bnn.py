@@ -55,7 +55,10 @@ class BNN:
         output: str | int | None = None,
     ) -> None:
         self.net = unwrap(net)
-        self.prior: Prior = _prior(prior)
+        earlier = isinstance(prior, Posterior)
+        self.prior: Prior = (
+            default_prior() if prior is None else PosteriorPrior(copy.deepcopy(prior)) if earlier else as_prior(prior)
+        )
         self.likelihood = copy.deepcopy(get(likelihood))
         self.random, self.point = select(self.net, random)
         self.output = output
@@ -150,19 +153,18 @@ class BNN:
             callbacks=callbacks,
             validation=held,
             validate=None if held is None else self._validator(model, held),
+            show=partial(self._show, model),
         )
         config = self._config(model, prior, method, job)
         if directory is not None:
             directory.begin(config)
             if (directory.config() or {}).get("complete"):
                 return self._adopt(Path(directory.path), model, method)
-        before = self._fitted, self._model
-        if callbacks:
-            job.show = partial(self._show, model)
+        before = self._fitted, self._model, self.method
         try:
             fitted = method.fit(model, job)
         except BaseException:
-            self._fitted, self._model = before
+            self._fitted, self._model, self.method = before
             raise
         self._fitted, self._model, self.method, self.history = fitted, model, method, job.history
         self._used = prior
@@ -173,8 +175,8 @@ class BNN:
         return self
 
     def _show(self, model: Model, fitted: Fitted) -> None:
-        """What callbacks find in ``posterior`` and ``predict``."""
-        self._fitted, self._model = fitted, model
+        """What callbacks find in ``posterior`` and ``predict``, which draws, since shortcuts are for a finished method."""
+        self._fitted, self._model, self.method = fitted, model, None
 
     def _config(self, model: Model, prior: Prior, method: Method, job: Job) -> dict[str, Any]:
         fit = {
@@ -193,9 +195,7 @@ class BNN:
         _, fitted, likelihood, prior = files.unpack(path, self.likelihood)
         self.likelihood.load_state_dict(likelihood.state_dict())
         files.load_prior(model, prior)
-        fitted.posterior.to(model.device).requires_grad_(False)
-        self._fitted = Fitted(fitted.posterior, {n: b.to(model.device) for n, b in fitted.buffers.items()})
-        self._model, self.method, self.history = model, method, Run(path).history()
+        self._fitted, self._model, self.method, self.history = fitted.to(model.device), model, method, Run(path).history()
         return self
 
     def _check(self, model: Model, source: Source) -> None:
@@ -395,13 +395,5 @@ def load(
         bnn.method = make_method(config["method"], restorable)
     bnn._model = bnn._make_model(device, bnn.prior, bnn.method)
     files.load_prior(bnn._model, learned)
-    fitted.posterior.to(bnn._model.device).requires_grad_(False)
-    bnn._fitted = Fitted(fitted.posterior, {n: b.to(bnn._model.device) for n, b in fitted.buffers.items()})
-    bnn.history = Run(path).history()
+    bnn._fitted, bnn.history = fitted.to(bnn._model.device), Run(path).history()
     return bnn
-
-
-def _prior(spec: Any) -> Prior:
-    if spec is None:
-        return default_prior()
-    return PosteriorPrior(copy.deepcopy(spec)) if isinstance(spec, Posterior) else as_prior(spec)

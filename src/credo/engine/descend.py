@@ -109,7 +109,7 @@ def train(
                 shell.train(False)
                 now = learner.fitted()
                 row["validation_nll"] = job.validate(now.posterior, now.buffers)
-            if job.show is not None:
+            if job.callbacks and job.show is not None:
                 job.show(learner.fitted())
             stop = job.note(row)
             if job.run is not None and (stop or time.monotonic() - last_saved >= job.checkpoint_seconds):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from credo.data.source import Source
@@ -21,7 +22,7 @@ Callback = Callable[[dict[str, Any]], bool | None]
 class Job:
     """The fit's own settings. ``history`` is filled as it goes; a callback gets each row and stops the fit by returning True.
 
-    ``show`` is told what is fitted as it stands before each row, by methods that can say so.
+    ``show`` is told what is fitted as it stands before callbacks get a row, by methods that can say so.
     """
 
     source: Source
@@ -53,3 +54,7 @@ class Fitted:
 
     posterior: Posterior
     buffers: Mapping[str, Tensor]
+
+    def to(self, device: torch.device) -> Fitted:
+        """There, and no longer learning."""
+        return Fitted(self.posterior.to(device).requires_grad_(False), {n: b.to(device) for n, b in self.buffers.items()})
