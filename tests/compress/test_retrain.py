@@ -4,7 +4,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import credo
-from credo.compress import Pruned, fine_tune, prune, quantise, score, shrink, tune_books
+from credo.compress import Pruned, fine_tune, prune, pruned_of, quantise, score, shrink, tune_books
 from credo.compress.quantised import Coded
 
 X = torch.randn(200, 4, generator=torch.Generator().manual_seed(0))
@@ -90,6 +90,13 @@ def test_books_move_and_codes_do_not(bnn):
         assert torch.equal(old.codes == 0, new.codes == 0)
         half = new.book.to(torch.float16)
         assert torch.equal(half.float(), new.book), "each is a number that few bits store"
+
+
+def test_a_network_without_values_stays_as_it_is():
+    net = nn.Linear(4, 2, bias=False)
+    nn.init.zeros_(net.weight)
+    codes = quantise(pruned_of(net), levels=3)
+    assert tune_books(codes, net, credo.BNN(net), DATA) is codes
 
 
 def test_networks_of_other_types_and_loaders():

@@ -87,6 +87,8 @@ def tune_books(
     """
     filled = quantised.fill(net)
     coded = {name: entry for name, entry in quantised.entries.items() if isinstance(entry, Coded) and len(entry.book)}
+    if not coded:
+        return quantised
     codes = {name: entry.codes.flatten().long().to(device) for name, entry in coded.items()}
     places = {
         name: code.nonzero().squeeze(1) for name, code in codes.items()
