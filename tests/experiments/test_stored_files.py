@@ -1,16 +1,20 @@
 """The files in ``benchmarks/results`` are what their names say: LeNets in so many bytes that still read digits."""
 
+import json
+import runpy
 from pathlib import Path
 
 import pytest
 import torch
+from zoo.images import digits_like
 
 from credo import compress
 from credo.core.errors import DataError
 from credo.experiments.lenets import NETS, error
 from credo.experiments.probes import images
 
-FILES = sorted((Path(__file__).parents[2] / "benchmarks" / "results").glob("lenet*.credo"))
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+FILES = sorted(RESULTS.glob("lenet*.credo"))
 #: stem of a file -> error in per cent that it stays below, and times smaller than float32 at least
 LIMITS = {
     "lenet300": (1.92, 380.0), "lenet300_group_horseshoe": (1.8, 140.0), "lenet300_group_normal_jeffreys": (1.95, 138.0),
@@ -44,3 +48,18 @@ def test_a_stored_file_is_small(path):
 def test_a_stored_file_reads_digits(path, digits):
     net = compress.decode(path, NETS[network(path)].make())
     assert error(net, digits) < LIMITS[path.stem][0]
+
+
+def test_a_stored_file_goes_on_shrinking_by_a_command(tmp_path, monkeypatch):
+    monkeypatch.setattr("credo.experiments.probes.load", digits_like)
+    script, out = RESULTS.parent / "shrink_file.py", tmp_path / "small.credo"
+    words = ["--weights", "900", "--rounds", "2", "--retrain", "0", "--finish", "0", "--levels", "4", "--out", str(out)]
+    monkeypatch.setattr("sys.argv", [str(script), str(RESULTS / "lenet5.credo"), *words])
+    threads = torch.get_num_threads()
+    runpy.run_path(str(script), run_name="__main__")
+    torch.set_num_threads(threads)
+    record = json.loads(out.with_suffix(".json").read_text())
+    assert record["bytes"] == out.stat().st_size < (RESULTS / "lenet5.credo").stat().st_size
+    net = compress.decode(out, NETS["lenet5"].make())
+    assert record["weights"] == sum(int(p.count_nonzero()) for p in net.parameters() if p.dim() > 1) <= 920
+    assert all(len(p[p != 0].unique()) <= 4 for p in net.parameters() if p.dim() > 1)
