@@ -18,7 +18,7 @@ FILES = sorted(RESULTS.glob("lenet*.credo"))
 #: stem of a file -> error in per cent that it stays below, and times smaller than float32 at least
 LIMITS = {
     "lenet300": (1.92, 380.0), "lenet300_group_horseshoe": (1.8, 140.0), "lenet300_group_normal_jeffreys": (1.95, 138.0),
-    "lenet5": (0.8, 900.0), "lenet5_1150": (0.96, 1110.0), "lenet5_1000": (1.1, 1290.0),
+    "lenet5": (0.8, 900.0), "lenet5_small": (0.96, 1110.0), "lenet5_small_8": (1.1, 1240.0),
     "lenet5_group_horseshoe": (1.25, 900.0), "lenet5_group_normal_jeffreys": (1.0, 990.0),
 }  # fmt: skip
 

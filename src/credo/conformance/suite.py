@@ -8,6 +8,7 @@ import signal
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -274,10 +275,14 @@ def _error(values: Tensor, chains: int) -> Tensor:
 
 def _draws(candidate: Candidate) -> tuple[Tensor, int]:
     """Draws (S, 4) of weights and bias on the conjugate problem, one row for a point estimate, and of how many chains they are."""
-    problem = conjugate(**candidate.method.problem)
-    bnn = problem.bnn(candidate.method.dress).fit(
-        (problem.x, problem.y), candidate.method(), progress=False, **candidate.method.small
-    )
+    return _fitted_draws(candidate.method, candidate.method.fit)
+
+
+@lru_cache(maxsize=1)
+def _fitted_draws(method: type[Method], fit: Callable[..., Any]) -> tuple[Tensor, int]:
+    """The same, of one fit for the checks that follow each other; ``fit`` is the method's, which a test may have replaced."""
+    problem = conjugate(**method.problem)
+    bnn = problem.bnn(method.dress).fit((problem.x, problem.y), method(), progress=False, **method.small)
     if bnn.posterior.process is not None:
         return _read_off(bnn, problem.x.shape[1]), 1
     chains = next((family.chains for family in bnn.posterior.members if isinstance(family, Samples)), 1)
