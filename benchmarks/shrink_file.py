@@ -39,8 +39,8 @@ def main() -> None:
     parser.add_argument("--weights", type=int, default=1250, help="weights to keep")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--retrain", type=int, default=3, help="epochs after each round")
-    parser.add_argument("--finish", type=int, default=25, help="epochs in the end, of the weights and of the shared values")
-    parser.add_argument("--levels", type=int, default=8, help="shared values per tensor")
+    parser.add_argument("--finish", type=int, default=20, help="epochs in the end, of the weights and of the shared values")
+    parser.add_argument("--levels", type=int, default=12, help="shared values per tensor")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", required=True, help="the file to write; a record, .json, is written beside it")
     args = parser.parse_args()
@@ -49,9 +49,14 @@ def main() -> None:
     settings = {"nets": "lenet5", "finish": args.finish, "finish_lr": 2e-3, "levels": args.levels, "files": str(out.parent)}
     experiment = make_experiment("sparse_mnist", settings)
     assert isinstance(experiment, LeNets)
+    experiment.names()  # refuses a folder that is not there before any work
     digits, net = experiment.digits(cpu), NETS["lenet5"].make()
     pruned = compress.pruned_of(experiment.shifted(compress.decode(args.file, net)))
     bnn, left = BNN(pruned.net, "categorical"), pruned.counts[0]
+    if not 1 <= args.weights <= left or args.rounds < 1:
+        parser.error(
+            f"--weights {args.weights} --rounds {args.rounds}: expected 1 to {left} weights, those of the file, and at least one round"
+        )
     for turn in range(args.rounds):
         count = round(left * (args.weights / left) ** ((turn + 1) / args.rounds))
         pruned = compress.fine_tune(fewer(pruned, count, digits.both), bnn, digits.both, args.retrain, seed=args.seed)

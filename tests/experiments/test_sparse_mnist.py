@@ -47,3 +47,8 @@ def test_pictures_of_weights_over_epochs(result):
 def test_unknown_networks_are_refused():
     with pytest.raises(SettingError, match="expected nets of lenet300, lenet5"):
         perform(make_experiment("sparse_mnist", {"quick": True, "nets": "vgg"}))
+
+
+def test_a_missing_folder_is_refused_before_any_training(tmp_path):
+    with pytest.raises(SettingError, match="missing' is not a folder; make it first"):
+        perform(make_experiment("sparse_mnist", {"quick": True, "files": str(tmp_path / "missing")}))

@@ -63,3 +63,13 @@ def test_a_stored_file_goes_on_shrinking_by_a_command(tmp_path, monkeypatch):
     net = compress.decode(out, NETS["lenet5"].make())
     assert record["weights"] == sum(int(p.count_nonzero()) for p in net.parameters() if p.dim() > 1) <= 920
     assert all(len(p[p != 0].unique()) <= 4 for p in net.parameters() if p.dim() > 1)
+
+
+@pytest.mark.parametrize("words", [["--weights", "0"], ["--weights", "500000"], ["--rounds", "0"]])
+def test_counts_that_make_no_sense_are_refused_at_once(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("credo.experiments.probes.load", digits_like)
+    script = RESULTS.parent / "shrink_file.py"
+    monkeypatch.setattr("sys.argv", [str(script), str(RESULTS / "lenet5.credo"), *words, "--out", str(tmp_path / "small.credo")])
+    with pytest.raises(SystemExit):
+        runpy.run_path(str(script), run_name="__main__")
+    assert "expected 1 to 1480 weights" in capsys.readouterr().err and not list(tmp_path.iterdir())

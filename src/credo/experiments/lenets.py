@@ -68,12 +68,14 @@ class LeNets(Experiment):
     files: str = setting("", "Folder for the files; none are kept without one.")
 
     def names(self) -> list[str]:
-        """The chosen networks."""
+        """The chosen networks; settings that would fail after the training are refused here."""
         names = [name.strip() for name in self.nets.split(",")]
         if any(name not in NETS for name in names) or self.held >= self.num_train:
             raise SettingError(
                 f"{self.name}: nets={self.nets!r}, held={self.held}; expected nets of {', '.join(NETS)}, and held below num_train."
             )
+        if self.files and not Path(self.files).is_dir():
+            raise SettingError(f"{self.name}: files={self.files!r} is not a folder; make it first.")
         return names
 
     def digits(self, device: torch.device) -> Digits:
