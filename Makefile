@@ -20,6 +20,7 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "credo needs $(PYTHON); set PYTHON=... to another Python 3.11 or newer"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip uninstall --quiet --yes credo 2>/dev/null || true  # the name before credo-bayes
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[flows,gp,compress,onnx,images,report,dev,docs]"
 	@touch $(STAMP)
 

@@ -17,10 +17,10 @@ import torch
 from credo import compress
 from credo.bnn import BNN
 from credo.compress import Pruned
-from credo.experiments import make_experiment
-from credo.experiments.lenets import NETS, LeNets, error
-from credo.experiments.outcome import machine
-from credo.experiments.probes import Pair
+from credo_reproduce.base import make_experiment
+from credo_reproduce.lenets import NETS, LeNets, error
+from credo_reproduce.outcome import machine
+from credo_reproduce.probes import Pair
 
 CURVED = 5000  # images behind the curvature
 

@@ -20,10 +20,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from credo.core.seeds import isolated
-from credo.experiments.probes import images
 from credo.generative import VAE, Autoencoder
 from credo.likelihoods import Bernoulli
 from credo.nets import mlp_decoder, mlp_encoder
+from credo_reproduce.probes import images
 
 LATENT, BATCH = 20, 100
 Epoch = Callable[[], float]

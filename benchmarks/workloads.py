@@ -13,22 +13,22 @@ from torch.distributions import Normal
 
 import credo
 from credo.core.seeds import generator, isolated
-from credo.curvature.evidence import log_evidence
-from credo.curvature.prior import centred
+from credo.curvature.centred_prior import centred
+from credo.curvature.log_evidence import log_evidence
 from credo.data.intake import intake
 from credo.data.source import Arrays, Source
-from credo.engine.apart import stepping
-from credo.engine.build import discrete_posterior, start_posterior
-from credo.engine.density import Density
-from credo.engine.descend import MakeOptimizer, adam
+from credo.engine.batches import on_device
 from credo.engine.elbo import Elbo
-from credo.engine.flock import Flock, member_seeds
-from credo.engine.flock_step import moving
-from credo.engine.intake import on_device
-from credo.engine.job import Fitted, Job
+from credo.engine.fit_job import Fitted, Job
+from credo.engine.initial_posterior import discrete_posterior, start_posterior
 from credo.engine.method import make_method
 from credo.engine.step import make_step
+from credo.engine.training_loop import MakeOptimizer, adam
 from credo.estimators import estimators
+from credo.methods.ensembles.parts.members import Flock, member_seeds
+from credo.methods.ensembles.parts.members_step import moving
+from credo.methods.ensembles.parts.threaded_members import stepping
+from credo.methods.sampling.parts.density import Density
 
 NUM_DATA = 60_000
 ESTIMATORS = ("weights", "local", "flipout")

@@ -20,3 +20,12 @@ def untouched_global_state():
     """credo leaves torch's global generator as found, in every test that does not use it itself."""
     torch.manual_seed(0)
     yield
+
+
+@pytest.fixture
+def shell(tmp_path, monkeypatch):
+    """Runs credo commands in a directory of the test's own."""
+    from zoo.shell import Shell
+
+    monkeypatch.chdir(tmp_path)
+    return Shell(tmp_path)

@@ -13,8 +13,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from credo.core.atomic import write_atomic
 from credo.core.errors import CredoError, DataError, SettingError
-from credo.core.files import write_atomic
 from credo.core.settings import positive, whole
 from credo.core.shell import unwrap
 from credo.core.sites import select
@@ -22,10 +22,10 @@ from credo.curvature.linear import SHORTCUTS, linear_functions, way_of
 from credo.data.checks import check_inputs
 from credo.data.intake import intake
 from credo.data.source import Source
-from credo.engine import files
+from credo.engine import saved_model
+from credo.engine.collapsed_prior import warn_if_collapsed
 from credo.engine.draws import Draws
-from credo.engine.empirical import warn_if_collapsed
-from credo.engine.job import Callback, Fitted, Job
+from credo.engine.fit_job import Callback, Fitted, Job
 from credo.engine.method import Method, make_method
 from credo.engine.model import Model
 from credo.engine.objective import log_weights, objective
@@ -171,7 +171,7 @@ class BNN:
         fitted.posterior.requires_grad_(False)
         warn_if_collapsed(model, fitted.posterior)
         if directory is not None:
-            directory.finish(files.pack(fitted, model), config | files.describe(model, prior, fitted.posterior))
+            directory.finish(saved_model.pack(fitted, model), config | saved_model.describe(model, prior, fitted.posterior))
         return self
 
     def _show(self, model: Model, fitted: Fitted) -> None:
@@ -186,15 +186,15 @@ class BNN:
             "seed": job.seed,
             "num_data": job.source.num_data,
             "data": job.source.fingerprint() if job.run is not None else None,
-            "held": files.held(model, method.given(model, job.seed)) if job.run is not None else None,
+            "held": saved_model.held(model, method.given(model, job.seed)) if job.run is not None else None,
         }
-        return files.describe(model, prior) | {"method": method.name, "settings": method.settings(), "fit": fit}
+        return saved_model.describe(model, prior) | {"method": method.name, "settings": method.settings(), "fit": fit}
 
     def _adopt(self, path: Path, model: Model, method: Method) -> Self:
         """Take over the result of a finished run."""
-        _, fitted, likelihood, prior = files.unpack(path, self.likelihood)
+        _, fitted, likelihood, prior = saved_model.unpack(path, self.likelihood)
         self.likelihood.load_state_dict(likelihood.state_dict())
-        files.load_prior(model, prior)
+        saved_model.load_prior(model, prior)
         self._fitted, self._model, self.method, self.history = fitted.to(model.device), model, method, Run(path).history()
         return self
 
@@ -325,12 +325,12 @@ class BNN:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a directory of JSON and safetensors, whole or not at all."""
         fitted, model = self._result(), self.model
-        config = files.describe(model, self._used, fitted.posterior) | {"format": FORMAT, "complete": True}
+        config = saved_model.describe(model, self._used, fitted.posterior) | {"format": FORMAT, "complete": True}
         if self.method is not None:
             config |= {"method": self.method.name, "settings": self.method.settings()}
         with replace_directory(path) as beside:
             write_json(beside / CONFIG, config)
-            write_tensors(beside / POSTERIOR, files.pack(fitted, model))
+            write_tensors(beside / POSTERIOR, saved_model.pack(fitted, model))
             lines = "".join(json.dumps(row) + "\n" for row in self.history)
             write_atomic(beside / HISTORY, lambda file: file.write_text(lines))
 
@@ -384,8 +384,8 @@ def load(
 
     ``prior`` only where the run could not store its own, ``likelihood`` only where it is one of your own that no registry holds.
     """
-    config, fitted, likelihood, learned = files.unpack(Path(path), likelihood)
-    files.check_network(config, unwrap(net), path)
+    config, fitted, likelihood, learned = saved_model.unpack(Path(path), likelihood)
+    saved_model.check_network(config, unwrap(net), path)
     if prior is None:
         prior = from_config(config["prior"]) if config["prior"] else Unstored(config["prior_text"])
     bnn = BNN(net, likelihood, prior, config["random"], config["output"])
@@ -394,6 +394,6 @@ def load(
         restorable = {k: v for k, v in plain.items() if not (isinstance(v, str) and v.startswith("<"))}
         bnn.method = make_method(config["method"], restorable)
     bnn._model = bnn._make_model(device, bnn.prior, bnn.method)
-    files.load_prior(bnn._model, learned)
+    saved_model.load_prior(bnn._model, learned)
     bnn._fitted, bnn.history = fitted.to(bnn._model.device), Run(path).history()
     return bnn

@@ -164,7 +164,9 @@ def test_a_run_stopped_on_the_way_resumes_to_the_same_posterior(shell, monkeypat
     assert shell(*words, "--out", "whole").exit_code == 0
 
     clock = itertools.count(step=3600)  # an hour between looks at the clock: every epoch is worth a checkpoint
-    monkeypatch.setattr("credo.engine.descend.time", SimpleNamespace(monotonic=lambda: next(clock), perf_counter=lambda: 0.0))
+    monkeypatch.setattr(
+        "credo.engine.training_loop.time", SimpleNamespace(monotonic=lambda: next(clock), perf_counter=lambda: 0.0)
+    )
     record, count = run.Run.record, [0]
 
     def stop(self, row):

@@ -7,7 +7,7 @@ from credo.conformance.problems import conjugate
 from credo.conformance.targets import targets
 from credo.methods import methods
 from credo.posteriors import GroupScale
-from credo.priors.grouped import Grouped
+from credo.priors.group_prior import Grouped
 
 NAMES = ("group_normal_jeffreys", "group_horseshoe", "horseshoe")
 

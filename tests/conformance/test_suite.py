@@ -10,7 +10,7 @@ import torch
 
 from credo.conformance import check, checks
 from credo.core.settings import setting
-from credo.engine.job import Fitted, Job
+from credo.engine.fit_job import Fitted, Job
 from credo.engine.model import Model
 from credo.methods import VI, methods
 

@@ -14,12 +14,12 @@ from zoo.stats import has_covariance, has_mean
 
 from credo.core.errors import CredoError, SettingError
 from credo.curvature import linear as module
-from credo.curvature.laplace import gaussian_posterior
+from credo.curvature.centred_prior import centred
 from credo.curvature.linear import SHORTCUTS, linear_functions, linear_moments, linear_outputs, probit_outputs
-from credo.curvature.prior import centred
 from credo.curvature.structures import STRUCTURES
-from credo.curvature.subnetwork import subnetwork
 from credo.engine.draws import Draws
+from credo.methods.laplace.parts.laplace_fit import gaussian_posterior
+from credo.methods.laplace.parts.subnetwork import subnetwork
 from credo.posteriors import Gaussian, Posterior
 
 pytestmark = pytest.mark.filterwarnings(

@@ -15,7 +15,7 @@ from credo.curvature.blocks import DiagonalBlock, FullBlock, KronBlock
 from credo.curvature.structures import STRUCTURES
 from credo.curvature.sweep import Sweep
 from credo.data.intake import intake
-from credo.engine.job import Job
+from credo.engine.fit_job import Job
 from credo.likelihoods import (
     Bernoulli,
     Categorical,

@@ -18,7 +18,7 @@ from credo.curvature import structures
 from credo.curvature import sweep as module
 from credo.curvature.sweep import Sweep, cut, example_rows, look, rest, whole_rows
 from credo.data.intake import intake
-from credo.engine.job import Job
+from credo.engine.fit_job import Job
 from credo.likelihoods import Gaussian
 
 SLOW = {"checkpointed", "lstm", "gru", "custom_function"}  # networks that vmap cannot run

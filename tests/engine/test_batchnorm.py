@@ -8,7 +8,7 @@ from zoo.networks import make
 from credo.core.seeds import generator, isolated
 from credo.data import intake
 from credo.engine.batchnorm import norms, statistics
-from credo.engine.job import Job
+from credo.engine.fit_job import Job
 from credo.likelihoods import Gaussian
 
 DOUBLE = torch.float64

@@ -9,11 +9,11 @@ from zoo.networks import make
 from credo.core.seeds import generator
 from credo.data import intake
 from credo.engine.elbo import Elbo
-from credo.engine.flock import Flock
-from credo.engine.job import Fitted, Job
+from credo.engine.fit_job import Fitted, Job
 from credo.engine.learner import Learner
 from credo.estimators import estimators
 from credo.likelihoods import Gaussian
+from credo.methods.ensembles.parts.members import Flock
 
 
 class Least(Learner):

@@ -10,7 +10,7 @@ from zoo.regression import exact, problem
 
 from credo.core.errors import NetworkError, SettingError
 from credo.data import intake
-from credo.engine.job import Job
+from credo.engine.fit_job import Job
 from credo.engine.linear_gaussian import accumulate, conjugate, noise_std, normal_prior, regression, solve
 from credo.likelihoods import Gaussian
 from credo.posteriors.family import Layout

@@ -138,7 +138,7 @@ def test_moments_stand_as_points_with_their_mean_and_variance(covariance, sample
 
 
 def test_the_prior_of_a_discrete_posterior_is_drawn_on_its_levels():
-    from credo.engine.build import discrete_posterior
+    from credo.engine.initial_posterior import discrete_posterior
 
     net, _ = make("mlp")
     model = make_model(net, "weights")

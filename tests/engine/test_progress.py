@@ -1,7 +1,7 @@
 import io
 import sys
 
-from credo.engine.job import Job
+from credo.engine.fit_job import Job
 from credo.engine.progress import progress
 
 

@@ -8,11 +8,11 @@ from zoo.networks import make
 from credo.core.errors import SettingError
 from credo.core.seeds import isolated
 from credo.engine.elbo import Elbo
-from credo.engine.flock import Flock
-from credo.engine.flock_step import FlockStep, moving
 from credo.engine.step import Capturable, EagerStep, GraphStep, make_step
 from credo.estimators import estimators
 from credo.likelihoods import Gaussian
+from credo.methods.ensembles.parts.members import Flock
+from credo.methods.ensembles.parts.members_step import FlockStep, moving
 
 Y = torch.randn(3, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 

@@ -106,8 +106,8 @@ class Sometimes(torch.nn.Module):
 
 def test_a_weight_met_twice_only_later_is_drawn_from_then_on():
     import credo
-    from credo.engine.build import start_posterior
     from credo.engine.elbo import Elbo
+    from credo.engine.initial_posterior import start_posterior
     from credo.engine.step import EagerStep
     from credo.estimators import estimators
 

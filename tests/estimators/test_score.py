@@ -11,8 +11,8 @@ from zoo.stats import has_mean, same_mean
 from credo import BNN
 from credo.core.errors import SettingError
 from credo.core.seeds import isolated
-from credo.engine.build import discrete_posterior
 from credo.engine.elbo import Elbo
+from credo.engine.initial_posterior import discrete_posterior
 from credo.estimators import Weights
 from credo.estimators.score import CONTROLS, Baseline, Score
 
@@ -174,7 +174,7 @@ def test_the_baseline_is_saved_with_the_run(tmp_path):
         if row["epoch"] == 3:
             raise Stop
 
-    import credo.engine.job as job
+    import credo.engine.fit_job as job
 
     how = {"method": "bbvi", "control": "baseline", "epochs": 6, "batch_size": 3, "progress": False}
 

@@ -9,8 +9,8 @@ from zoo.stats import has_mean
 
 from credo.core.errors import SettingError
 from credo.core.seeds import isolated
-from credo.engine.build import discrete_posterior
 from credo.engine.elbo import Elbo
+from credo.engine.initial_posterior import discrete_posterior
 from credo.estimators import Gumbel, StraightThrough, estimators
 from credo.likelihoods import Gaussian
 from credo.posteriors import Posterior

@@ -5,7 +5,7 @@ from zoo.families import MAKERS, values
 
 from credo.core.seeds import Streams
 from credo.posteriors import EigenKron
-from credo.posteriors.rows import Rows, Whole
+from credo.posteriors.jacobian import Rows, Whole
 
 
 def factors(rows=3, cols=4):

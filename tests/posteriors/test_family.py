@@ -15,7 +15,7 @@ from credo.core.linear_map import bind
 from credo.core.seeds import Ambient, Streams, isolated
 from credo.posteriors import Process, families
 from credo.posteriors.family import Layout, gaussian_entropy
-from credo.posteriors.rows import Whole
+from credo.posteriors.jacobian import Whole
 
 DRAWS = 20_000
 

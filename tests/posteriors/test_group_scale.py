@@ -13,12 +13,12 @@ from zoo.stats import has_mean, has_variance, same_mean, same_variance
 from credo.core.errors import CredoError, SettingError
 from credo.core.linear_map import bind
 from credo.core.seeds import Streams, generator, isolated
-from credo.engine.build import with_points
-from credo.engine.grouped import places_of, unit_places
+from credo.engine.initial_posterior import with_points
+from credo.methods.sparse.parts.group_fit import places_of, unit_places
 from credo.posteriors import GroupScale, Place, Posterior, closed_kl, families, prior_of, sampled_kl
 from credo.posteriors.group_scale import bank_counts
 from credo.priors import Fixed, horseshoe
-from credo.priors.grouped import Grouped
+from credo.priors.group_prior import Grouped
 
 DRAWS = 20_000
 PARTS = {"normal_jeffreys": {"name": "normal_jeffreys"}, "horseshoe": {"name": "horseshoe", "tau0": 0.5}}

@@ -10,8 +10,8 @@ from credo.core.errors import CredoError
 from credo.core.seeds import Streams
 from credo.core.sites import sites_of
 from credo.posteriors import Full, Posterior, PosteriorPrior, Subnetwork, closed_kl, sampled_kl
+from credo.posteriors.jacobian import Rows, Whole
 from credo.posteriors.kl import Factorised
-from credo.posteriors.rows import Rows, Whole
 from credo.posteriors.subnetwork import Pinned
 
 CHOSEN = torch.tensor([1, 4, 7, 11, 14])  # of the fifteen numbers in a row, as the zoo's member has them

@@ -266,7 +266,9 @@ def test_a_run_stopped_on_the_way_resumes_to_the_same_student(classes, tmp_path,
     options = {"inputs": inputs, "epochs": 6, "batch_size": 16, "progress": False}
     whole = distill(teacher, build(2, 6, 2), x, **options)
     clock = itertools.count(step=3600)  # an hour between looks at the clock: every epoch is worth a checkpoint
-    monkeypatch.setattr("credo.engine.descend.time", SimpleNamespace(monotonic=lambda: next(clock), perf_counter=lambda: 0.0))
+    monkeypatch.setattr(
+        "credo.engine.training_loop.time", SimpleNamespace(monotonic=lambda: next(clock), perf_counter=lambda: 0.0)
+    )
     record, count = runs.Run.record, [0]
 
     def stop(self, row):

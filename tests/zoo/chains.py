@@ -13,7 +13,6 @@ from torch.distributions import Normal
 
 from credo import BNN
 from credo.core.seeds import isolated, mix
-from credo.engine.density import Density
 from credo.kernels.hamiltonian import first_step, hmc
 from credo.kernels.leapfrog import Integrator
 from credo.kernels.metric import unit
@@ -21,6 +20,7 @@ from credo.kernels.nuts import nuts
 from credo.kernels.target import Point, differentiable
 from credo.kernels.warmup import WarmUp, spread
 from credo.likelihoods import Gaussian
+from credo.methods.sampling.parts.density import Density
 from credo.metrics.chains import mcse_mean
 from credo.posteriors import Samples
 from zoo import regression

@@ -6,7 +6,7 @@ from torch import nn
 
 from credo.curvature.sweep import Sweep
 from credo.data.intake import intake
-from credo.engine.job import Job
+from credo.engine.fit_job import Job
 from zoo import networks
 from zoo.models import make_model
 from zoo.networks import B

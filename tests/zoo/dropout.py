@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from credo.core.seeds import isolated
-from credo.engine.build import with_points
 from credo.engine.draws import Draws
+from credo.engine.initial_posterior import with_points
 from credo.engine.outputs import sampled_outputs
 from credo.methods import methods
 from zoo.models import Passes, make_model

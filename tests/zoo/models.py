@@ -5,8 +5,8 @@ import torch
 from credo import likelihoods
 from credo.core.seeds import generator, isolated
 from credo.core.sites import select
-from credo.engine.build import point_posterior, start_posterior, with_points
 from credo.engine.draws import Draws
+from credo.engine.initial_posterior import point_posterior, start_posterior, with_points
 from credo.engine.model import Model
 from credo.engine.outputs import sampled_outputs
 from credo.estimators import estimators, make_plan, place

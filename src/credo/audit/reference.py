@@ -21,8 +21,8 @@ from credo.bnn import BNN
 from credo.core.errors import CredoError, SettingError
 from credo.core.seeds import generator, mix
 from credo.core.settings import positive
+from credo.core.tree import Tree, take
 from credo.data.intake import intake
-from credo.data.tree import Tree, take
 from credo.engine.method import methods
 from credo.engine.model import Model
 from credo.estimators import LIKELIHOOD

@@ -150,7 +150,7 @@ def _picked(x: Tensor, y: Tensor, places: Tensor, count: int, seed: int) -> tupl
 def _own_chains(bnn: BNN, x: Tensor) -> tuple[str, Diagnosis | None] | None:
     """How well the run's own chains have mixed, where it is made of chains: in words and, unless they are too short, in numbers."""
     from credo.audit import converged, diagnose
-    from credo.engine.sampling import Sampler
+    from credo.methods.sampling.parts.chains import Sampler
 
     if not isinstance(bnn.method, Sampler):
         return None

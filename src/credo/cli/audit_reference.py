@@ -24,8 +24,8 @@ _OPTIONS = {"num_chains": "--chains", "num_warmup": "--warmup", "num_draws": "--
 def sampler_settings(method: str, pairs: list[str], kept: bool) -> dict[str, Any]:
     """Settings ``name=value`` of a sampler that can be ground truth; any other method is refused, and options of their own."""
     from credo.core.settings import describe
-    from credo.engine.sampling import Sampler
     from credo.methods import make_method, methods
+    from credo.methods.sampling.parts.chains import Sampler
 
     exact = {name: kind for name, kind in methods.items() if kind.fidelity != "approximate" and issubclass(kind, Sampler)}
     if method not in exact:

@@ -46,7 +46,7 @@ def predict(
 def _write(columns: dict[str, Any], out: Path | None) -> None:
     import pandas as pd
 
-    from credo.core.files import write_atomic
+    from credo.core.atomic import write_atomic
 
     frame = pd.DataFrame(columns)
     if out is None:

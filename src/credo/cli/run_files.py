@@ -37,7 +37,7 @@ class RunFiles:
 
     def write(self, run: Path) -> None:
         """Both files, each written beside its place and renamed."""
-        from credo.core.files import write_atomic
+        from credo.core.atomic import write_atomic
         from credo.engine.run import write_json
 
         write_atomic(run / TABLE, lambda beside: beside.write_text(self.schema.to_json() + "\n"))

@@ -11,7 +11,7 @@ import typer
 from credo.cli.assignments import parse_assignments, parse_sizes
 from credo.cli.guard import guarded, is_terminal, say
 from credo.cli.run_files import check_directory, discard
-from credo.cli.vae_files import (
+from credo.cli.vae_run import (
     FILE,
     SOURCE,
     VaeFiles,
@@ -84,7 +84,7 @@ def fit(
     Where the data have no test images of their own, a tenth of them is held out. Settings of the bound for --set: bound (elbo or
     iwae), draws, gradient, beta, kl_schedule, kl_warmup, free_bits, temperature; those of the method: credo methods NAME.
     """
-    from credo.experiments.base import check_device
+    from credo.core.devices import check_device
     from credo.generative.codes import codes
 
     settings = _settings(set_ or [], method)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from credo.cli.guard import guarded, is_terminal, say
-from credo.cli.vae_files import SOURCE, VaeFiles, counted, located, read_source, times
+from credo.cli.vae_run import SOURCE, VaeFiles, counted, located, read_source, times
 from credo.core.errors import DataError, SettingError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def sample(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the draws.")] = 0,
 ) -> None:
     """Draw new images from a fitted model."""
-    from credo.core.files import write_atomic
+    from credo.core.atomic import write_atomic
     from credo.generative.mosaics import picture_shape
 
     writer = _WRITERS.get(out.suffix.lower())
@@ -65,7 +65,7 @@ def report(
     device: Annotated[str, typer.Option(help="Where the second model is fitted: cpu or cuda.")] = "cpu",
 ) -> None:
     """Numbers and pictures of a fitted model, as one HTML page: reconstructions, samples, and what each latent variable does."""
-    from credo.experiments.base import check_device
+    from credo.core.devices import check_device
     from credo.generative.mosaics import picture_shape
     from credo.generative.pictures import page
     from credo.report import require, write

@@ -30,8 +30,8 @@ from torch.distributions import Normal
 from credo.bnn import BNN
 from credo.compress.pruned import plain
 from credo.compress.stream import ONE, coder_of, to_bytes, to_words
+from credo.core.atomic import write_atomic
 from credo.core.errors import CredoError, RunError, SettingError
-from credo.core.files import write_atomic
 from credo.core.seeds import mix
 from credo.core.shell import pick
 from credo.data.checks import check_inputs

@@ -32,8 +32,8 @@ from credo.compress.books import wholes
 from credo.compress.quantised import Quantised
 from credo.compress.stream import Port, Reader, Recorder, Whole
 from credo.compress.symbols import Cost, network, record
+from credo.core.atomic import write_atomic
 from credo.core.errors import CredoError, NetworkError, RunError
-from credo.core.files import write_atomic
 
 MAGIC, VERSION = b"crdo", 1
 _HEAD = struct.Struct("<4sBI")  # magic, version, crc32

@@ -21,8 +21,8 @@ from torch.utils import _pytree as pytree
 from credo.bnn import BNN
 from credo.compress.cost import rows
 from credo.compress.pruned import Pruned, plain
+from credo.core.atomic import write_atomic
 from credo.core.errors import CredoError, SettingError
-from credo.core.files import write_atomic
 from credo.core.settings import positive, whole
 from credo.core.shell import pick, unwrap
 from credo.curvature.linear import way_of

@@ -14,9 +14,9 @@ from credo.compress.pruned import Pruned, plain
 from credo.compress.quantised import Coded, Quantised, rounded_book
 from credo.core.errors import SettingError
 from credo.core.settings import positive, setting, whole
+from credo.engine.descent import GradientMethod
 from credo.engine.elbo import Elbo
-from credo.engine.gradient import GradientMethod
-from credo.engine.job import Fitted, Job
+from credo.engine.fit_job import Fitted, Job
 from credo.engine.model import Model
 from credo.estimators import estimators
 from credo.posteriors import Delta, Params, Posterior

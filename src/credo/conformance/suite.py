@@ -163,9 +163,9 @@ def _resume(candidate: Candidate) -> None:
 
 def _run_and_die(candidate: Candidate, run: Path) -> None:
     """In a child process: fit with a checkpoint after every epoch, and get killed in the middle."""
-    from credo.engine import job
+    from credo.engine import fit_job
 
-    job.CHECKPOINT_SECONDS = 0.0
+    fit_job.CHECKPOINT_SECONDS = 0.0
 
     def die(row: dict[str, Any]) -> None:
         if row["epoch"] == 2:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from credo.core.errors import CredoError, SettingError
-from credo.engine.build import gaussian
+from credo.engine.initial_posterior import gaussian
 from credo.posteriors import EigenKron, Family, Full, LowRankPrecision, Params, Subnetwork
 from credo.posteriors.family import Layout
 

@@ -22,7 +22,7 @@ from credo.engine.model import Model
 from credo.engine.outputs import moment_outputs, shown, split_batches
 from credo.estimators.plan import batch_of
 from credo.posteriors import Gaussian, Params, Posterior
-from credo.posteriors.rows import Jacobian, Whole, joined
+from credo.posteriors.jacobian import Jacobian, Whole, joined
 
 
 def _gaussians(posterior: Posterior) -> list[Gaussian]:

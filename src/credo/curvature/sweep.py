@@ -21,7 +21,7 @@ from credo.core.seeds import generator
 from credo.core.shell import plain_attention, plain_kernels
 from credo.core.sites import Site
 from credo.curvature.taps import Tap, caught_numel, find_taps, gradients, prepared, tapped, untapped
-from credo.engine.job import Job
+from credo.engine.fit_job import Job
 from credo.engine.model import Model
 from credo.estimators.plan import batch_of
 from credo.likelihoods.information import score

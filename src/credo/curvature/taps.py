@@ -21,7 +21,7 @@ from credo.core.sites import Site
 from credo.engine.model import Model
 from credo.estimators.plan import batch_of, one_more, refuse_reentrant
 from credo.posteriors import Params
-from credo.posteriors.rows import Rows
+from credo.posteriors.jacobian import Rows
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from credo.core.errors import DataError
-from credo.data.tree import Tree, leaves, map_leaves
+from credo.core.tree import Tree, leaves, map_leaves
 
 # torch has only partial support for the wide unsigned kinds, so they are widened to the signed kind that holds them.
 _WIDENED = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64}

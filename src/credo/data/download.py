@@ -7,8 +7,8 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+from credo.core.atomic import write_atomic
 from credo.core.errors import DataError
-from credo.core.files import write_atomic
 
 SUMS = "SHA256SUMS"
 _TIMEOUT_S = 60.0

@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 
 from credo.core.errors import DataError
 from credo.core.seeds import LOCK
+from credo.core.tree import Tree, leaves, take
 from credo.data.checks import check_pair
-from credo.data.tree import Tree, leaves, take
 
 Batch = tuple[Tree, Tensor]
 STREAM_BATCH = 128  # examples at a time from an ``IterableDataset``, which cannot be asked for everything at once

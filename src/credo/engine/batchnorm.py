@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from credo.core.seeds import generator, isolated, mix
-from credo.engine.intake import on_device
-from credo.engine.job import Job
+from credo.engine.batches import on_device
+from credo.engine.fit_job import Job
 from credo.engine.model import Model
 from credo.posteriors import Params
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from credo.core.errors import SettingError
 from credo.core.shell import Shell
 from credo.core.sites import Site
-from credo.engine.job import Fitted
+from credo.engine.fit_job import Fitted
 from credo.engine.learner import Learner
 from credo.engine.model import Model
 from credo.estimators import Estimator, Pass, Plan, make_plan, structure

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from credo.core.seeds import generator
 from credo.data.source import Source
-from credo.engine.job import Fitted, Job
+from credo.engine.fit_job import Fitted, Job
 from credo.engine.model import Model
 
 

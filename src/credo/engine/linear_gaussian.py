@@ -17,7 +17,7 @@ from torch.distributions import Normal
 from credo.core.errors import CredoError, NetworkError, SettingError
 from credo.core.seeds import generator
 from credo.engine.draws import Draws
-from credo.engine.job import Job
+from credo.engine.fit_job import Job
 from credo.engine.model import Model
 from credo.engine.outputs import sampled_outputs
 from credo.likelihoods import Gaussian

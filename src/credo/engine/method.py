@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from credo.core.registry import Registry
 from credo.core.settings import check_names, validate
-from credo.engine.job import Fitted, Job
+from credo.engine.fit_job import Fitted, Job
 from credo.engine.model import Model
 
 methods: Registry[type[Method]] = Registry("method")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from credo.engine.job import Job
+from credo.engine.fit_job import Job
 
 
 class Advance(Protocol):

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from credo.core.atomic import write_atomic
 from credo.core.errors import RunError
-from credo.core.files import write_atomic
 
 FORMAT = 1
 CONFIG, HISTORY, CHECKPOINT, POSTERIOR = "config.json", "history.jsonl", "checkpoint.safetensors", "posterior.safetensors"

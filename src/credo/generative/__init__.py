@@ -2,8 +2,8 @@
 
 from credo.generative import codes, priors
 from credo.generative.bounds import Bound
-from credo.generative.files import load
 from credo.generative.outliers import Compressor, LikelihoodRatio, perturb
 from credo.generative.vae import VAE, Autoencoder
+from credo.generative.vae_files import load
 
 __all__ = ["VAE", "Autoencoder", "Bound", "Compressor", "LikelihoodRatio", "codes", "load", "perturb", "priors"]

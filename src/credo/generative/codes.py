@@ -17,7 +17,7 @@ from torch.func import functional_call
 from credo.core.errors import CredoError, SettingError
 from credo.core.registry import Registry
 from credo.posteriors.flow import flows_of
-from credo.posteriors.scale import scales
+from credo.posteriors.std_transform import scales
 
 codes: Registry[type[Code]] = Registry("latent posterior")
 SPREAD = scales["softplus"]

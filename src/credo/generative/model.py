@@ -18,9 +18,9 @@ from credo.core.seeds import isolated
 from credo.core.settings import positive
 from credo.core.shell import Shell, unwrap
 from credo.core.sites import select
-from credo.engine.dropout import DropoutMethod
-from credo.engine.job import Callback
+from credo.engine.fit_job import Callback
 from credo.engine.method import Method, make_method, methods
+from credo.engine.noise_places import DropoutMethod
 from credo.engine.schedules import schedules
 from credo.generative.bounds import Bound
 from credo.generative.codes import Code, codes
@@ -30,8 +30,8 @@ from credo.generative.network import LatentNet
 from credo.generative.priors import LatentPrior, make_prior
 from credo.generative.reading import Reading
 from credo.likelihoods.base import Likelihood, get
-from credo.methods.mc_batchnorm import MCBatchNorm
-from credo.methods.stochastic import StochasticForward
+from credo.methods.dropout.mc_batchnorm import MCBatchNorm
+from credo.methods.dropout.stochastic import StochasticForward
 
 BOUND = {f.name for f in fields(Bound)}
 

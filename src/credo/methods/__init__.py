@@ -1,103 +1,53 @@
-"""Every method, one line each."""
+"""Every method, one line each: where it is, and the class whose arguments are its settings."""
 
-from credo.engine.method import Method, make_method, methods
-from credo.methods.annealing import Annealing
-from credo.methods.bbvi import BBVI
-from credo.methods.bnn_ensemble import BNNEnsemble
-from credo.methods.concrete_dropout import ConcreteDropoutMethod
-from credo.methods.csgmcmc import CSGMCMC
-from credo.methods.deep_ensemble import DeepEnsemble
-from credo.methods.deep_gp import DeepGPMethod
-from credo.methods.dkl import DKL
-from credo.methods.exact import Exact
-from credo.methods.flow import FlowVI
-from credo.methods.fvi import FVI
-from credo.methods.gaussian_dropout import GaussianDropoutMethod
-from credo.methods.group_horseshoe import GroupHorseshoe
-from credo.methods.group_normal_jeffreys import GroupNormalJeffreys
-from credo.methods.hmc import HMC
-from credo.methods.horseshoe import Horseshoe
-from credo.methods.importance import Importance
-from credo.methods.ivon import IVON
-from credo.methods.laplace import Laplace
-from credo.methods.last_layer import LastLayer
-from credo.methods.map import MAP
-from credo.methods.mc_batchnorm import MCBatchNorm
-from credo.methods.mc_dropout import MCDropout
-from credo.methods.metropolis import Metropolis
-from credo.methods.mle import MLE
-from credo.methods.moments import MomentPropagation
-from credo.methods.multiswag import MultiSWAG
-from credo.methods.nngp import NNGP
-from credo.methods.nuts import NUTS
-from credo.methods.psgld import PSGLD
-from credo.methods.sghmc import SGHMC
-from credo.methods.sgld import SGLD
-from credo.methods.snapshot import Snapshot
-from credo.methods.soft_weight_sharing import SoftWeightSharing
-from credo.methods.sparse_vd import SparseVDMethod
-from credo.methods.stochastic import StochasticForward
-from credo.methods.structured_bp import StructuredBP
-from credo.methods.svgd import SVGD
-from credo.methods.swag import SWAG
-from credo.methods.tempering import Tempering
-from credo.methods.variance_net import VarianceNet
-from credo.methods.variational_dropout import VariationalDropout
-from credo.methods.vi import VI
-from credo.methods.vib import VIB
-from credo.methods.weight_noise import WeightNoise
-
-__all__ = [
-    "BBVI",
-    "CSGMCMC",
-    "DKL",
-    "FVI",
-    "HMC",
-    "IVON",
-    "MAP",
-    "MLE",
-    "NNGP",
-    "NUTS",
-    "PSGLD",
-    "SGHMC",
-    "SGLD",
-    "SVGD",
-    "SWAG",
-    "VI",
-    "VIB",
-    "Annealing",
-    "BNNEnsemble",
-    "ConcreteDropoutMethod",
-    "DeepEnsemble",
-    "DeepGPMethod",
-    "Exact",
-    "FlowVI",
-    "GaussianDropoutMethod",
-    "GroupHorseshoe",
-    "GroupNormalJeffreys",
-    "Horseshoe",
-    "Importance",
-    "Laplace",
-    "LastLayer",
-    "MCBatchNorm",
-    "MCDropout",
-    "Method",
-    "Metropolis",
-    "MomentPropagation",
-    "MultiSWAG",
-    "Snapshot",
-    "SoftWeightSharing",
-    "SparseVDMethod",
-    "StochasticForward",
-    "StructuredBP",
-    "Tempering",
-    "VarianceNet",
-    "VariationalDropout",
-    "WeightNoise",
-    "make_method",
-    "methods",
-    "names",
-]
+from credo.engine.method import Method as Method
+from credo.engine.method import make_method as make_method
+from credo.engine.method import methods as methods
+from credo.methods.dropout.concrete_dropout import ConcreteDropoutMethod as ConcreteDropoutMethod
+from credo.methods.dropout.gaussian_dropout import GaussianDropoutMethod as GaussianDropoutMethod
+from credo.methods.dropout.mc_batchnorm import MCBatchNorm as MCBatchNorm
+from credo.methods.dropout.mc_dropout import MCDropout as MCDropout
+from credo.methods.dropout.stochastic import StochasticForward as StochasticForward
+from credo.methods.dropout.variational_dropout import VariationalDropout as VariationalDropout
+from credo.methods.ensembles.deep_ensemble import DeepEnsemble as DeepEnsemble
+from credo.methods.ensembles.multiswag import MultiSWAG as MultiSWAG
+from credo.methods.ensembles.snapshot import Snapshot as Snapshot
+from credo.methods.ensembles.swag import SWAG as SWAG
+from credo.methods.exact.deep_gp import DeepGPMethod as DeepGPMethod
+from credo.methods.exact.dkl import DKL as DKL
+from credo.methods.exact.exact import Exact as Exact
+from credo.methods.exact.nngp import NNGP as NNGP
+from credo.methods.laplace.laplace import Laplace as Laplace
+from credo.methods.point.map import MAP as MAP
+from credo.methods.point.mle import MLE as MLE
+from credo.methods.sampling.annealing import Annealing as Annealing
+from credo.methods.sampling.csgmcmc import CSGMCMC as CSGMCMC
+from credo.methods.sampling.hmc import HMC as HMC
+from credo.methods.sampling.importance import Importance as Importance
+from credo.methods.sampling.metropolis import Metropolis as Metropolis
+from credo.methods.sampling.nuts import NUTS as NUTS
+from credo.methods.sampling.psgld import PSGLD as PSGLD
+from credo.methods.sampling.sghmc import SGHMC as SGHMC
+from credo.methods.sampling.sgld import SGLD as SGLD
+from credo.methods.sampling.svgd import SVGD as SVGD
+from credo.methods.sampling.tempering import Tempering as Tempering
+from credo.methods.sparse.group_horseshoe import GroupHorseshoe as GroupHorseshoe
+from credo.methods.sparse.group_normal_jeffreys import GroupNormalJeffreys as GroupNormalJeffreys
+from credo.methods.sparse.horseshoe import Horseshoe as Horseshoe
+from credo.methods.sparse.soft_weight_sharing import SoftWeightSharing as SoftWeightSharing
+from credo.methods.sparse.sparse_vd import SparseVDMethod as SparseVDMethod
+from credo.methods.sparse.structured_bp import StructuredBP as StructuredBP
+from credo.methods.sparse.variance_net import VarianceNet as VarianceNet
+from credo.methods.variational.bbvi import BBVI as BBVI
+from credo.methods.variational.bnn_ensemble import BNNEnsemble as BNNEnsemble
+from credo.methods.variational.flow import FlowVI as FlowVI
+from credo.methods.variational.fvi import FVI as FVI
+from credo.methods.variational.ivon import IVON as IVON
+from credo.methods.variational.last_layer import LastLayer as LastLayer
+from credo.methods.variational.moments import MomentPropagation as MomentPropagation
+from credo.methods.variational.vi import VI as VI
+from credo.methods.variational.vib import VIB as VIB
+from credo.methods.variational.weight_noise import WeightNoise as WeightNoise
 
 
 def names() -> list[str]:

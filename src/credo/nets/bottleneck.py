@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from credo.core.errors import SettingError
 from credo.nets.catalogue import positive
-from credo.posteriors.scale import scales
+from credo.posteriors.std_transform import scales
 
 SPREAD = scales["softplus"]
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from credo.core.errors import CredoError
 from credo.core.linear_map import LinearMap
 from credo.core.seeds import Noise
+from credo.posteriors.covariance_rules import check_units, fixed_joint
 from credo.posteriors.family import Draw, Family, Params, families
-from credo.posteriors.joint import check_units, fixed_joint
 
 
 @families.register("delta")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from credo.core.seeds import Noise
 from credo.posteriors.family import Draw, Gaussian, Params, families, gaussian_entropy
-from credo.posteriors.rows import Jacobian, Rows, independent_covariance, independent_variance
+from credo.posteriors.jacobian import Jacobian, Rows, independent_covariance, independent_variance
 
 
 @families.register("eigen_kron")

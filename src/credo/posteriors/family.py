@@ -15,7 +15,7 @@ from credo.core.errors import CredoError
 from credo.core.linear_map import LinearMap
 from credo.core.registry import Registry
 from credo.core.seeds import Ambient, Noise
-from credo.posteriors.rows import Jacobian, joined
+from credo.posteriors.jacobian import Jacobian, joined
 
 Params = dict[str, Tensor]
 families: Registry[type[Family]] = Registry("posterior family")

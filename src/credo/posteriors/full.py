@@ -14,8 +14,8 @@ from credo.core.errors import CredoError
 from credo.core.linear_map import LinearMap
 from credo.core.seeds import Noise
 from credo.posteriors.family import Draw, Gaussian, Layout, Params, families, gaussian_entropy
-from credo.posteriors.rows import Jacobian, Rows
-from credo.posteriors.scale import raw_triangular, triangular
+from credo.posteriors.jacobian import Jacobian, Rows
+from credo.posteriors.std_transform import raw_triangular, triangular
 
 MAX_NUMEL = 20_000  # the factor then holds 4e8 numbers, 1.6 GB in float32
 

@@ -21,7 +21,7 @@ from credo.core.seeds import Noise
 from credo.posteriors.family import Draw, Family, Layout, Params, families
 from credo.posteriors.group_parts import Scales, scale_parts
 from credo.posteriors.mean_field import perturb
-from credo.priors.grouped import Grouped
+from credo.priors.group_prior import Grouped
 
 PREFIX = "scales/"  # of the names of latents that are no weights
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from credo.core.linear_map import LinearMap, along, contract
 from credo.core.seeds import Noise
+from credo.posteriors.covariance_rules import check_units, fixed_joint, per_channel, sandwich, with_rows
 from credo.posteriors.family import Draw, Gaussian, Params, families, gaussian_entropy
-from credo.posteriors.joint import check_units, fixed_joint, per_channel, sandwich, with_rows
-from credo.posteriors.scale import triangular
+from credo.posteriors.std_transform import triangular
 
 
 @families.register("kron")

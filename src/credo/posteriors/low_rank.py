@@ -12,8 +12,8 @@ from torch.distributions import LowRankMultivariateNormal
 
 from credo.core.linear_map import LinearMap
 from credo.core.seeds import Noise
+from credo.posteriors.covariance_rules import outer, sandwich
 from credo.posteriors.family import Draw, Gaussian, Layout, Params, families
-from credo.posteriors.joint import outer, sandwich
 from credo.posteriors.mean_field import MeanField, MeanFieldDraw
 
 

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from credo.core.linear_map import LinearMap
 from credo.core.seeds import Noise
+from credo.posteriors.covariance_rules import embedded, fixed_joint, independent_weights
 from credo.posteriors.family import Draw, Gaussian, Layout, Params, families, gaussian_entropy
-from credo.posteriors.joint import embedded, fixed_joint, independent_weights
-from credo.posteriors.rows import Jacobian, independent_covariance, independent_variance
-from credo.posteriors.scale import Scale, scales
+from credo.posteriors.jacobian import Jacobian, independent_covariance, independent_variance
+from credo.posteriors.std_transform import Scale, scales
 
 
 class NormalStats(NamedTuple):

@@ -14,7 +14,7 @@ from credo.core.seeds import Noise
 from credo.posteriors.delta import Delta
 from credo.posteriors.family import Draw, Gaussian, Params, families
 from credo.posteriors.full import Full
-from credo.posteriors.rows import Jacobian
+from credo.posteriors.jacobian import Jacobian
 
 
 @families.register("subnetwork")

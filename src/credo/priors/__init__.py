@@ -7,12 +7,12 @@ from credo.priors.base import ByPattern, Fixed, Prior, Unstored, as_prior, from_
 from credo.priors.fan_in import FanIn
 from credo.priors.flat import Flat, is_proper
 from credo.priors.gaussian_mixture import GaussianMixture, scale_mixture, spike_and_slab
-from credo.priors.groups import Grouping, groupings
 from credo.priors.learned import Learned, learned_mixture
 from credo.priors.mixing import Mixing, mixings
 from credo.priors.optimal import Optimal
 from credo.priors.scale_mixtures import ScaleMixture, horseshoe, log_uniform
 from credo.priors.scaled import Scaled
+from credo.priors.sharing import Grouping, groupings
 from credo.priors.zero_mixture import ZeroMixture, shared_values
 
 __all__ = [

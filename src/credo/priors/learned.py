@@ -14,7 +14,7 @@ from credo.core.settings import positive, whole
 from credo.core.sites import Site
 from credo.priors.base import Prior, kinds, move
 from credo.priors.gaussian_mixture import GaussianMixture
-from credo.priors.groups import Grouping, find, groupings, relevance, sizes, slot
+from credo.priors.sharing import Grouping, find, groupings, relevance, sizes, slot
 from credo.priors.stored import arguments, of_config, rebuilt, to_config
 
 

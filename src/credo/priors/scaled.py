@@ -12,7 +12,7 @@ from torch.distributions import Distribution, Normal
 from credo.core.errors import SettingError
 from credo.core.sites import Site
 from credo.priors.base import Prior, from_config, kinds
-from credo.priors.groups import sizes, slot
+from credo.priors.sharing import sizes, slot
 
 WIDTH = "log_precision"
 

@@ -8,8 +8,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from credo.core.atomic import write_atomic
 from credo.core.errors import DataError, RunError, SettingError
-from credo.core.files import write_atomic
 from credo.report.figures import SECTIONS
 
 _LONG = 24  # characters beyond which a cell is prose, and its column set to the left and wrapped

@@ -25,10 +25,10 @@ from credo.audit.reference import subsample
 from credo.bnn import BNN
 from credo.core.errors import CredoError, NetworkError, RunError, SettingError, nearest
 from credo.core.settings import positive, whole
+from credo.core.tree import Tree, map_leaves, take
 from credo.data.checks import check_inputs, check_pair
 from credo.data.source import Arrays, Source
-from credo.data.tree import Tree, map_leaves, take
-from credo.engine.job import Callback
+from credo.engine.fit_job import Callback
 from credo.engine.method import Method, make_method
 from credo.engine.run import read_json, write_json
 from credo.likelihoods.base import Likelihood, get

@@ -12,9 +12,9 @@ from torch import Tensor
 from credo.bnn import BNN
 from credo.core.errors import DataError, SettingError
 from credo.core.seeds import generator, isolated, mix
+from credo.core.tree import Tree, leaves, map_leaves, take
 from credo.data.checks import check_inputs
 from credo.data.source import Batch
-from credo.data.tree import Tree, leaves, map_leaves, take
 from credo.engine.draws import Draws
 from credo.engine.outputs import sampled_outputs, with_drawn
 from credo.likelihoods.base import Likelihood

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from credo.core.linear_map import LinearMap
 from credo.estimators.moments.state import Moments, RandomWeight, is_random, joint, lift, like, make_moments, refusal, rule
-from credo.posteriors.joint import sandwich
+from credo.posteriors.covariance_rules import sandwich
 
 
 def _broadcast(func: Any, x: Moments, mean: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from credo.core.linear_map import SIGNATURES, LinearMap, along, bind
 from credo.estimators.moments.state import Moments, RandomWeight, joint, make_moments, refusal, rule
-from credo.posteriors.joint import check_units, fixed_joint, independent_channels
+from credo.posteriors.covariance_rules import check_units, fixed_joint, independent_channels
 
 
 @rule(*SIGNATURES, name="linear, conv, conv_transpose, embedding", diagonal="exact; positions independent", full="exact")

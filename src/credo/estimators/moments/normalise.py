@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from credo.estimators.moments.state import Moments, RandomWeight, is_random, joint, lift, like, make_moments, refusal, rule
-from credo.posteriors.joint import outer
+from credo.posteriors.covariance_rules import outer
 
 
 def _known(value: Any, shape: torch.Size, default: float, x: Tensor) -> tuple[Tensor, Tensor | None, frozenset[str]]:

@@ -13,7 +13,7 @@ from torch.overrides import resolve_name
 
 from credo.core.errors import NetworkError
 from credo.posteriors import Family, Gaussian
-from credo.posteriors.joint import check_units
+from credo.posteriors.covariance_rules import check_units
 
 
 class Moments(Tensor):

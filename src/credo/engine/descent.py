@@ -1,0 +1,45 @@
+"""What methods that descend on an objective share: where they start, how the learning rate falls, how the step runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from credo.core.settings import setting
+from credo.engine.elbo import Elbo
+from credo.engine.fit_job import Fitted, Job
+from credo.engine.initial_posterior import initial_values
+from credo.engine.method import Method
+from credo.engine.model import Model
+from credo.engine.schedules import decays
+from credo.engine.training_loop import descend
+
+
+@dataclass(frozen=True)
+class GradientMethod(Method):
+    """A method whose ``fit`` is a descent with Adam."""
+
+    init: Any = setting(
+        "pretrained",
+        "Start: 'pretrained' (the network's values), 'random', or a state dict.",
+        kind=(str, Mapping),
+        choices=("pretrained", "random"),
+    )
+    lr_schedule: str = setting("cosine", "Course of the learning rate.", choices=("constant", "cosine", "linear"))
+    compile: Any = setting(
+        False,
+        "Compile the step (True), on a GPU also as one CUDA graph; or capture that graph without compiling ('graph'), which starts sooner.",
+        kind=(bool, str),
+        choices=("graph",),
+    )
+
+    def start(self, model: Model, job: Job) -> dict[str, Tensor]:
+        """The values to start from."""
+        return initial_values(model, self.init, job.seed)
+
+    def descend(self, elbo: Elbo, job: Job, **kl_weight: Any) -> Fitted:
+        """Minimise the negative ELBO; ``kl_weight``: beta, schedule and warmup."""
+        return descend(elbo, job, decay=decays[self.lr_schedule], compile=self.compile, **kl_weight)

@@ -1,0 +1,1 @@
+"""Dropout and other noise in the forward pass, read as a posterior."""

@@ -1,0 +1,1 @@
+"""Several networks, or several places on one training path."""

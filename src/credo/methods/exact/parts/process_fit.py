@@ -1,0 +1,178 @@
+"""The bound of a sparse process, learned by descent: a learner, where it starts, and what two methods share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast, final
+
+import torch
+from torch import Tensor
+
+from credo.core.errors import DataError, NetworkError, SettingError
+from credo.core.seeds import generator, isolated, mix
+from credo.core.settings import setting
+from credo.core.shell import Shell
+from credo.engine.draws import Draws
+from credo.engine.elbo import Buffers, family_prior
+from credo.engine.fit_job import Fitted, Job
+from credo.engine.learner import Learner
+from credo.engine.method import Method
+from credo.engine.model import Model
+from credo.engine.outputs import sampled_outputs
+from credo.engine.schedules import decays
+from credo.engine.step import Step
+from credo.engine.training_loop import train
+from credo.estimators.plan import batch_of
+from credo.posteriors import Params, Posterior, kl
+from credo.posteriors.gaussian_process import SparseProcess, described
+
+ROWS = 2048  # examples at most, that scales and inducing points are taken from
+
+
+@final
+class ProcessElbo(Learner):
+    """``forward(x, y) -> (nll, kl)``: the batch's sum of E_q(f)[-log p(y given f)], and KL[q(u), p(u)] of the process.
+
+    The expectation is the likelihood's own, in closed form or by quadrature; where hidden layers are drawn it is averaged over
+    ``train_samples`` draws. Point estimates beside the process have a flat prior, or one that the user named for them, which then
+    counts to the KL.
+    """
+
+    def __init__(self, model: Model, posterior: Posterior, train_samples: int = 1) -> None:
+        super().__init__()
+        if model.prior.parts():
+            raise SettingError(
+                f"A Gaussian process leaves no weights to learn the prior {model.prior.describe()!r} from; give a fixed one, or none."
+            )
+        self.posterior, self.likelihood, self.train_samples = posterior, model.likelihood, train_samples
+        self.buffers_ = Buffers(model.buffers())
+        self._model = [model]  # in a list, so that the network is not registered
+        self.points = [(family, family_prior(family, model)) for family in posterior.members if family.atoms == 1]
+
+    @property
+    def model(self) -> Model:
+        """The model, unregistered."""
+        return self._model[0]
+
+    @property
+    def process(self) -> SparseProcess:
+        """The posterior's process."""
+        return cast(SparseProcess, self.posterior.process)
+
+    def forward(self, x: Any, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Both parts in nats; the caller scales the first by N / B."""
+        shell = self.model.shell()
+        shell.place(self.buffers_.tensors())
+        shell.place(self.posterior.mean())
+        mean, var = self.process.conditionals(self.process.read(shell, x), self.train_samples)
+        self.buffers_.keep(shell)
+        nll = -self.likelihood.expected_log_prob(mean, var, y).mean(0).sum()
+        total = self.process.kl()
+        for family, prior in self.points:
+            if prior is not None:
+                total = total + kl(family, prior)
+        return nll, total
+
+    def fitted(self) -> Fitted:
+        """The posterior and the buffers."""
+        return Fitted(self.posterior, self.buffers_.tensors())
+
+    def monitor(self) -> dict[str, float]:
+        """What posterior and likelihood say."""
+        return self.posterior.monitor() | self.likelihood.monitor()
+
+
+@final
+class ProcessStep(Step):
+    """Plain autograd."""
+
+    def __init__(self, learner: ProcessElbo, optimizer: torch.optim.Optimizer, num_data: int) -> None:
+        self.learner, self.optimizer, self.num_data = learner, optimizer, num_data
+
+    def __call__(self, x: Any, y: Tensor, weight: float) -> tuple[Tensor, Tensor]:
+        """Forward, backward, optimizer."""
+        self.optimizer.zero_grad(set_to_none=True)
+        nll, divergence = self.learner(x, y)
+        (nll / batch_of(x) + divergence * (weight / self.num_data)).backward()
+        self.optimizer.step()
+        return nll.detach(), divergence.detach()
+
+
+@dataclass(frozen=True)
+class ProcessMethod(Method):
+    """A method whose ``fit`` is a descent on the bound of a sparse process."""
+
+    inducing: int = setting(64, "Inducing points, at most one per different training example.", ge=1)
+    lr_schedule: str = setting("cosine", "Course of the learning rate.", choices=("constant", "cosine"))
+
+    def descend(self, learner: ProcessElbo, job: Job, faster: float = 1.0) -> Fitted:
+        """Adam; the process and the likelihood move ``faster`` than point estimates of the network."""
+
+        def adam(learner: ProcessElbo, lr: float | Tensor, num_data: int) -> torch.optim.Optimizer:
+            points = [p for family, _ in learner.points for p in family.parameters()]
+            known = {id(p) for p in points}
+            rest = [p for p in learner.parameters() if p.requires_grad and id(p) not in known]
+            groups: list[dict[str, Any]] = [{"params": rest, "lr": lr * faster, "factor": faster}]
+            if points:
+                groups.append({"params": points})
+            return torch.optim.Adam(groups, lr=lr, fused=True, capturable=isinstance(lr, Tensor))
+
+        def step(learner: ProcessElbo, optimizer: torch.optim.Optimizer, num_data: int, compile: bool | str) -> Step:
+            return ProcessStep(learner, optimizer, num_data)
+
+        return train(learner, job, adam, step, decay=decays[self.lr_schedule])
+
+
+class Last(NamedTuple):
+    """The layer that a process takes the place of: its path, and how many outputs it has."""
+
+    path: str
+    outputs: int
+
+
+def last_layer(model: Model, x: Any) -> Last:
+    """The module that owns the model's random parameters, refused by name unless what it gives is what the network gives."""
+    paths = {site.module for site in model.random.values()}
+    path = paths.pop()
+    if paths:
+        raise NetworkError(f"A process takes the place of one layer, and {', '.join(sorted([path, *paths]))} were chosen.")
+    module = model.shell().module.get_submodule(path)
+    given: list[Any] = []
+    handle = module.register_forward_hook(lambda module, args, output: given.append(output))
+    try:
+        outputs, _ = sampled_outputs(model, Draws.point(model.values()), x, model.buffers(), 0)
+    finally:
+        handle.remove()
+    last = given[-1] if given and isinstance(given[-1], Tensor) else None
+    if last is None or not torch.equal(last.reshape(len(last), -1), outputs[0].reshape(len(outputs[0]), -1)):
+        raise NetworkError(
+            f"{described(module, path)} owns the network's last trainable parameters, but what it gives is not what the network gives; a process in "
+            "its place would leave out what follows: end the network with that layer."
+        )
+    return Last(path, outputs.shape[-1])
+
+
+def num_outputs(model: Model, x: Any) -> int:
+    """How many outputs the network gives."""
+    return sampled_outputs(model, Draws.point(model.values()), x, model.buffers(), 0)[0].shape[-1]
+
+
+@torch.no_grad()
+def first_rows(model: Model, job: Job, values: Params, read: Callable[[Shell, Any], Tensor]) -> Tensor:
+    """What ``read`` gives for up to 2,048 random examples, ``(R, D)``, from a network with ``values`` as it is when training begins."""
+    shell = model.shell()
+    shell.train(True)
+    shell.place(model.frozen() | model.buffers() | values)
+    rows: list[Tensor] = []
+    with isolated(mix(job.seed, "rows"), model.device):
+        for x, _ in job.source(generator(job.seed, "rows"), job.batch_size):
+            try:
+                rows.append(read(shell, model.move(x)))
+            except ValueError as error:  # such as BatchNorm's about a batch of one example
+                raise DataError(
+                    f"The network cannot train on a batch of {batch_of(x)}: {error}; choose another batch_size."
+                ) from error
+            if sum(map(len, rows)) >= ROWS:
+                break
+    return torch.cat(rows)[:ROWS]

@@ -1,0 +1,1 @@
+"""A Gaussian from the curvature at a mode."""

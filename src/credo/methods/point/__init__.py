@@ -1,0 +1,1 @@
+"""Point estimates: the network as it would be trained without credo."""

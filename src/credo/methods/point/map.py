@@ -1,0 +1,37 @@
+"""Maximum a posteriori: argmax_w sum_n log p(y_n given x_n, w) + log p(w).
+
+A delta posterior under the model's prior: a normal prior is weight decay, a Laplace prior L1. The mode depends on the
+parameterisation and may hold no mass; like maximum likelihood it reports no epistemic uncertainty.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from credo.engine.descent import GradientMethod
+from credo.engine.elbo import Elbo
+from credo.engine.fit_job import Fitted, Job
+from credo.engine.initial_posterior import point_posterior
+from credo.engine.method import methods
+from credo.engine.model import Model
+from credo.estimators import estimators
+
+
+@methods.register("map")
+@dataclass(frozen=True)
+class MAP(GradientMethod):
+    """Maximum a posteriori by Adam."""
+
+    name: ClassVar[str] = "map"
+    summary: ClassVar[str] = "Maximum a posteriori: a point estimate with the prior as penalty."
+    reference: ClassVar[str] = "MacKay 1992, A practical Bayesian framework for backpropagation networks."
+    target: ClassVar[str] = "exact"
+    tolerance: ClassVar[float] = 0.01
+    small: ClassVar[dict[str, Any]] = {"epochs": 500, "batch_size": None, "lr": 0.1}
+    exceptions: ClassVar[dict[str, str]] = {"conjugate_covariance": "a point estimate has no spread"}
+
+    def fit(self, model: Model, job: Job) -> Fitted:
+        """Descend on the negative log joint."""
+        posterior = point_posterior(model, self.start(model, job))
+        return self.descend(Elbo(model, posterior, estimators["weights"]), job)

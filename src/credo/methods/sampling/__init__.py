@@ -1,0 +1,1 @@
+"""Draws of the posterior itself: Markov chains, particles, weighted draws."""

@@ -1,0 +1,247 @@
+"""log p(D, w) of many weight vectors at once, and its slope: what samplers see of a model.
+
+The network runs in evaluation mode with the buffers it came with, all chains at once by vmap; one that vmap cannot run is looped over, said
+once. Sums over data and weights are in double precision, because acceptance depends on small differences of large numbers.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, final
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Distribution, constraints
+
+from credo.core.errors import SettingError
+from credo.core.shell import plain_attention
+from credo.core.tree import take
+from credo.data.source import Source
+from credo.engine.batches import on_device
+from credo.engine.model import Model
+from credo.kernels.target import Target, differentiable
+from credo.posteriors import Params, PosteriorPrior
+from credo.posteriors.family import Layout
+from credo.posteriors.kl import Factorised
+from credo.priors import Optimal
+
+Batch = tuple[Any, Tensor]
+Evaluated = tuple[Tensor, Tensor]  #: log densities ``(C,)`` and slopes ``(C, P)``
+Factor = float | Tensor
+T = TypeVar("T")
+
+
+@final
+class Density:
+    """The log joint density over the random parameters, flat ``(C, P)``, given what is fitted alongside (``free``).
+
+    ``free`` are the tensors a sampler does not sample: point parameters, learned parameters of the likelihood and of the prior.
+    """
+
+    def __init__(self, model: Model, values: Params) -> None:
+        self.model = model
+        kinds = {site.dtype for site in model.random.values()}
+        if len(kinds) > 1:
+            raise SettingError(f"Samplers need random parameters of one type, got {sorted(map(str, kinds))}.")
+        self.layout = Layout({n: s.shape for n, s in model.random.items()})
+        self.dtype = kinds.pop()
+        self.points = {n: values[n].detach().clone() for n in model.point}
+        self.buffers = model.buffers()
+        parts = model.prior.parts()
+        if any(isinstance(part, Optimal) for part in parts):
+            raise SettingError(
+                "The optimal prior is set from the means and variances of q, which chains do not have; use Learned(...)."
+            )
+        self.free: list[Tensor] = [
+            *self.points.values(),
+            *(p for p in model.likelihood.parameters() if p.requires_grad),
+            *nn.ModuleList(parts).parameters(),
+        ]
+        self._track(False)
+        self.looped = False
+        self._joint = self._joint_prior()
+        self._prior: Factorised | None = None
+
+    @property
+    def numel(self) -> int:
+        """P, the number of random parameters."""
+        return self.layout.numel
+
+    def _joint_prior(self) -> Callable[[Params], Tensor] | None:
+        """The density of an earlier posterior that is not elementwise, if that is the prior."""
+        prior = self.model.prior
+        if not isinstance(prior, PosteriorPrior):
+            return None
+        families = [f for f in prior.posterior.members if set(f.names) & set(self.layout.shapes)]
+        if sorted(n for f in families for n in f.names) != sorted(self.layout.shapes) or any(
+            f.atoms is not None for f in families
+        ):
+            raise SettingError(
+                f"The earlier posterior ({prior.describe()}) has no density over the same parameters; fit with 'vi' first."
+            )
+        return lambda params: torch.stack([f.log_prob({n: params[n] for n in f.names}) for f in families]).sum(0)
+
+    def log_prior(self, flat: Tensor) -> Tensor:
+        """log p(w) ``(C,)`` of ``(C, P)``, in nats, with the hyperprior's and the points' own where they have one."""
+        params = self.layout.split(flat)
+        if self._joint is not None:
+            return self._joint(params).double()
+        if self._prior is None or self.model.prior.parts():  # a learned prior changes
+            sites = self.model.sites
+            self._prior = Factorised({n: self.model.prior.at(sites[n]) for n in self.layout.shapes}, self.layout.shapes)
+        total: Tensor | float = 0.0
+        for name, each in self._prior.log_prob_each(params).items():
+            each = _supported(self._prior.distributions[name], params[name], each)
+            total = total + each.expand_as(params[name]).double().reshape(len(flat), -1).sum(-1)
+        for name, value in self.points.items():
+            if self.model.prior_for_point(name):
+                total = total + self.model.prior.at(self.model.sites[name]).log_prob(value).double().sum()
+        assert isinstance(total, Tensor)
+        penalty = self.model.prior.penalty()
+        return total if penalty is None else total - penalty.double()
+
+    def log_likelihood(self, flat: Tensor, batch: Batch, own: bool = False) -> Tensor:
+        """sum_n log p(y_n given x_n, w) ``(C,)`` over one batch; ``own``: every chain has its own batch, on a leading axis."""
+        return self._vectorised(lambda: self._run(flat, batch, own), lambda: self._run(flat, batch, own))
+
+    def _vectorised(self, attempt: Callable[[], T], instead: Callable[[], T]) -> T:
+        """``attempt()``; where vmap cannot run the network, ``instead()`` with chains in a loop from now on, said once."""
+        with plain_attention():
+            if self.looped:
+                return instead()
+            try:
+                return attempt()
+            except (RuntimeError, NotImplementedError, ValueError) as error:
+                if isinstance(error, torch.cuda.OutOfMemoryError):
+                    raise
+                self.looped = True
+                result = instead()  # if this fails too, its error is the one to see
+                reason = str(error).splitlines()[0]
+                warnings.warn(f"Running chain by chain: vmap cannot run this network ({reason}).", stacklevel=4)
+                return result
+
+    def _run(self, flat: Tensor, batch: Batch, own: bool) -> Tensor:
+        shell = self.model.shell()
+        shell.train(False)
+        for tensors in (self.model.frozen(), self.buffers, self.points):
+            shell.place(tensors)
+        if not self.looped:
+            return torch.vmap(self._fit, in_dims=(0, 0 if own else None, 0 if own else None))(flat, *batch)
+        x, y = batch
+        return torch.stack([self._fit(w, take(x, c), y[c]) if own else self._fit(w, x, y) for c, w in enumerate(flat)])
+
+    def _fit(self, weights: Tensor, x: Any, y: Tensor) -> Tensor:
+        shell = self.model.shell()
+        shell.place(self.layout.split(weights))
+        return self.model.likelihood.log_prob(self.model.outputs(shell, x), y).double().sum()
+
+    def joint(
+        self, flat: Tensor, batches: Sequence[Batch], factor: Factor = 1.0, own: bool = False, prior: bool = True
+    ) -> Tensor:
+        """log p(w) + factor * sum over batches of log p(batch given w), ``(C,)``, differentiable; ``prior=False`` leaves the first term out."""
+        total = torch.stack([self._run(flat, batch, own) for batch in batches]).sum(0) * factor
+        return total + self.log_prior(flat) if prior else total
+
+    def slope(
+        self, flat: Tensor, batches: Sequence[Batch], factor: Factor = 1.0, own: bool = False, prior: bool = True
+    ) -> Evaluated:
+        """``joint`` and its gradient ``(C, P)``. In a loop each chain is differentiated before the next is placed: layers that are
+        recomputed in the backward pass must find their own weights."""
+
+        def chain_by_chain() -> Evaluated:
+            rows = [differentiable(self._alone(batches, factor, own, prior, c))(flat[c : c + 1]) for c in range(len(flat))]
+            return torch.cat([value for value, _ in rows]), torch.cat([slope for _, slope in rows])
+
+        return self._vectorised(
+            lambda: differentiable(lambda w: self.joint(w, batches, factor, own, prior))(flat), chain_by_chain
+        )
+
+    def _alone(self, batches: Sequence[Batch], factor: Factor, own: bool, prior: bool, c: int) -> Callable[[Tensor], Tensor]:
+        """``joint`` of chain ``c``."""
+        part = slice(c, c + 1)
+        mine = [(take(x, part), y[part]) for x, y in batches] if own else batches
+        share = factor[part] if isinstance(factor, Tensor) else factor
+        return lambda w: self.joint(w, mine, share, own, prior)
+
+    def learn(
+        self, flat: Tensor, batches: Sequence[Batch], optimizer: torch.optim.Optimizer, factor: Factor = 1.0, own: bool = False
+    ) -> None:
+        """One ascent step of what is free on the mean over chains of ``joint``: stochastic approximation of its maximum marginal
+        likelihood, the same aim that a variational fit gives point parameters."""
+
+        def backward(values: Tensor) -> None:
+            (-values.sum() / len(flat)).backward()
+
+        def chain_by_chain() -> None:
+            for c in range(len(flat)):
+                backward(self._alone(batches, factor, own, True, c)(flat[c : c + 1]))
+
+        self._track(True)
+        try:
+            optimizer.zero_grad(set_to_none=True)
+            with torch.enable_grad():
+                self._vectorised(lambda: backward(self.joint(flat, batches, factor, own)), chain_by_chain)
+            optimizer.step()
+        finally:
+            self._track(False)
+
+    def release(self) -> None:
+        """Leave the likelihood's and the prior's parameters trainable, as they came."""
+        self._track(True)
+
+    def _track(self, wanted: bool) -> None:
+        for tensor in self.free:
+            tensor.requires_grad_(wanted)
+            tensor.grad = None
+
+
+def _supported(distribution: Distribution, value: Tensor, log_prob: Tensor) -> Tensor:
+    """-inf outside a distribution's support, which torch checks only where it validates arguments."""
+    try:
+        support = distribution.support
+    except NotImplementedError:
+        return log_prob
+    if support is None or support is constraints.real:
+        return log_prob
+    return torch.where(support.check(value), log_prob, -torch.inf)
+
+
+@final
+class FullBatch:
+    """The target of samplers that see all data at every step, summed over ``batches`` that fit in memory one at a time."""
+
+    def __init__(self, density: Density, batches: Sequence[Batch], weight: float = 1.0) -> None:
+        self.density, self.batches, self.weight = density, batches, weight
+
+    @classmethod
+    def of(cls, density: Density, source: Source, batch_size: int | None) -> FullBatch:
+        """All of the source, on the model's device; where ``num_data`` says that it stands for more, its terms count for as many."""
+        model = density.model
+        batches = [(model.move(x), model.move(y)) for x, y in on_device(source, model)(None, batch_size)]
+        return cls(density, batches, source.num_data / sum(len(y) for _, y in batches))
+
+    def __call__(self, flat: Tensor) -> Evaluated:
+        """log p(D, w) ``(C,)`` and its slope ``(C, P)``."""
+        return self._sum(flat, self.weight)
+
+    def tempered(self, power: Tensor) -> Target:
+        """log p(w) + power * log p(D given w), with a power ``(C,)`` for every chain; it may be changed in place."""
+        return lambda flat: self._sum(flat, self.weight * power)
+
+    def _sum(self, flat: Tensor, factor: Factor) -> Evaluated:
+        value, slope = self.density.slope(flat, self.batches[:1], factor)
+        for batch in self.batches[1:]:
+            more, steeper = self.density.slope(flat, [batch], factor, prior=False)
+            value, slope = value + more, slope + steeper
+        return value, slope
+
+    @torch.no_grad()
+    def parts(self, flat: Tensor) -> tuple[Tensor, Tensor]:
+        """log p(w) and log p(D given w), both ``(C,)``."""
+        fits = [self.density.log_likelihood(flat, batch) for batch in self.batches]
+        return self.density.log_prior(flat), self.weight * torch.stack(fits).sum(0)
+
+    def learn(self, flat: Tensor, optimizer: torch.optim.Optimizer) -> None:
+        """One step of what is free."""
+        self.density.learn(flat, self.batches, optimizer, self.weight)

@@ -1,0 +1,1 @@
+"""Posteriors that leave weights or whole units out."""

@@ -1,0 +1,1 @@
+"""What only these methods share; no method is imported here."""

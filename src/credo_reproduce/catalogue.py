@@ -1,0 +1,36 @@
+"""Every experiment, one line each."""
+
+from credo_reproduce.audit_table import AuditTable as AuditTable
+from credo_reproduce.base import experiments as experiments
+from credo_reproduce.bayesian_vae import BayesianVAE as BayesianVAE
+from credo_reproduce.blundell import Blundell as Blundell
+from credo_reproduce.continuous_bernoulli import ContinuousAgainstPlain as ContinuousAgainstPlain
+from credo_reproduce.dark_knowledge import DarkKnowledge as DarkKnowledge
+from credo_reproduce.dropout_rates import DropoutRates as DropoutRates
+from credo_reproduce.dropout_tutorial import DropoutTutorial as DropoutTutorial
+from credo_reproduce.elbo_variance import ElboVariance as ElboVariance
+from credo_reproduce.ensembles import Ensembles as Ensembles
+from credo_reproduce.evidence_ranks import EvidenceRanks as EvidenceRanks
+from credo_reproduce.gal_co2_solar import GalCO2Solar as GalCO2Solar
+from credo_reproduce.graves import Graves as Graves
+from credo_reproduce.group_mnist import GroupMNIST as GroupMNIST
+from credo_reproduce.horseshoe_centring import HorseshoeCentring as HorseshoeCentring
+from credo_reproduce.iwae import IWAE as IWAE
+from credo_reproduce.laplace_calibration import LaplaceCalibration as LaplaceCalibration
+from credo_reproduce.latent_draws import LatentDraws as LatentDraws
+from credo_reproduce.latent_gradients import LatentGradients as LatentGradients
+from credo_reproduce.li_regression import LiRegression as LiRegression
+from credo_reproduce.local_variance import LocalVariance as LocalVariance
+from credo_reproduce.mean_field import MeanFieldFailings as MeanFieldFailings
+from credo_reproduce.random_labels import RandomLabels as RandomLabels
+from credo_reproduce.rate_gradients import RateGradients as RateGradients
+from credo_reproduce.sparse_lstm import SparseLSTM as SparseLSTM
+from credo_reproduce.sparse_mnist import SparseMNIST as SparseMNIST
+from credo_reproduce.sparse_resnet50 import SparseResNet50 as SparseResNet50
+from credo_reproduce.sparse_vgg import SparseVGG as SparseVGG
+from credo_reproduce.uci import UCI as UCI
+from credo_reproduce.vae_outliers import VAEOutliers as VAEOutliers
+from credo_reproduce.vae_tutorial import VAETutorial as VAETutorial
+from credo_reproduce.vib import InformationBottleneck as InformationBottleneck
+from credo_reproduce.weight_decay import WeightDecay as WeightDecay
+from credo_reproduce.wide import Wide as Wide

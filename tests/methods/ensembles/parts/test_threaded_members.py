@@ -1,0 +1,199 @@
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import credo
+from credo.core.errors import SettingError
+from credo.data.source import Arrays, Source
+from credo.engine import apart
+from credo.engine.fit_job import Job
+from credo.methods.ensembles.parts.members import Flock, member_seeds
+from credo.methods.ensembles.parts.members_step import FlockStep, moving
+from credo.methods.ensembles.parts.threaded_members import Apart, stepping
+
+N, K = 23, 3
+X = torch.randn(N, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+Y = (X[:, 0] > 0).long()
+
+
+@pytest.fixture(autouse=True)
+def all_are_heavy(monkeypatch):
+    monkeypatch.setattr(apart, "HEAVY", 0)
+
+
+def net(*extra):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 6), *extra, nn.Tanh(), nn.Linear(6, 2)).double()
+
+
+def fit(compile, network=None, **settings):
+    given = {"members": K, "epochs": 3, "batch_size": 4, "progress": False, "seed": 0} | settings
+    bnn = credo.BNN(network or net(), "categorical", prior=given.pop("prior", None))
+    return bnn.fit(given.pop("data", (X, Y)), "deep_ensemble", compile=compile, **given)
+
+
+def state(bnn):
+    return bnn.posterior.state_dict()
+
+
+def same(one, other, atol=1e-10):
+    one, other = state(one), state(other)
+    return one.keys() == other.keys() and all(torch.allclose(other[n], t, rtol=0, atol=atol) for n, t in one.items())
+
+
+def flock(prior=None):
+    model = credo.BNN(net(), "categorical", prior=prior).model
+    return Flock(model, [model.values() for _ in range(K)], member_seeds(0, K))
+
+
+def took(monkeypatch):
+    """Counts the strides that threads took."""
+    seen = []
+    whole = Apart._go
+
+    def watched(self, member, rows):
+        seen.append(len(rows))
+        return whole(self, member, rows)
+
+    monkeypatch.setattr(Apart, "_go", watched)
+    return seen
+
+
+@pytest.mark.parametrize("stride", [1, 2, 100])
+@pytest.mark.parametrize("batch", [4, N, 100, None])
+def test_members_apart_learn_what_members_at_once_do(stride, batch, monkeypatch):
+    monkeypatch.setattr(apart, "STRIDE", stride)
+    seen = took(monkeypatch)
+    plain, alone = fit(False, batch_size=batch), fit(True, batch_size=batch)
+    assert seen and same(plain, alone)
+    for a, b in zip(plain.history, alone.history, strict=True):
+        assert a["nll"] == pytest.approx(b["nll"], rel=1e-10) and a["kl"] == pytest.approx(b["kl"], rel=1e-10)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_any_number_of_threads_gives_the_same_bits_and_leaves_the_setting(threads):
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        first, second = fit(True), fit(True)
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert same(first, second, atol=0.0)
+
+
+def test_a_thread_started_later_has_as_many_threads_as_before():
+    from concurrent.futures import ThreadPoolExecutor
+
+    before = torch.get_num_threads()
+    fit(True)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(torch.get_num_threads).result() == before
+
+
+def test_statistics_of_normalisation_are_each_members_own():
+    plain, alone = (fit(compile, net(nn.BatchNorm1d(6).double())) for compile in (False, True))
+    assert same(plain, alone)
+
+
+def test_networks_that_toss_coins_and_data_that_stream_learn_at_once(monkeypatch):
+    seen = took(monkeypatch)
+    assert same(fit(True, net(nn.Dropout(0.5))), fit(True, net(nn.Dropout(0.5))), atol=0.0)
+    batches = [(X[i : i + 4], Y[i : i + 4]) for i in range(0, N, 4)]
+    assert same(fit(True, data=batches, num_data=N), fit(False, data=batches, num_data=N))
+    assert not seen
+
+
+def test_small_networks_learn_at_once(monkeypatch):
+    monkeypatch.setattr(apart, "HEAVY", 10**9)
+    seen = took(monkeypatch)
+    assert same(fit(True), fit(False)) and not seen
+
+
+def test_convolutions_can_be_recorded_too(monkeypatch):
+    seen = took(monkeypatch)
+    torch.manual_seed(0)
+    convolutional = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(18, 2)).double()
+    data = (torch.randn(N, 1, 5, 5, dtype=torch.float64), Y)
+    plain, alone = (fit(c, copy.deepcopy(convolutional), data=data) for c in (False, True))
+    assert seen and same(plain, alone)
+
+
+def test_what_cannot_be_replayed_is_said_in_one_sentence():
+    class Last(nn.Module):
+        def forward(self, found):
+            return found[0][:, -1]
+
+    recurrent = nn.Sequential(nn.LSTM(5, 4, batch_first=True), Last(), nn.Linear(4, 2))
+    with pytest.raises(SettingError, match="the passes of this network cannot be traced .*; use compile=False"):
+        fit(True, recurrent, data=(torch.randn(N, 3, 5), Y))
+
+
+def test_the_noise_of_a_likelihood_is_learned_apart(monkeypatch):
+    seen = took(monkeypatch)
+
+    def gaussian(compile):
+        bnn = credo.BNN(net(), credo.likelihoods.Gaussian(initial_std=0.5))
+        data = (X, X[:, :2].tanh())
+        return bnn.fit(data, "deep_ensemble", members=K, epochs=3, batch_size=4, compile=compile, progress=False)
+
+    assert same(gaussian(False), gaussian(True)) and seen
+
+
+def test_a_killed_run_goes_on_to_the_same_numbers(tmp_path, monkeypatch):
+    seen = took(monkeypatch)
+    whole = fit(True, epochs=4)
+
+    class Killed(Exception):
+        pass
+
+    def stop(row):
+        if row["epoch"] == 2:
+            raise Killed
+
+    monkeypatch.setattr("credo.engine.fit_job.CHECKPOINT_SECONDS", 0.0)
+
+    with pytest.raises(Killed):
+        fit(True, epochs=4, run=tmp_path / "run", callbacks=[stop])
+    resumed = fit(True, epochs=4, run=tmp_path / "run")
+    assert same(whole, resumed, atol=0.0) and seen
+
+
+def test_an_error_in_a_thread_is_the_fits_and_stops_it(monkeypatch):
+    monkeypatch.setattr(Apart, "_move", lambda *_: (_ for _ in ()).throw(RuntimeError("in a thread")))
+    before = torch.get_num_threads()
+    with pytest.raises(RuntimeError, match="in a thread"):
+        fit(True)
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize(
+    "optimizer, prior, reach",
+    [("sgd", None, None), ("adam", torch.distributions.Laplace(0.0, 1.0), None), ("adam", None, torch.tensor(0.1))],
+)
+def test_what_does_not_suit_steps_at_once(optimizer, prior, reach):
+    group = flock(prior)
+    step = stepping(reach)(group, moving(optimizer, 0.9)(group, 0.1, N), N, True)
+    assert isinstance(step, FlockStep) and group.traced is not None
+
+
+def test_how_a_flock_steps():
+    group = flock()
+    mover = moving("adam", 0.9)(group, 0.1, N)
+    with pytest.raises(SettingError, match="compile='graph' captures the step as a CUDA graph; on a CPU use True or False"):
+        stepping()(group, mover, N, "graph")
+    assert isinstance(stepping()(group, mover, N, False), FlockStep)
+    assert isinstance(stepping()(group, mover, N, True), Apart) and group.traced is None
+
+
+def test_the_optimizers_state_counts_every_step():
+    group = flock()
+    mover = moving("adam", 0.9)(group, 0.1, N)
+    step = stepping()(group, mover, N, True)
+    job = Job(Source(Arrays(X, Y), N), epochs=1, batch_size=4, lr=0.1)
+    for epoch in range(2):
+        for x, y in group.batches(job.source, job, epoch):
+            step(x, y, 1.0)
+        assert {int(state["step"]) for state in mover.state.values()} == {6 * (epoch + 1)}
