@@ -16,7 +16,7 @@ import torch
 import w2_predict
 import w3_mcmc
 import w5_ensemble
-from core import Job, contestant
+from core import FitJob, contestant
 from workloads import (
     ESTIMATORS,
     dropout_predictor,
@@ -52,24 +52,24 @@ if torch.cuda.is_available():
 
 
 @contestant("W2", "credo, loop")
-def predict_loop(case: Any) -> Job:
+def predict_loop(case: Any) -> FitJob:
     """Draw by draw."""
     return w2_predict.sliced(case, predictor(case.build(), case.x, False))
 
 
 @contestant("W2", "credo, vmap")
-def predict_vmap(case: Any) -> Job:
+def predict_vmap(case: Any) -> FitJob:
     """All draws at once."""
     return w2_predict.whole(case, predictor(case.build(), case.x, True))
 
 
 @contestant("W2", "credo mc_dropout")
-def predict_dropout(case: Any) -> Job:
+def predict_dropout(case: Any) -> FitJob:
     """The network's own dropout modules, as the other MC dropout rows use them."""
     return w2_predict.whole(case, dropout_predictor(case.build(dropout=0.1), case.x))
 
 
-def sample(case: Any, method: str, chains: int, moves: int) -> Job:
+def sample(case: Any, method: str, chains: int, moves: int) -> FitJob:
     """Draws of the harness's network, in blocks of ``moves`` draws of every chain."""
     draw, steps = regression_chains(case, method, chains, moves, w3_mcmc.WARMUP)
     return w3_mcmc.block(draw, chains * moves, f"{w3_mcmc.WARMUP} warm-up moves, compiled", steps)
@@ -82,12 +82,12 @@ if torch.cuda.is_available():
     contestant("W3", "credo nuts, 64 chains")(lambda case: sample(case, "nuts", 64, 10))
 
 
-def ensemble(case: Any, compile: bool = False) -> Job:
+def ensemble(case: Any, compile: bool = False) -> FitJob:
     """All members at once; a step is traced, or captured as a graph on a GPU, in an epoch before the timed ones."""
     epoch = ensemble_epoch(case.members(w5_ensemble.MEMBERS), case.x, case.y, w5_ensemble.BATCH, compile)
     if compile:
         epoch()
-    return Job(epoch, note="own data order per member, N(0, 1) prior")
+    return FitJob(epoch, note="own data order per member, N(0, 1) prior")
 
 
 contestant("W5", "credo deep_ensemble")(ensemble)
@@ -107,12 +107,12 @@ def _laplace(name: str) -> None:
     contestant("W4-fit", f"credo {name}")(lambda case: laplace_fit(case.net, case.x, case.y, **LAPLACES[name]))
 
     @contestant("W4-predict", f"credo {name}, linear probit")
-    def predict(case: Any) -> Job:
-        return Job(laplace_predictor(laplace_fit(case.net, case.x, case.y, **LAPLACES[name])(), case.x_test))
+    def predict(case: Any) -> FitJob:
+        return FitJob(laplace_predictor(laplace_fit(case.net, case.x, case.y, **LAPLACES[name])(), case.x_test))
 
     @contestant("W4-marglik", f"credo {name}")
-    def step(case: Any) -> Job:
-        return Job(evidence_step(case.net, case.x, case.y, "tensor" if "all" in name else "global", **LAPLACES[name]))
+    def step(case: Any) -> FitJob:
+        return FitJob(evidence_step(case.net, case.x, case.y, "tensor" if "all" in name else "global", **LAPLACES[name]))
 
 
 for _name in LAPLACES:

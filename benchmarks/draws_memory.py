@@ -27,7 +27,7 @@ def resident() -> tuple[float, float]:
     return tuple(int(status[key].split()[0]) / 1e6 for key in ("VmRSS", "RssAnon"))  # type: ignore[return-value]
 
 
-def job(kind: str, draws: int, width: int, folder: str) -> None:
+def fit_job(kind: str, draws: int, width: int, folder: str) -> None:
     torch.set_num_threads(1)
     net = credo.nets.mlp(20, (width, width - 20), 1)
     numel = sum(p.numel() for p in net.parameters())
@@ -56,8 +56,8 @@ def main() -> None:
     parser.add_argument("--folder", default="")
     parser.add_argument("--out", default="")
     args = parser.parse_args()
-    if args.job:
-        job(args.job, args.draws, args.width, args.folder)
+    if args.fit_job:
+        fit_job(args.fit_job, args.draws, args.width, args.folder)
         return
     lines = [
         "| draws kept | draws | parameters | peak resident GB | anonymous GB | fit or load s | predict s |",

@@ -17,7 +17,7 @@ import torch
 import credo
 
 
-def job(kind: str, images: int) -> None:
+def fit_job(kind: str, images: int) -> None:
     """One row."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -47,8 +47,8 @@ def main() -> None:
     parser.add_argument("--job", default="")
     parser.add_argument("--out", default="")
     args = parser.parse_args()
-    if args.job:
-        job(args.job, args.images)
+    if args.fit_job:
+        fit_job(args.fit_job, args.images)
         return
     lines = [
         "| what | images | parameters | peak resident GB | fit, prior width tuned, s | probit predictions of 500 images s |",

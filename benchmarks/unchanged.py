@@ -91,7 +91,7 @@ def cases():
     """(name, network, method, settings): every method on every network it takes, and what a setting can choose."""
     out = []
     for name, cls in credo.methods.methods.items():
-        few = {key: FEW.get(key, value) for key, value in cls.small.items()}
+        few = {key: FEW.get(key, value) for key, value in cls.conformance_settings.items()}
         out += [(f"{name}-{net}", net, name, few) for net in networks()]
         fitting = {"vib": "bottleneck", "mc_batchnorm": "normed", "stochastic": "dropped"}.get(name, "mlp")
         for field in fields(cls):

@@ -19,7 +19,7 @@ from credo.data.intake import intake
 from credo.data.source import Arrays, Source
 from credo.engine.batches import on_device
 from credo.engine.elbo import Elbo
-from credo.engine.fit_job import Fitted, Job
+from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.initial_posterior import discrete_posterior, start_posterior
 from credo.engine.method import make_method
 from credo.engine.step import make_step
@@ -188,8 +188,8 @@ def regression_chains(case: Any, method: str, chains: int, moves: int, num_warmu
     model = credo.BNN(net, credo.likelihoods.Gaussian(std=NOISE), prior=Normal(0.0, 1.0)).model
     sampler = credo.methods.make_method(method, {"compile": True, "num_chains": chains, "num_warmup": num_warmup})
     x, y = case.torch_data()
-    job = Job(Source(Arrays(x, y.unsqueeze(1)), len(x)), epochs=1, batch_size=None, lr=1e-2)
-    transition = sampler.transition(Density(model, model.values()), job)
+    fit_job = FitJob(Source(Arrays(x, y.unsqueeze(1)), len(x)), epochs=1, batch_size=None, lr=1e-2)
+    transition = sampler.transition(Density(model, model.values()), fit_job)
     start = 0.1 * torch.randn(chains, case.start.shape[1], generator=torch.Generator().manual_seed(0))
     start[: len(case.start)] = torch.from_numpy(case.start)[:chains]
     state = transition.start(start.to(case.device), generator(0, "start", device=case.device))
@@ -213,16 +213,16 @@ def ensemble_epoch(nets: Sequence[nn.Module], x: Tensor, y: Tensor, batch_size: 
     model = credo.BNN(nets[0], "categorical", prior=Normal(0.0, 1.0)).model
     starts = [{name: p.detach().clone() for name, p in net.named_parameters()} for net in nets]
     flock = Flock(model, starts, member_seeds(0, len(nets)))
-    job = Job(Source(Arrays(x, y), len(y)), epochs=1, batch_size=batch_size, lr=1e-3)
+    fit_job = FitJob(Source(Arrays(x, y), len(y)), epochs=1, batch_size=batch_size, lr=1e-3)
     lr = torch.tensor(1e-3, device=x.device) if x.is_cuda else 1e-3
     step = stepping()(flock, moving("adam", 0.9)(flock, lr, len(y)), len(y), compile)
-    source, epochs = on_device(job.source, model), itertools.count()
+    source, epochs = on_device(fit_job.source, model), itertools.count()
     shell = model.shell()
     shell.train(True)
 
     def epoch() -> None:
         with isolated(0, x.device):
-            for xs, ys in flock.batches(source, job, next(epochs)):
+            for xs, ys in flock.batches(source, fit_job, next(epochs)):
                 step(xs, ys, 1.0)
 
     return epoch
@@ -248,7 +248,7 @@ def evidence_step(net: nn.Module, x: Tensor, y: Tensor, per: str, **settings: An
     bnn = credo.BNN(net)
     model = method.adapt(bnn.model)
     values = model.values()
-    measured = method.measure(model, Job(source=intake((x, y)), epochs=1, batch_size=None, lr=1.0), values, model.buffers())  # type: ignore[attr-defined]
+    measured = method.measure(model, FitJob(source=intake((x, y)), epochs=1, batch_size=None, lr=1.0), values, model.buffers())  # type: ignore[attr-defined]
     prior, names = centred(model, values), list(model.random)
     scales = torch.zeros(len(names) if per == "tensor" else 1, dtype=torch.float64, device=x.device, requires_grad=True)
     mover = torch.optim.Adam([scales], lr=0.1)

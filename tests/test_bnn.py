@@ -333,7 +333,7 @@ def test_two_threads_predict_and_fit_at_once():
         )
     ]
     for _ in range(3):
-        threads = [threading.Thread(target=run, args=job) for job in jobs]
+        threads = [threading.Thread(target=run, args=fit_job) for fit_job in jobs]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -25,7 +25,7 @@ from credo.data.source import Source
 from credo.engine import saved_model
 from credo.engine.collapsed_prior import warn_if_collapsed
 from credo.engine.draws import Draws
-from credo.engine.fit_job import Callback, Fitted, Job
+from credo.engine.fit_job import Callback, FitJob, Fitted
 from credo.engine.method import Method, make_method
 from credo.engine.model import Model
 from credo.engine.objective import log_weights, objective
@@ -142,7 +142,7 @@ class BNN:
         self._check(model, source)
         directory = None if run is None else Run(run)
         size = batch_size if batch_size is not None else method.batch_size
-        job = Job(
+        fit_job = FitJob(
             source=source,
             epochs=positive("epochs", epochs, method.epochs),
             batch_size=None if size is None or size >= source.num_data else positive("batch_size", size, 1),
@@ -155,18 +155,18 @@ class BNN:
             validate=None if held is None else self._validator(model, held),
             show=partial(self._show, model),
         )
-        config = self._config(model, prior, method, job)
+        config = self._config(model, prior, method, fit_job)
         if directory is not None:
             directory.begin(config)
             if (directory.config() or {}).get("complete"):
                 return self._adopt(Path(directory.path), model, method)
         before = self._fitted, self._model, self.method
         try:
-            fitted = method.fit(model, job)
+            fitted = method.fit(model, fit_job)
         except BaseException:
             self._fitted, self._model, self.method = before
             raise
-        self._fitted, self._model, self.method, self.history = fitted, model, method, job.history
+        self._fitted, self._model, self.method, self.history = fitted, model, method, fit_job.history
         self._used = prior
         fitted.posterior.requires_grad_(False)
         warn_if_collapsed(model, fitted.posterior)
@@ -178,15 +178,15 @@ class BNN:
         """What callbacks find in ``posterior`` and ``predict``, which draws, since shortcuts are for a finished method."""
         self._fitted, self._model, self.method = fitted, model, None
 
-    def _config(self, model: Model, prior: Prior, method: Method, job: Job) -> dict[str, Any]:
+    def _config(self, model: Model, prior: Prior, method: Method, fit_job: FitJob) -> dict[str, Any]:
         fit = {
-            "epochs": job.epochs,
-            "batch_size": job.batch_size,
-            "lr": job.lr,
-            "seed": job.seed,
-            "num_data": job.source.num_data,
-            "data": job.source.fingerprint() if job.run is not None else None,
-            "held": saved_model.held(model, method.given(model, job.seed)) if job.run is not None else None,
+            "epochs": fit_job.epochs,
+            "batch_size": fit_job.batch_size,
+            "lr": fit_job.lr,
+            "seed": fit_job.seed,
+            "num_data": fit_job.source.num_data,
+            "data": fit_job.source.fingerprint() if fit_job.run is not None else None,
+            "held": saved_model.held(model, method.given(model, fit_job.seed)) if fit_job.run is not None else None,
         }
         return saved_model.describe(model, prior) | {"method": method.name, "settings": method.settings(), "fit": fit}
 
@@ -300,7 +300,7 @@ class BNN:
             raise CredoError(
                 "update needs a posterior with spread: a point estimate as prior would ignore the new data. Fit with 'vi' or 'exact'."
             )
-        odd = next((f.name for f in self.posterior.members if f.atoms != 1 and (f.atoms or not f.bounds)), None)
+        odd = next((f.name for f in self.posterior.members if f.atoms != 1 and (f.atoms or not f.kl_is_bound)), None)
         if odd is not None:
             raise CredoError(f"update needs a posterior with a density to be the next prior; {odd!r} has none. Fit with 'vi'.")
         known = ("epochs", "batch_size", "lr", "num_data", "validation", "seed", "device", "run", "progress", "callbacks")

@@ -102,7 +102,7 @@ def _evidence(bnn: BNN, data: Any, samples: int, seed: int, place: int, kind: st
         raise CredoError(
             f"Model {place} is a point estimate or a set of samples, which has no ELBO; fit it with 'vi' or 'exact'."
         )
-    if any(not family.bounds and family_prior(family, bnn.model) is not None for family in bnn.posterior.members):
+    if any(not family.kl_is_bound and family_prior(family, bnn.model) is not None for family in bnn.posterior.members):
         raise CredoError(
             f"Model {place} has points or masks under its prior, whose KL leaves out an infinite constant, so its ELBO bounds no "
             "evidence; fit it with 'vi' or 'exact'."

@@ -58,7 +58,7 @@ class AuditTable(Experiment):
     reference: ClassVar[str] = "Izmailov et al. 2021, What are Bayesian neural network posteriors really like? (the measures)"
     cost: ClassVar[str] = "an hour on one CPU core"
     needs: ClassVar[tuple[str, ...]] = ("uci_yacht",)
-    small: ClassVar[dict[str, Any]] = {"epochs": 3, "num_warmup": 20, "num_draws": 20}
+    quick_settings: ClassVar[dict[str, Any]] = {"epochs": 3, "num_warmup": 20, "num_draws": 20}
 
     problems: Any = setting("all", "Which problems: names with commas between them, or all.", kind=(str, tuple, list))
     methods: Any = setting("all", "Which methods, likewise.", kind=(str, tuple, list))

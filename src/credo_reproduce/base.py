@@ -34,7 +34,7 @@ class Experiment(ABC):
     #: Threads on a CPU; None leaves torch's own choice. Small networks gain nothing from more than one.
     threads: ClassVar[int | None] = 1
     #: Settings that ``make_experiment`` puts in place of the defaults in a quick run.
-    small: ClassVar[dict[str, Any]] = {}
+    quick_settings: ClassVar[dict[str, Any]] = {}
 
     quick: bool = setting(False, "Sizes cut down to seconds, to see that everything runs; the numbers mean nothing.")
 
@@ -53,7 +53,7 @@ def make_experiment(name: str, settings: dict[str, Any]) -> Experiment:
     """
     kind = experiments[name]
     check_names(settings, kind, f"Experiment {name!r}")
-    return kind(**(kind.small | settings if settings.get("quick") else settings))
+    return kind(**(kind.quick_settings | settings if settings.get("quick") else settings))
 
 
 def perform(experiment: Experiment, device: torch.device | str = "cpu", seed: int = 0, say: Say = lambda _: None) -> Result:

@@ -38,7 +38,7 @@ class BayesianVAE(Experiment):
     )
     cost: ClassVar[str] = "7 minutes on one CPU core"
     needs: ClassVar[tuple[str, ...]] = ("digits",)
-    small: ClassVar[dict[str, Any]] = {
+    quick_settings: ClassVar[dict[str, Any]] = {
         "sizes": "20,40", "steps": 10, "hidden": 8, "num_test": 20, "k": 5, "samples": 2, "chains": 2, "temperatures": 5, "num_annealed": 5,
     }  # fmt: skip
 

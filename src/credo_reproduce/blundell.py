@@ -49,7 +49,7 @@ class Blundell(Experiment):
     cost: ClassVar[str] = "6 minutes on one H200; a day on a CPU"
     needs: ClassVar[tuple[str, ...]] = ("mnist",)
     threads: ClassVar[int | None] = None
-    small: ClassVar[dict[str, Any]] = {"widths": "20,30", "epochs": 2, "num_data": 500, "num_test": 500, "samples": 3}
+    quick_settings: ClassVar[dict[str, Any]] = {"widths": "20,30", "epochs": 2, "num_data": 500, "num_test": 500, "samples": 3}
 
     widths: str = setting("400,800,1200", "Units of the two hidden layers, one column each.")
     epochs: int = setting(100, "Passes over the training images.", ge=1)

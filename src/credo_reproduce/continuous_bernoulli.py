@@ -100,7 +100,14 @@ class ContinuousAgainstPlain(Experiment):
     cost: ClassVar[str] = "5 minutes on a GPU; with 15 epochs half an hour on two CPU cores"
     needs: ClassVar[tuple[str, ...]] = SETS
     threads: ClassVar[int | None] = None
-    small: ClassVar[dict[str, Any]] = {"epochs": 1, "num_train": 200, "num_test": 20, "hidden": 10, "k": 5, "compile": False}
+    quick_settings: ClassVar[dict[str, Any]] = {
+        "epochs": 1,
+        "num_train": 200,
+        "num_test": 20,
+        "hidden": 10,
+        "k": 5,
+        "compile": False,
+    }
 
     epochs: int = setting(50, "Passes over the training images.", ge=1)
     hidden: int = setting(500, "Units of each hidden layer.", ge=1)

@@ -44,7 +44,7 @@ class DarkKnowledge(Experiment):
     title: ClassVar[str] = "Bayesian dark knowledge: a posterior in one network"
     reference: ClassVar[str] = "Korattikara, Rathod, Murphy and Welling 2015, Bayesian dark knowledge."
     cost: ClassVar[str] = "28 minutes on one CPU core, 2 of them the toy; MNIST is left out where it is not found"
-    small: ClassVar[dict[str, Any]] = {
+    quick_settings: ClassVar[dict[str, Any]] = {
         "cells": 7, "truth_warmup": 20, "truth_draws": 20, "toy_draws": 10, "toy_points": 40, "toy_epochs": 5, "width": 16,
         "teacher_epochs": 2,
         "num_train": 300, "num_test": 100, "num_warmup": 20, "num_draws": 4, "thin": 2, "chains": 2, "point_epochs": 2, "epochs": 2,

@@ -41,7 +41,7 @@ class DropoutRates(Experiment):
     reference: ClassVar[str] = "Gal, Hron and Kendall 2017, Concrete dropout."
     cost: ClassVar[str] = "15 minutes on one CPU core"
     needs: ClassVar[tuple[str, ...]] = ("mnist",)
-    small: ClassVar[dict[str, Any]] = {
+    quick_settings: ClassVar[dict[str, Any]] = {
         "sizes": "100,300", "rates": "0.1,0.5", "steps": 20, "width": 20, "seeds": 1, "samples": 5, "num_test": 200,
     }  # fmt: skip
 

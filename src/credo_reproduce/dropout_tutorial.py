@@ -58,7 +58,7 @@ class DropoutTutorial(Experiment):
     cost: ClassVar[str] = "6 minutes on two CPU cores, 2 on a GPU"
     needs: ClassVar[tuple[str, ...]] = ("mnist",)
     threads: ClassVar[int | None] = None
-    small: ClassVar[dict[str, Any]] = {
+    quick_settings: ClassVar[dict[str, Any]] = {
         "per_class": 10, "more": 200, "epochs": 3, "more_epochs": 1, "seeds": 2, "samples": 5, "draws": 20, "num_test": 200, "width": 20,
     }  # fmt: skip
 

@@ -48,7 +48,7 @@ class ElboVariance(Experiment):
     )
     cost: ClassVar[str] = "1 minute on one CPU core"
     needs: ClassVar[tuple[str, ...]] = ("digits",)
-    small: ClassVar[dict[str, Any]] = {"hidden": 10, "epochs": 2, "repeats": 30, "draws": 50}
+    quick_settings: ClassVar[dict[str, Any]] = {"hidden": 10, "epochs": 2, "repeats": 30, "draws": 50}
 
     hidden: int = setting(50, "Units of the hidden layer.", ge=1)
     epochs: int = setting(5, "Epochs of the fit whose posterior is examined.", ge=1)

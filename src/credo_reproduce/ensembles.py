@@ -66,7 +66,7 @@ class Ensembles(Experiment):
     cost: ClassVar[str] = "7 minutes on an H200"
     needs: ClassVar[tuple[str, ...]] = ("cifar10",)
     threads: ClassVar[int | None] = None
-    small: ClassVar[dict[str, Any]] = {
+    quick_settings: ClassVar[dict[str, Any]] = {
         "epochs": 8, "cycles": 2, "members": 2, "depth": 8, "width": 4, "num_train": 160, "num_test": 100, "batch": 40,
     }  # fmt: skip
 

@@ -70,7 +70,7 @@ class EvidenceRanks(Experiment):
         "for model selection in deep learning (no table is repeated)."
     )
     cost: ClassVar[str] = "5 minutes on one CPU core"
-    small: ClassVar[dict[str, Any]] = {"num_data": 24, "starts": 1, "epochs": 5, "num_folds": 2}
+    quick_settings: ClassVar[dict[str, Any]] = {"num_data": 24, "starts": 1, "epochs": 5, "num_folds": 2}
 
     num_data: int = setting(150, "Training points.", ge=4)
     inputs: int = setting(4, "Inputs of the teacher; with fewer, networks that are large enough differ less.", ge=1)

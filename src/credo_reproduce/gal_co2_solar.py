@@ -90,7 +90,7 @@ class GalCO2Solar(Experiment):
     reference: ClassVar[str] = "Gal and Ghahramani 2016, Dropout as a Bayesian approximation, section 5.1 and appendix."
     cost: ClassVar[str] = "90 seconds on one CPU core"
     needs: ClassVar[tuple[str, ...]] = ("gal_co2_solar", "co2_mauna_loa_weekly")
-    small: ClassVar[dict[str, Any]] = {"hidden": 16, "depth": 2, "epochs": 3, "samples": 10}
+    quick_settings: ClassVar[dict[str, Any]] = {"hidden": 16, "depth": 2, "epochs": 3, "samples": 10}
 
     hidden: int = setting(256, "Units of each hidden layer; the paper has 1024.", ge=1)
     depth: int = setting(4, "Hidden layers; the paper has 4 or 5.", ge=1)

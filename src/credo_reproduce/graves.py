@@ -65,7 +65,7 @@ class Graves(Experiment):
     reference: ClassVar[str] = "Graves 2011, Practical variational inference for neural networks (there on TIMIT)."
     cost: ClassVar[str] = "2 minutes on one CPU core"
     needs: ClassVar[tuple[str, ...]] = ("digits",)
-    small: ClassVar[dict[str, Any]] = {"num_train": 50, "hidden": 8, "epochs": 3, "runs": 2}
+    quick_settings: ClassVar[dict[str, Any]] = {"num_train": 50, "hidden": 8, "epochs": 3, "runs": 2}
 
     data: str = setting("digits", "Embedded 8 x 8 digits, or MNIST.", choices=tuple(SOURCES))
     num_train: int = setting(800, "Training images.", ge=10)

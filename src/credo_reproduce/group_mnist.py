@@ -49,7 +49,7 @@ class GroupMNIST(LeNets):
     cost: ClassVar[str] = "7 minutes on a shared GPU for each network and method"
     needs: ClassVar[tuple[str, ...]] = ("mnist",)
     threads: ClassVar[int | None] = None
-    small: ClassVar[dict[str, Any]] = {
+    quick_settings: ClassVar[dict[str, Any]] = {
         "epochs": 2, "pretrain": 1, "finish": 1, "num_train": 300, "num_test": 100, "held": 100, "nets": "lenet300", "levels": 4,
     }  # fmt: skip
 

@@ -92,7 +92,7 @@ class HorseshoeCentring(Experiment):
         "2017, Variational inference for sparse and undirected models; Louizos, Ullrich and Welling 2017, Bayesian compression for deep learning."
     )
     cost: ClassVar[str] = "20 minutes on one CPU core"
-    small: ClassVar[dict[str, Any]] = {
+    quick_settings: ClassVar[dict[str, Any]] = {
         "sizes": "10,20", "width": 8, "units": 2, "seeds": 2, "epochs": 20, "num_test": 20, "samples": 10,
     }  # fmt: skip
 

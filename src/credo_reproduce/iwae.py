@@ -46,7 +46,7 @@ class IWAE(Experiment):
     cost: ClassVar[str] = "8 minutes a model on an H200 that others share"
     needs: ClassVar[tuple[str, ...]] = ("mnist",)
     threads: ClassVar[int | None] = None
-    small: ClassVar[dict[str, Any]] = {
+    quick_settings: ClassVar[dict[str, Any]] = {
         "models": "vae,iwae5", "epochs": 2, "num_train": 200, "num_test": 50, "hidden": 20, "latent_dim": 5, "k": 20, "compile": False,
     }  # fmt: skip
 

@@ -50,7 +50,7 @@ class LaplaceCalibration(Experiment):
     cost: ClassVar[str] = "4 minutes on a GPU"
     needs: ClassVar[tuple[str, ...]] = ("cifar10",)
     threads: ClassVar[int | None] = None
-    small: ClassVar[dict[str, Any]] = {
+    quick_settings: ClassVar[dict[str, Any]] = {
         "epochs": 1, "depth": 8, "width": 4, "num_train": 120, "num_test": 60, "held": 20, "batch": 40,
     }  # fmt: skip
 

@@ -31,7 +31,14 @@ class LatentDraws(Experiment):
     reference: ClassVar[str] = "The argument for an encoder in lectures on variational autoencoders (after Doersch 2016)."
     cost: ClassVar[str] = "1 minute on a GPU"
     needs: ClassVar[tuple[str, ...]] = ("mnist",)
-    small: ClassVar[dict[str, Any]] = {"epochs": 1, "num_train": 200, "num_test": 5, "most": 100, "chains": 2, "steps": 5}
+    quick_settings: ClassVar[dict[str, Any]] = {
+        "epochs": 1,
+        "num_train": 200,
+        "num_test": 5,
+        "most": 100,
+        "chains": 2,
+        "steps": 5,
+    }
 
     epochs: int = setting(10, "Passes over the training images.", ge=1)
     num_train: int = setting(60_000, "Training images.", ge=1)

@@ -47,7 +47,7 @@ class LatentGradients(Experiment):
     reference: ClassVar[str] = "Williams 1992; Bengio et al. 2013; Jang et al. 2017 and Maddison et al. 2017."
     cost: ClassVar[str] = "4 minutes on one CPU core"
     needs: ClassVar[tuple[str, ...]] = ("digits",)
-    small: ClassVar[dict[str, Any]] = {"variables": 1, "hidden": 8, "half": 5, "steps": 10, "repeats": 10, "seeds": 1}
+    quick_settings: ClassVar[dict[str, Any]] = {"variables": 1, "hidden": 8, "half": 5, "steps": 10, "repeats": 10, "seeds": 1}
 
     variables: int = setting(2, "Categorical latent variables.", ge=1)
     categories: int = setting(8, "Values of each.", ge=2)

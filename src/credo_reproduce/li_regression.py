@@ -102,7 +102,7 @@ class LiRegression(Experiment):
     title: ClassVar[str] = "Regression between two clusters: learned noise and uncertainty"
     reference: ClassVar[str] = "Li, Introduction to Bayesian neural networks (tutorial), part II."
     cost: ClassVar[str] = "80 seconds on one CPU core"
-    small: ClassVar[dict[str, Any]] = {"num_data": 20, "epochs": 20, "sets": 2, "samples": 10}
+    quick_settings: ClassVar[dict[str, Any]] = {"num_data": 20, "epochs": 20, "sets": 2, "samples": 10}
 
     num_data: int = setting(100, "Points, half of them in each cluster.", ge=4)
     epochs: int = setting(2000, "Steps on all data.", ge=1)

@@ -128,7 +128,7 @@ class LocalVariance(Experiment):
     cost: ClassVar[str] = "3 minutes on one H200; hours on a CPU unless hidden and pairs are made smaller"
     needs: ClassVar[tuple[str, ...]] = ("mnist",)
     threads: ClassVar[int | None] = None
-    small: ClassVar[dict[str, Any]] = {
+    quick_settings: ClassVar[dict[str, Any]] = {
         "hidden": 16, "depth": 2, "short": 1, "long": 2, "batch": 50, "num_data": 500, "pairs": 4, "separate_pairs": 4,
         "chunk": 25, "steps": 2,
     }  # fmt: skip

@@ -64,7 +64,7 @@ class MeanFieldFailings(Experiment):
     )
     cost: ClassVar[str] = "7 minutes on one CPU core"
     needs: ClassVar[tuple[str, ...]] = ("digits",)
-    small: ClassVar[dict[str, Any]] = {"steps": 5, "epochs": 1}
+    quick_settings: ClassVar[dict[str, Any]] = {"steps": 5, "epochs": 1}
 
     steps: int = setting(2000, "Training steps of each regression fit in (a) and (b).", ge=1)
     epochs: int = setting(100, "Epochs of each classification fit in (a) and (b).", ge=1)

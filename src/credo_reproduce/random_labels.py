@@ -102,7 +102,7 @@ class RandomLabels(Experiment):
     cost: ClassVar[str] = "6 minutes on a shared GPU for each network"
     needs: ClassVar[tuple[str, ...]] = ("mnist", "cifar10")
     threads: ClassVar[int | None] = None
-    small: ClassVar[dict[str, Any]] = {
+    quick_settings: ClassVar[dict[str, Any]] = {
         "epochs": 2, "dropout_epochs": 2, "around_epochs": 1, "warmup": 1, "betas": "0.1,1", "hidden": 8, "width": 0.03, "num_train": 60,
         "num_test": 40, "batch": 20, "draws": 2,
     }  # fmt: skip

@@ -123,7 +123,7 @@ class RateGradients(Experiment):
     reference: ClassVar[str] = "Gal, Hron and Kendall 2017, Concrete dropout; Yin and Zhou 2019, ARM; Williams 1992, REINFORCE."
     cost: ClassVar[str] = "2.5 minutes on one CPU core"
     needs: ClassVar[tuple[str, ...]] = ("digits",)
-    small: ClassVar[dict[str, Any]] = {"epochs": 2, "count": 20, "small_count": 20, "seeds": 1, "samples": 5}
+    quick_settings: ClassVar[dict[str, Any]] = {"epochs": 2, "count": 20, "small_count": 20, "seeds": 1, "samples": 5}
 
     hidden: int = setting(50, "Hidden units.", ge=1)
     epochs: int = setting(100, "Epochs of every fit.", ge=1)

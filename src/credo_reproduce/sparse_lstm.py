@@ -63,7 +63,7 @@ class SparseLSTM(Experiment):
     cost: ClassVar[str] = "4 minutes on a shared GPU"
     needs: ClassVar[tuple[str, ...]] = ("tinyshakespeare",)
     threads: ClassVar[int | None] = None
-    small: ClassVar[dict[str, Any]] = {
+    quick_settings: ClassVar[dict[str, Any]] = {
         "epochs": 2, "pretrain": 2, "hidden": 8, "width": 4, "length": 10, "batch": 20, "warmup": 1, "num_chars": 2500,
     }  # fmt: skip
 

@@ -57,7 +57,7 @@ class SparseMNIST(LeNets):
     cost: ClassVar[str] = "8 minutes on a shared GPU for lenet5, an hour on one CPU core for lenet300"
     needs: ClassVar[tuple[str, ...]] = ("mnist",)
     threads: ClassVar[int | None] = None
-    small: ClassVar[dict[str, Any]] = {
+    quick_settings: ClassVar[dict[str, Any]] = {
         "epochs": 2, "pretrain": 1, "retrain": 1, "finish": 1, "num_train": 300, "num_test": 100, "held": 100, "nets": "lenet300", "levels": 4,
         "rounds": 2,
     }  # fmt: skip

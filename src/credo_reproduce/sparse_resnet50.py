@@ -23,7 +23,7 @@ from credo.core.seeds import generator, isolated, mix
 from credo.core.settings import setting
 from credo.data.intake import intake
 from credo.engine.elbo import Elbo
-from credo.engine.fit_job import Job
+from credo.engine.fit_job import FitJob
 from credo.engine.initial_posterior import point_posterior
 from credo.engine.model import Model
 from credo.engine.step import make_step
@@ -59,7 +59,7 @@ class SparseResNet50(Experiment):
     reference: ClassVar[str] = "Gale, Elsen and Hooker 2019, The state of sparsity in deep neural networks."
     cost: ClassVar[str] = "half a minute on a GPU"
     threads: ClassVar[int | None] = None
-    small: ClassVar[dict[str, Any]] = {"width": 8, "size": 32, "batch": 2, "steps": 2, "rounds": 1}
+    quick_settings: ClassVar[dict[str, Any]] = {"width": 8, "size": 32, "batch": 2, "steps": 2, "rounds": 1}
 
     width: int = setting(64, "Channels of the first layer; 64 is ResNet-50.", ge=1)
     size: int = setting(224, "Height and width of the images.", ge=32)
@@ -79,13 +79,13 @@ class SparseResNet50(Experiment):
             times, finite = self._times({name: each.step for name, each in made.items()}, device, say)
         return self._outcome(made, times, finite)
 
-    def _contestant(self, make: Callable[[Model, Job], Elbo], data: Pair, seed: int, device: torch.device) -> Contestant:
+    def _contestant(self, make: Callable[[Model, FitJob], Elbo], data: Pair, seed: int, device: torch.device) -> Contestant:
         """A step as ``fit`` runs it: on a GPU one CUDA graph. Three steps are run, which plan, allocate and capture."""
         before = _reset_peak(device)
         with isolated(mix(seed, "net")):
             bnn = BNN(resnet50(CLASSES, width=self.width).to(device), "categorical", prior=Normal(0.0, 1.0))
-        job = Job(intake(data, num_data=IMAGES), epochs=1, batch_size=None, lr=self.lr, seed=seed)
-        elbo = make(bnn.model, job)
+        fit_job = FitJob(intake(data, num_data=IMAGES), epochs=1, batch_size=None, lr=self.lr, seed=seed)
+        elbo = make(bnn.model, fit_job)
         lr = torch.tensor(self.lr, device=device) if device.type == "cuda" else self.lr
         step = make_step(elbo, adam(elbo, lr, IMAGES), IMAGES, "graph" if device.type == "cuda" else False)
         elbo.model.shell().train(True)
@@ -142,19 +142,19 @@ class SparseResNet50(Experiment):
         return Outcome([Table("Training steps of ResNet-50", columns, rows, note)], [], checks)
 
 
-def _deterministic(model: Model, job: Job) -> Elbo:
+def _deterministic(model: Model, fit_job: FitJob) -> Elbo:
     """As ``map`` has it: point estimates under the prior."""
     return Elbo(model, point_posterior(model, model.values()), estimators["weights"])
 
 
-def _sparse(model: Model, job: Job) -> Elbo:
+def _sparse(model: Model, fit_job: FitJob) -> Elbo:
     """As ``sparse_vd`` has it: weights are random, scales and biases points, noise is local."""
     method = SparseVDMethod()
     model = method.adapt(model)
-    return Elbo(model, method.make_posterior(model, job), method.make_estimator(), kl=method.kl_kind())
+    return Elbo(model, method.make_posterior(model, fit_job), method.make_estimator(), kl=method.kl_kind())
 
 
-MAKERS: dict[str, Callable[[Model, Job], Elbo]] = {"map": _deterministic, "sparse_vd": _sparse}
+MAKERS: dict[str, Callable[[Model, FitJob], Elbo]] = {"map": _deterministic, "sparse_vd": _sparse}
 LABELS = {"map": "deterministic (map)", "sparse_vd": "sparse variational dropout"}
 
 

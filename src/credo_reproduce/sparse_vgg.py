@@ -26,7 +26,7 @@ from credo.core.seeds import isolated, mix
 from credo.core.settings import setting
 from credo.data.intake import intake
 from credo.engine.batchnorm import statistics
-from credo.engine.fit_job import Job
+from credo.engine.fit_job import FitJob
 from credo.nets import Augmented, CropFlip, vgg
 from credo_reproduce.base import Experiment, Say, experiments
 from credo_reproduce.outcome import Check, Outcome, Row, Table
@@ -54,7 +54,7 @@ class SparseVGG(Experiment):
     cost: ClassVar[str] = "8 minutes on a shared GPU"
     needs: ClassVar[tuple[str, ...]] = ("cifar10",)
     threads: ClassVar[int | None] = None
-    small: ClassVar[dict[str, Any]] = {
+    quick_settings: ClassVar[dict[str, Any]] = {
         "widths": "0.02,0.03", "epochs": 2, "pretrain": 1, "warmup": 1, "num_train": 60, "num_test": 30, "held": 20, "batch": 20,
     }  # fmt: skip
 
@@ -152,7 +152,7 @@ def settled(pruned: Pruned, bnn: BNN, data: Pair, batch: int, seed: int) -> nn.M
     """The pruned network on the device of the fit, with statistics of its batch normalisation from one pass of its own over these images."""
     device = bnn.model.device
     values = {name: p.detach().to(device) for name, p in pruned.net.named_parameters()}
-    found = statistics(bnn.model, Job(intake(data), 1, batch, 1.0, seed), [values])
+    found = statistics(bnn.model, FitJob(intake(data), 1, batch, 1.0, seed), [values])
     return pruned.with_values({name: rows[0].cpu() for name, rows in found.items()}).net.to(device)
 
 

@@ -42,7 +42,7 @@ class UCI(Experiment):
     )
     cost: ClassVar[str] = "days on one CPU core; hours with jobs=16 and a GPU for hmc on the large sets"
     needs: ClassVar[tuple[str, ...]] = tuple(source.file for source in SETS.values())
-    small: ClassVar[dict[str, Any]] = {
+    quick_settings: ClassVar[dict[str, Any]] = {
         "sets": "yacht", "splits": "0", "methods": "map,hmc", "effort": 0.02, "store": "reproduce/uci/quick",
     }  # fmt: skip
 

@@ -46,7 +46,14 @@ class VAEOutliers(Experiment):
     cost: ClassVar[str] = "2 minutes on a GPU"
     needs: ClassVar[tuple[str, ...]] = tuple(NAMES)
     threads: ClassVar[int | None] = None
-    small: ClassVar[dict[str, Any]] = {"epochs": 1, "num_train": 200, "num_test": 30, "hidden": 10, "k": 5, "compile": False}
+    quick_settings: ClassVar[dict[str, Any]] = {
+        "epochs": 1,
+        "num_train": 200,
+        "num_test": 30,
+        "hidden": 10,
+        "k": 5,
+        "compile": False,
+    }
 
     likelihood: str = setting("pixels", "Of grey pixels.", choices=tuple(LIKELIHOODS))
     levels: int = setting(32, "Grey levels of the 'pixels' likelihood.", ge=2, le=256)

@@ -33,7 +33,7 @@ class VAETutorial(Experiment):
     reference: ClassVar[str] = "Tutorial on implementing VAE, MC dropout and concrete dropout: its training log."
     cost: ClassVar[str] = "15 seconds on one CPU core"
     needs: ClassVar[tuple[str, ...]] = ("mnist",)
-    small: ClassVar[dict[str, Any]] = {"per_class": 5, "seeds": 1, "hidden": 10}
+    quick_settings: ClassVar[dict[str, Any]] = {"per_class": 5, "seeds": 1, "hidden": 10}
 
     per_class: int = setting(100, "Images of each class.", ge=1)
     hidden: int = setting(500, "Units of each hidden layer.", ge=1)

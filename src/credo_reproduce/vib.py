@@ -61,7 +61,7 @@ class InformationBottleneck(Experiment):
     )
     cost: ClassVar[str] = "8 minutes on one shared CPU core"
     needs: ClassVar[tuple[str, ...]] = ("mnist",)
-    small: ClassVar[dict[str, Any]] = {
+    quick_settings: ClassVar[dict[str, Any]] = {
         "betas": "1e-3,3", "hidden": 16, "latent_dim": 4, "epochs": 2, "num_train": 500, "num_test": 200, "draws": 4,
     }  # fmt: skip
 

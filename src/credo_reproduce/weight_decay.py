@@ -66,7 +66,14 @@ class WeightDecay(Experiment):
         "Tutorial on MC dropout and concrete dropout; Gal and Ghahramani 2016 for the prior behind the decay."
     )
     cost: ClassVar[str] = "1 minute on one CPU core"
-    small: ClassVar[dict[str, Any]] = {"num_data": 10, "num_held": 10, "hidden": 8, "epochs": 5, "sets": 2, "samples": 10}
+    quick_settings: ClassVar[dict[str, Any]] = {
+        "num_data": 10,
+        "num_held": 10,
+        "hidden": 8,
+        "epochs": 5,
+        "sets": 2,
+        "samples": 10,
+    }
 
     num_data: int = setting(30, "Training points, half of them on either side of the gap.", ge=2)
     num_held: int = setting(100, "Validation points; there are five times as many test points.", ge=2)

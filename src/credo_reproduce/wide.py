@@ -62,7 +62,7 @@ class Wide(Experiment):
         "Gaussian process behaviour in wide deep neural networks (no table is repeated)."
     )
     cost: ClassVar[str] = "3.5 minutes on one CPU core"
-    small: ClassVar[dict[str, Any]] = {"networks": 20, "num_warmup": 5, "num_draws": 8}
+    quick_settings: ClassVar[dict[str, Any]] = {"networks": 20, "num_warmup": 5, "num_draws": 8}
 
     networks: int = setting(1000, "Networks drawn from the prior at every width.", ge=2)
     num_warmup: int = setting(200, "Warm-up of each of the eight chains.", ge=1)

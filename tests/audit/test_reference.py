@@ -105,7 +105,7 @@ def test_noise_in_the_network_plays_no_part(data):
     bnn = fitted(data, "mc_dropout")
     assert list(held(bnn).random) == list(bnn.random)
     normed = fitted(data, "mc_batchnorm", net=network(norm=True))
-    assert quiet(normed, data).posterior.live == frozenset()
+    assert quiet(normed, data).posterior.noisy_modules == frozenset()
 
 
 def test_a_model_that_is_not_fitted_has_a_reference_too(data):

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from credo.compress.units import Dense, Layout, Units, Unknown, linked, trace
+from credo.compress.units import Dense, UnitLayout, Units, Unknown, linked, trace
 from credo.core.errors import NetworkError
 
 
 def layout(units, known, value, axis=1):
-    return Layout(axis, torch.tensor(units), torch.tensor(known), torch.tensor(value, dtype=torch.float64))
+    return UnitLayout(axis, torch.tensor(units), torch.tensor(known), torch.tensor(value, dtype=torch.float64))
 
 
 def chain(*sizes):

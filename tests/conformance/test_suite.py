@@ -10,7 +10,7 @@ import torch
 
 from credo.conformance import check, checks
 from credo.core.settings import setting
-from credo.engine.fit_job import Fitted, Job
+from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.model import Model
 from credo.methods import VI, methods
 
@@ -34,8 +34,8 @@ def _spoiled(monkeypatch: pytest.MonkeyPatch, spoil: Any) -> None:
     kind = methods["vi"]
     original = kind.fit
 
-    def fit(self: Any, model: Model, job: Job) -> Fitted:
-        fitted = original(self, model, job)
+    def fit(self: Any, model: Model, fit_job: FitJob) -> Fitted:
+        fitted = original(self, model, fit_job)
         with torch.no_grad():
             spoil(model, fitted)
         return fitted
@@ -83,7 +83,7 @@ def test_wrong_kl_scale_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A KL divided by the batch, the rivals' slip, moves the variances far enough to fail."""
     kind = methods["vi"]
     original = kind.fit
-    monkeypatch.setattr(kind, "fit", lambda self, model, job: original(replace(self, beta=1 / 40), model, job))
+    monkeypatch.setattr(kind, "fit", lambda self, model, fit_job: original(replace(self, beta=1 / 40), model, fit_job))
     (result,) = check("vi", only="conjugate_mean")
     variance = check("vi", only="conjugate_covariance")[0]
     assert "failed" in (result.status, variance.status)
@@ -119,7 +119,7 @@ class FullVI(VI):
 
     target: ClassVar[str] = "exact"
     tolerance: ClassVar[float] = 0.1
-    small: ClassVar[dict[str, Any]] = {
+    conformance_settings: ClassVar[dict[str, Any]] = {
         "epochs": 800, "batch_size": None, "lr": 0.02, "posterior": "full", "estimator": "weights", "train_samples": 8,
     }  # fmt: skip
 

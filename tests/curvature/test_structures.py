@@ -15,7 +15,7 @@ from credo.curvature.blocks import DiagonalBlock, FullBlock, KronBlock
 from credo.curvature.structures import STRUCTURES
 from credo.curvature.sweep import Sweep
 from credo.data.intake import intake
-from credo.engine.fit_job import Job
+from credo.engine.fit_job import FitJob
 from credo.likelihoods import (
     Bernoulli,
     Categorical,
@@ -225,8 +225,8 @@ def test_batches_of_a_loader_add_up(form):
     net, x = make("conv")
     whole = make_sweep(net, x, targets())
     model = whole.model
-    job = Job(intake(DataLoader(TensorDataset(x, targets()), batch_size=2)), 1, None, 1e-3)
-    parts = Sweep(model, model.values(), model.buffers(), job)
+    fit_job = FitJob(intake(DataLoader(TensorDataset(x, targets()), batch_size=2)), 1, None, 1e-3)
+    parts = Sweep(model, model.values(), model.buffers(), fit_job)
     torch.testing.assert_close(measured(form, parts), measured(form, whole))
 
 

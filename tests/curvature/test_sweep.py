@@ -18,7 +18,7 @@ from credo.curvature import structures
 from credo.curvature import sweep as module
 from credo.curvature.sweep import Sweep, cut, example_rows, look, rest, whole_rows
 from credo.data.intake import intake
-from credo.engine.fit_job import Job
+from credo.engine.fit_job import FitJob
 from credo.likelihoods import Gaussian
 
 SLOW = {"checkpointed", "lstm", "gru", "custom_function"}  # networks that vmap cannot run
@@ -119,9 +119,9 @@ def test_every_example_must_be_seen_once():
     net, x = make("mlp")
     model = make_model(net, likelihood="categorical")
     loader = DataLoader(TensorDataset(x, targets()), batch_size=2, drop_last=True)
-    job = Job(intake(loader, num_data=3), 1, None, 1e-3)
+    fit_job = FitJob(intake(loader, num_data=3), 1, None, 1e-3)
     with pytest.raises(SettingError, match="one pass saw 2 examples and num_data is 3; give a loader that shows every example"):
-        list(Sweep(model, model.values(), {}, job).batches())
+        list(Sweep(model, model.values(), {}, fit_job).batches())
 
 
 def small(n=6):
@@ -151,7 +151,7 @@ def test_drawn_targets_are_unbiased(likelihood, mc_samples):
     sweep = make_sweep(net, x, y, likelihood, kind="mc", mc_samples=mc_samples)
     found = []
     for seed in range(300):
-        sweep.job.seed = seed
+        sweep.fit_job.seed = seed
         found.append(structures.full(sweep).blocks[0].matrix)
     has_mean(torch.stack(found), ggn(net, x, sweep.model))
     assert torch.equal(structures.full(sweep).blocks[0].matrix, found[-1])  # a seed decides it

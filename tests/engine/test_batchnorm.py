@@ -8,7 +8,7 @@ from zoo.networks import make
 from credo.core.seeds import generator, isolated
 from credo.data import intake
 from credo.engine.batchnorm import norms, statistics
-from credo.engine.fit_job import Job
+from credo.engine.fit_job import FitJob
 from credo.likelihoods import Gaussian
 
 DOUBLE = torch.float64
@@ -25,8 +25,8 @@ def data(n=22):
     return torch.randn(n, 5, generator=made, dtype=DOUBLE), torch.randn(n, 2, generator=made, dtype=DOUBLE)
 
 
-def job(given, batch_size=5, seed=0):
-    return Job(intake(given), 1, batch_size, 0.1, seed)
+def fit_job(given, batch_size=5, seed=0):
+    return FitJob(intake(given), 1, batch_size, 0.1, seed)
 
 
 def by_hand(net, values, batches):
@@ -59,7 +59,7 @@ def test_each_draws_statistics_are_those_of_a_pass_by_hand(size):
     net, (x, y) = network(), data()
     model = make_model(net, likelihood=Gaussian(std=1.0))
     draws = [model.random_values(seed) for seed in (1, 2)]
-    found = statistics(model, job((x, y), size, seed=3), draws)
+    found = statistics(model, fit_job((x, y), size, seed=3), draws)
     assert set(found) == {"1.running_mean", "1.running_var", "4.running_mean", "4.running_var"}
     for k, values in enumerate(draws):
         for name, wanted in by_hand(net, values, orders(x, 3, size or 22)).items():
@@ -71,7 +71,7 @@ def test_other_layers_are_in_evaluation_mode_and_everything_is_left_as_found():
     model = make_model(net, likelihood=Gaussian(std=1.0))
     state, before = torch.get_rng_state(), {n: t.clone() for n, t in net.state_dict().items()}
     values = model.values()
-    found = statistics(model, job((x, y), None), [values])
+    found = statistics(model, fit_job((x, y), None), [values])
     wanted = by_hand(net, values, [x])
     assert torch.allclose(found["2.running_mean"][0], wanted["2.running_mean"])
     assert torch.equal(state, torch.get_rng_state()) and all(torch.equal(before[n], t) for n, t in net.state_dict().items())
@@ -85,7 +85,7 @@ def test_frozen_parameters_are_placed():
     net[0].weight.requires_grad_(False)
     model = make_model(net, likelihood=Gaussian(std=1.0))
     values = model.values()
-    found = statistics(model, job((x, y)), [values])
+    found = statistics(model, fit_job((x, y)), [values])
     wanted = by_hand(net, values | {"0.weight": net[0].weight.detach()}, orders(x, 0, 5))
     assert all(torch.allclose(found[n][0], v) for n, v in wanted.items())
 
@@ -98,7 +98,7 @@ def test_data_sorted_by_class_do_not_spoil_them():
     y = torch.arange(200) // 100
     x = x + 10.0 * y.unsqueeze(1)
     model = make_model(net, likelihood="categorical")
-    found = statistics(model, job((x, y), 50), [model.values()])
+    found = statistics(model, fit_job((x, y), 50), [model.values()])
     h = net[0](x).detach()
     assert torch.allclose(found["1.running_mean"][0], h.mean(0))
     within = torch.stack([h[:100].var(0), h[100:].var(0)]).mean(0)
@@ -117,7 +117,7 @@ def test_batches_of_one_image_have_a_variance_of_their_own(loader):
     y = torch.randn(6, 2, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
     model = make_model(net, likelihood=Gaussian(std=1.0))
     given = DataLoader(TensorDataset(x, y), batch_size=1) if loader else (x, y)
-    found = statistics(model, job(given, None if loader else 1), [model.values()])
+    found = statistics(model, fit_job(given, None if loader else 1), [model.values()])
     h = net[0](x).detach()
     assert torch.allclose(found["1.running_mean"][0], h.mean((0, 2, 3)))
     assert torch.allclose(found["1.running_var"][0], h.var((2, 3)).mean(0))

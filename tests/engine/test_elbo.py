@@ -249,7 +249,7 @@ def test_a_prior_with_closed_form_updates_settles_on_the_posterior():
     with torch.no_grad():
         elbo.posterior.members[0].flat_mean += 1.0
     before = float(model.prior.values()["all"]["loc"])
-    elbo.settle()
+    elbo.after_fit()
     assert abs(float(model.prior.values()["all"]["loc"]) - before - 1.0) < 1e-12
 
 

@@ -16,7 +16,7 @@ FREE = [name for name in NAMES if name != "ivon"]  # whose optimizer needs the K
 
 
 def fit(name, **how):
-    small = {k: v for k, v in methods[name].small.items() if k not in ("epochs", "batch_size")}
+    small = {k: v for k, v in methods[name].conformance_settings.items() if k not in ("epochs", "batch_size")}
     return bnn().fit((X, Y), name, **(small | {"epochs": 4, "batch_size": 8, "progress": False} | how))
 
 

@@ -1,7 +1,7 @@
 import torch
 
 from credo.data.source import Arrays, Source
-from credo.engine.fit_job import Fitted, Job
+from credo.engine.fit_job import FitJob, Fitted
 from credo.posteriors import Delta, Posterior
 
 
@@ -10,7 +10,7 @@ def source():
 
 
 def test_jobs_do_not_share_their_history():
-    one, two = (Job(source(), 1, None, 0.1) for _ in range(2))
+    one, two = (FitJob(source(), 1, None, 0.1) for _ in range(2))
     one.history.append({"epoch": 0})
     assert two.history == [] and one.seed == 0 and one.run is None and one.checkpoint_seconds > 0
 

@@ -9,7 +9,7 @@ from zoo.networks import make
 from credo.core.seeds import generator
 from credo.data import intake
 from credo.engine.elbo import Elbo
-from credo.engine.fit_job import Fitted, Job
+from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.learner import Learner
 from credo.estimators import estimators
 from credo.likelihoods import Gaussian
@@ -38,8 +38,8 @@ def model():
 def test_the_defaults_are_those_of_one_network_that_nothing_is_known_of():
     least = Least(model())
     assert least.examples(torch.zeros(7, 2)) == 7 and least.divergence() is None and least.monitor() == {}
-    least.look(0, 1)
-    least.settle()
+    least.after_epoch(0, 1)
+    least.after_fit()
     assert list(least.state_dict()) == ["weight"], "the model is no part of a checkpoint"
 
 
@@ -48,7 +48,7 @@ def test_the_order_of_an_epoch_depends_on_seed_and_epoch_alone():
     source, least = intake((x, x)), Least(model())
 
     def order(seed, epoch):
-        return torch.cat([y for _, y in least.batches(source, Job(source, 3, 4, 0.1, seed), epoch)]).flatten().tolist()
+        return torch.cat([y for _, y in least.batches(source, FitJob(source, 3, 4, 0.1, seed), epoch)]).flatten().tolist()
 
     wanted = torch.randperm(10, generator=generator(3, "order", 1)).tolist()
     assert order(3, 1) == order(3, 1) == wanted

@@ -29,7 +29,7 @@ def plain():
 def test_a_network_with_dropout_is_used_as_it_is():
     for layers in ("auto", "modules"):
         where, rates = places("image", layers=layers)
-        assert where.axes == {} and where.live == () and rates == {"2.mask0": 0.3, "5.mask0": 0.3}
+        assert where.axes == {} and where.noisy_modules == () and rates == {"2.mask0": 0.3, "5.mask0": 0.3}
         assert where.feeds == {"3.weight": "2.mask0", "7.weight": "5.mask0"}
 
 
@@ -80,9 +80,9 @@ def test_rates_by_number_and_by_pattern():
 
 def test_noise_beside_the_modules_goes_on():
     where, rates = places("recurrent")
-    assert rates == {"drop.mask0": 0.3} and "lstm" in where.live
+    assert rates == {"drop.mask0": 0.3} and "lstm" in where.noisy_modules
     where, rates = places("sequence", shared=False)
-    assert where.masks == {} and where.axes == {} and "drop" in where.live and rates == {}
+    assert where.masks == {} and where.axes == {} and "drop" in where.noisy_modules and rates == {}
 
 
 @pytest.mark.parametrize("p", [0.0, -0.1, 1.0, "half"])

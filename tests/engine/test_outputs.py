@@ -17,7 +17,7 @@ OUTPUT = {"dicts": "logits"}
 
 
 def predict(model, posterior, x, numbers=range(7), **how):
-    draws = Draws(numbers, lambda n: posterior.realise(n, 3), posterior.fixed, posterior.live)
+    draws = Draws(numbers, lambda n: posterior.realise(n, 3), posterior.fixed, posterior.noisy_modules)
     return sampled_outputs(model, draws, x, model.buffers(), 3, **how)[0]
 
 
@@ -209,7 +209,7 @@ def test_networks_with_live_noise_are_always_looped_over(monkeypatch):
     model, posterior = begin("mc_dropout", net, x)
     state = torch.get_rng_state()
     out = predict(model, posterior, x, vectorise=True)
-    assert calls == [] and posterior.live and float(out.std(0).min()) > 0
+    assert calls == [] and posterior.noisy_modules and float(out.std(0).min()) > 0
     assert torch.equal(out[5], predict(model, posterior, x, [5])[0]), "a draw is the same alone and together"
     assert torch.equal(state, torch.get_rng_state())
     predict(model, make_posterior("delta", model), x, [0])
@@ -229,7 +229,7 @@ def test_chunks_by_the_width_of_activations_give_the_same_numbers(monkeypatch):
         return posterior.realise(numbers, 3)
 
     monkeypatch.setitem(module._BUDGET, "cpu", 2 * 3 * width)
-    draws = Draws(range(7), spy, posterior.fixed, posterior.live)
+    draws = Draws(range(7), spy, posterior.fixed, posterior.noisy_modules)
     chunked, _ = sampled_outputs(model, draws, x, model.buffers(), 3, vectorise=True)
     assert sizes == [2, 2, 2, 1] and torch.allclose(chunked, whole, rtol=1e-12, atol=1e-12)
 

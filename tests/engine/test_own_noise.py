@@ -9,7 +9,7 @@ from zoo.networks import make as make_plain
 from credo.core.errors import NetworkError
 from credo.core.seeds import isolated
 from credo.core.shell import Shell
-from credo.engine.own_noise import OwnMasks, is_random, live_modules, own_masks
+from credo.engine.own_noise import OwnMasks, is_random, modules_without_norms, own_masks
 
 NONE = OwnMasks({}, {}, {})
 
@@ -175,8 +175,8 @@ def test_noise_that_rarely_acts_is_noticed():
 def test_batch_statistics_are_no_noise():
     net, x = make_plain("batchnorm")
     assert not is_random(make_model(net), x, NONE)
-    assert live_modules(net) == ("", "0", "2", "3")
-    assert "1" not in live_modules(nn.Sequential(nn.Linear(2, 2), nn.InstanceNorm1d(2)))
+    assert modules_without_norms(net) == ("", "0", "2", "3")
+    assert "1" not in modules_without_norms(nn.Sequential(nn.Linear(2, 2), nn.InstanceNorm1d(2)))
 
 
 def test_only_the_chosen_modules_noise_counts():

@@ -1,7 +1,7 @@
 import io
 import sys
 
-from credo.engine.fit_job import Job
+from credo.engine.fit_job import FitJob
 from credo.engine.progress import progress
 
 
@@ -10,12 +10,12 @@ class Terminal(io.StringIO):
         return True
 
 
-def job(wanted):
-    return Job(source=None, epochs=1, batch_size=None, lr=1.0, progress=wanted)
+def fit_job(wanted):
+    return FitJob(source=None, epochs=1, batch_size=None, lr=1.0, progress=wanted)
 
 
 def run(wanted, total=3):
-    with progress(job(wanted), total) as advance:
+    with progress(fit_job(wanted), total) as advance:
         advance(1)
         advance(1, "draws, log density -12.3")
         advance(1, None)
@@ -42,7 +42,7 @@ def test_nothing_is_written_where_nobody_looks_or_wants_it(monkeypatch, capsys):
 def test_an_error_inside_passes_through(monkeypatch):
     monkeypatch.setattr(sys, "stderr", Terminal())
     try:
-        with progress(job(True), 5) as advance:
+        with progress(fit_job(True), 5) as advance:
             advance(2)
             raise KeyError("inside")
     except KeyError as error:

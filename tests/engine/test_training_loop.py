@@ -19,7 +19,7 @@ from credo.core.errors import CredoError, RunError
 from credo.data import intake
 from credo.engine import training_loop as module
 from credo.engine.elbo import Elbo
-from credo.engine.fit_job import Fitted, Job
+from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.learner import Learner
 from credo.engine.run import CONFIG, POSTERIOR, Run
 from credo.engine.training_loop import descend, train
@@ -38,8 +38,8 @@ def start(kind="mean_field", estimator="local"):
     return Elbo(model, make_posterior(kind, model, std=0.1), estimators[estimator])
 
 
-def job(source=None, **how):
-    return Job(**({"source": source or intake(data()), "epochs": 5, "batch_size": 8, "lr": 0.01} | how))
+def fit_job(source=None, **how):
+    return FitJob(**({"source": source or intake(data()), "epochs": 5, "batch_size": 8, "lr": 0.01} | how))
 
 
 def weights_seen(monkeypatch, source, batch_size):
@@ -52,7 +52,7 @@ def weights_seen(monkeypatch, source, batch_size):
     monkeypatch.setattr(module, "make_step", spy)
     from credo.engine.schedules import schedules
 
-    descend(start(), job(source, epochs=1, batch_size=batch_size), schedule=schedules["blundell"])
+    descend(start(), fit_job(source, epochs=1, batch_size=batch_size), schedule=schedules["blundell"])
     return seen
 
 
@@ -70,12 +70,12 @@ def test_blundells_weights_average_one_whatever_batches_the_data_come_in(monkeyp
 
 
 def test_history_has_the_two_parts_in_nats_per_data_set():
-    elbo, work = start(), job()
+    elbo, work = start(), fit_job()
     descend(elbo, work)
     assert [row["epoch"] for row in work.history] == list(range(5))
     assert all(abs(row["elbo"] + row["nll"] + row["kl"]) < 1e-9 for row in work.history)
     assert work.history[-1]["elbo"] > work.history[0]["elbo"]
-    scaled = job(intake(data(), num_data=200))
+    scaled = fit_job(intake(data(), num_data=200))
     descend(start(), scaled)
     ratio = scaled.history[0]["nll"] / work.history[0]["nll"]
     assert 9 < ratio < 11  # the first epoch of the same data, counted ten times; steps differ a little
@@ -87,7 +87,7 @@ def test_a_point_estimate_finds_least_squares():
     net = torch.nn.Linear(5, 2).double()
     model = make_model(net, likelihood=Gaussian(std=1.0)).flat()
     elbo = Elbo(model, make_posterior("delta", model), estimators["weights"])
-    descend(elbo, Job(intake((x, y)), epochs=1500, batch_size=None, lr=0.02))
+    descend(elbo, FitJob(intake((x, y)), epochs=1500, batch_size=None, lr=0.02))
     design = torch.cat([x, torch.ones(50, 1).double()], 1)
     exact = torch.linalg.lstsq(design, y).solution
     assert torch.allclose(elbo.posterior.mean()["weight"], exact[:5].T, atol=1e-4)
@@ -96,7 +96,7 @@ def test_a_point_estimate_finds_least_squares():
 
 def test_callbacks_see_rows_and_end_the_fit():
     rows = []
-    work = job(callbacks=[lambda row: rows.append(row["epoch"]) or row["epoch"] == 2])
+    work = fit_job(callbacks=[lambda row: rows.append(row["epoch"]) or row["epoch"] == 2])
     descend(start(), work)
     assert rows == [0, 1, 2] and len(work.history) == 3
 
@@ -106,7 +106,7 @@ def test_seeds_decide_and_the_global_state_stays():
     results = []
     for seed in (0, 0, 1):
         elbo = start()
-        descend(elbo, job(seed=seed))
+        descend(elbo, fit_job(seed=seed))
         results.append(elbo.posterior.members[0].flat_mean.detach())
     assert torch.equal(results[0], results[1]) and not torch.equal(results[0], results[2])
     assert torch.equal(state, torch.get_rng_state())
@@ -114,13 +114,13 @@ def test_seeds_decide_and_the_global_state_stays():
 
 def test_an_exploding_objective_is_reported():
     with pytest.raises(CredoError, match=r"no longer finite in epoch \d+ .*use a smaller lr"):
-        descend(start(), job(lr=1e200, epochs=50))
+        descend(start(), fit_job(lr=1e200, epochs=50))
 
 
 def test_an_interrupted_run_resumes_to_the_same_numbers(tmp_path):
     """Stopped by an exception in the middle, resumed, against one go."""
     straight = start()
-    work = job(epochs=6, checkpoint_seconds=0.0)
+    work = fit_job(epochs=6, checkpoint_seconds=0.0)
     descend(straight, work)
 
     class Stop(Exception):
@@ -133,8 +133,8 @@ def test_an_interrupted_run_resumes_to_the_same_numbers(tmp_path):
     run = Run(tmp_path / "run")
     run.begin({})
     with pytest.raises(Stop):
-        descend(start(), job(epochs=6, run=run, checkpoint_seconds=0.0, callbacks=[crash]))
-    elbo, rest = start(), job(epochs=6, run=run, checkpoint_seconds=0.0)
+        descend(start(), fit_job(epochs=6, run=run, checkpoint_seconds=0.0, callbacks=[crash]))
+    elbo, rest = start(), fit_job(epochs=6, run=run, checkpoint_seconds=0.0)
     descend(elbo, rest)
     assert all(torch.equal(a, b) for a, b in zip(straight.posterior.parameters(), elbo.posterior.parameters(), strict=True))
     assert without_seconds(rest.history) == without_seconds(work.history) == without_seconds(run.history())
@@ -228,10 +228,10 @@ class Noted(Learner):
     def monitor(self):
         return {"weight": float(self.weight.detach())}
 
-    def look(self, epoch, epochs):
+    def after_epoch(self, epoch, epochs):
         self.asked.append(("look", epoch, epochs))
 
-    def settle(self):
+    def after_fit(self):
         self.asked.append("settle")
 
     def fitted(self):
@@ -257,7 +257,7 @@ def noted(work, told=None):
 
 
 def test_the_loop_asks_a_learner_for_everything_it_writes_down():
-    told, work = [], job(epochs=2)
+    told, work = [], fit_job(epochs=2)
     learner, fitted = noted(work, told)
     assert [row[0] for row in told] == [8, 8, 4] * 2 and all(row[1:4] == (1.0, 20, False) and row[5] for row in told)
     assert [row[4] for row in told] == [0.01] * 3 + [0.005] * 3
@@ -268,7 +268,7 @@ def test_the_loop_asks_a_learner_for_everything_it_writes_down():
 
 def test_validation_asks_for_the_learner_as_it_stands():
     seen = []
-    work = job(epochs=3, validate=lambda posterior, buffers: float(len(seen)) if seen.append(buffers) else 1.5)
+    work = fit_job(epochs=3, validate=lambda posterior, buffers: float(len(seen)) if seen.append(buffers) else 1.5)
     learner, _ = noted(work)
     assert len(seen) == 3 and learner.asked.count("fitted") == 4 and all(row["validation_nll"] == 1.5 for row in work.history)
 
@@ -285,6 +285,6 @@ def test_a_learners_state_is_what_a_checkpoint_holds(tmp_path):
             raise Stop
 
     with pytest.raises(Stop):
-        noted(job(epochs=4, run=run, checkpoint_seconds=0.0, callbacks=[crash]))
-    learner, _ = noted(job(epochs=4, run=run, checkpoint_seconds=0.0))
+        noted(fit_job(epochs=4, run=run, checkpoint_seconds=0.0, callbacks=[crash]))
+    learner, _ = noted(fit_job(epochs=4, run=run, checkpoint_seconds=0.0))
     assert float(learner.weight.detach()) == 12.0 and learner.asked[0] == ("look", 2, 4)

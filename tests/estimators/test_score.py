@@ -174,7 +174,7 @@ def test_the_baseline_is_saved_with_the_run(tmp_path):
         if row["epoch"] == 3:
             raise Stop
 
-    import credo.engine.fit_job as job
+    import credo.engine.fit_job as fit_job
 
     how = {"method": "bbvi", "control": "baseline", "epochs": 6, "batch_size": 3, "progress": False}
 
@@ -184,12 +184,12 @@ def test_the_baseline_is_saved_with_the_run(tmp_path):
         return BNN(net, "poisson").fit((X, Y), **how, **more)
 
     whole = fit()
-    saved, job.CHECKPOINT_SECONDS = job.CHECKPOINT_SECONDS, 0.0
+    saved, fit_job.CHECKPOINT_SECONDS = fit_job.CHECKPOINT_SECONDS, 0.0
     try:
         with pytest.raises(Stop):
             fit(run=tmp_path / "run", callbacks=[crash])
     finally:
-        job.CHECKPOINT_SECONDS = saved
+        fit_job.CHECKPOINT_SECONDS = saved
     resumed = fit(run=tmp_path / "run")
     for a, b in zip(whole.posterior.state_dict().values(), resumed.posterior.state_dict().values(), strict=True):
         assert torch.equal(a, b)

@@ -140,7 +140,7 @@ def test_mc_dropout_masks_the_decoder():
     one, two = model.decode(z, seed=0), model.decode(z, seed=1)
     assert not torch.equal(one, two), "another seed, another mask"
     torch.testing.assert_close(one[0], one[1])  # one mask for all data of a draw
-    assert model.bnn.posterior.live == frozenset(), "the draws of z are no dropout"
+    assert model.bnn.posterior.noisy_modules == frozenset(), "the draws of z are no dropout"
 
 
 def test_mc_dropout_without_dropout_modules_masks_hidden_units():

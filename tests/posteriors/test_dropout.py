@@ -231,7 +231,7 @@ def test_rates_are_watched_and_kept():
     with torch.no_grad():
         family.logits[0].fill_(-50.0)
     assert float(family.rate("w").min()) == pytest.approx(1e-6) and math.isfinite(float(family.kl(prior())))
-    assert [tuple(dial.shape) for dial in family.dials()] == [(3,)] and fixed().dials() == []
+    assert [tuple(dial.shape) for dial in family.rate_params()] == [(3,)] and fixed().rate_params() == []
 
 
 def test_a_whole_fit_reports_the_kl_of_its_masks():

@@ -14,7 +14,7 @@ from credo.core.errors import CredoError, SettingError
 from credo.core.linear_map import bind
 from credo.core.seeds import Ambient, Streams, isolated
 from credo.posteriors import Process, families
-from credo.posteriors.family import Layout, gaussian_entropy
+from credo.posteriors.family import FlatLayout, gaussian_entropy
 from credo.posteriors.jacobian import Whole
 
 DRAWS = 20_000
@@ -190,7 +190,7 @@ def test_a_family_without_a_moment_rule_says_so():
 
 
 def test_layout_splits_and_joins():
-    layout = Layout({"a": torch.Size((2, 3)), "s": torch.Size(()), "v": torch.Size((4,))})
+    layout = FlatLayout({"a": torch.Size((2, 3)), "s": torch.Size(()), "v": torch.Size((4,))})
     assert layout.numel == 11
     vector = torch.randn(5, 11)
     parts = layout.split(vector)

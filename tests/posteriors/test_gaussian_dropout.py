@@ -152,7 +152,7 @@ def test_alpha_starts_at_p_over_one_minus_p_and_stays_below_one_where_it_is_lear
     for learn in (True, False):
         family = GaussianDropout.start({"w": W}, PLACES, {"w": 0.3}, "input", "layer", learn)
         assert float(family.excess("w").detach()) == pytest.approx(0.3 / 0.7)
-        assert family.raw_alpha[0].requires_grad == learn and len(family.dials()) == learn
+        assert family.raw_alpha[0].requires_grad == learn and len(family.rate_params()) == learn
         assert family.monitor() == ({"rate/w": pytest.approx(0.3)} if learn else {})
         with torch.no_grad():
             family.raw_alpha[0].fill_(30.0)

@@ -246,7 +246,7 @@ def drowned(part):
 @pytest.mark.parametrize("part", PARTS)
 def test_a_pruned_group_has_mean_zero_in_training_too_and_finite_gradients(part):
     family = drowned(part)
-    kept = family.kept()["w"]
+    kept = family.keep_mask()["w"]
     assert kept.shape == (3, 4) and not kept[:, 1].any() and kept[:, [0, 2, 3]].all()
     assert family.groups_kept()["w"].tolist() == [True, False, True, True]
     assert float(family.group_scores()["w"][1].detach()) >= 3.0
@@ -302,4 +302,4 @@ def test_what_does_not_fit_together_is_refused():
         make("normal_jeffreys", centred=True)
     with pytest.raises(SettingError, match="horsehoe"):
         GroupScale({"w": (3, 4)}, SIDES["input"], {"name": "horsehoe"})
-    assert families["group_scale"] is GroupScale and len(make().dials()) == 2
+    assert families["group_scale"] is GroupScale and len(make().rate_params()) == 2

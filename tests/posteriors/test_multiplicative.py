@@ -123,7 +123,7 @@ def test_the_weights_have_no_density():
     for family in FAMILIES.values():
         with pytest.raises(CredoError, match=f"'{family.name}' has no density over weights"):
             family.log_prob(VALUES)
-        assert not family.bounds
+        assert not family.kl_is_bound
 
 
 NETS = ["dense", "image", "sequence", "residual"]
@@ -279,11 +279,11 @@ def test_unit_rates_of_a_mask_reach_the_weights_that_read_them(kind):
 
 
 def test_config_and_state_rebuild_masks_and_live_modules():
-    places = Places(masks={"d.mask0": (1, 4)}, feeds={"w": "d.mask0"}, live=("d", "e.f"))
+    places = Places(masks={"d.mask0": (1, 4)}, feeds={"w": "d.mask0"}, noisy_modules=("d", "e.f"))
     for family in makers(VALUES, places).values():
         config = json.loads(json.dumps(Posterior([family]).config()))
         other = Posterior.from_config(config)
         other.load_state_dict(Posterior([family]).state_dict())
-        assert other.members[0].places == family.places and other.live == {"d", "e.f"} and other.fixed == family.fixed
+        assert other.members[0].places == family.places and other.noisy_modules == {"d", "e.f"} and other.fixed == family.fixed
         ours, theirs = Posterior([family]).sample(3), other.sample(3)
         assert ours.keys() == theirs.keys() and all(torch.equal(ours[n], theirs[n]) for n in ours)

@@ -60,7 +60,7 @@ def test_noise_does_not_depend_on_how_inputs_are_batched():
 
 def test_it_has_no_weights():
     family = Lines()
-    assert family.mean() == {} and not family.bounds and family.read(None, X[:, 0]).shape == (5, 1)
+    assert family.mean() == {} and not family.kl_is_bound and family.read(None, X[:, 0]).shape == (5, 1)
     for act in (lambda: family.draw(Ambient()), lambda: family.begin(Ambient())):
         with pytest.raises(CredoError, match="'lines' is over functions and has no weights to draw; ask for predictions"):
             act()

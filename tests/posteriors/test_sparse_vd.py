@@ -35,7 +35,7 @@ def test_log_alpha_is_held_from_above_only():
 
 def test_pruned_weights_have_mean_zero_and_keep_their_noise():
     made = family()
-    kept = made.kept()["w"]
+    kept = made.keep_mask()["w"]
     assert torch.equal(kept, made.log_alpha()["w"] < 3.0) and 0 < int(kept.sum()) < 12
     assert not made.mean()["w"][~kept].any() and torch.equal(made.mean()["w"][kept], made.marginals()[0]["w"][kept])
     torch.manual_seed(0)
@@ -46,7 +46,7 @@ def test_pruned_weights_have_mean_zero_and_keep_their_noise():
     ratio = draws.var(0) / made.std()["w"] ** 2
     assert float((ratio - 1).abs().max()) < 4.5 * math.sqrt(2 / 20_000)
     assert made.monitor()["sparsity"] == pytest.approx(1 - float(kept.double().mean()))
-    assert int(made.kept(0.0)["w"].sum()) < int(kept.sum()) < int(made.kept(7.0)["w"].sum())
+    assert int(made.keep_mask(0.0)["w"].sum()) < int(kept.sum()) < int(made.keep_mask(7.0)["w"].sum())
 
 
 @pytest.mark.parametrize("log_alpha", [-6.0, -2.0, 0.0, 2.0])

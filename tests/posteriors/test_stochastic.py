@@ -19,7 +19,7 @@ def test_draws_are_points_but_counted_as_draws():
     made = family()
     posterior = Posterior([made])
     assert made.atoms is None and posterior.numbers(5) == [0, 1, 2, 3, 4]
-    assert made.live == {"drop", "body.noise"} == posterior.live and made.fixed == {"w", "b"} == posterior.fixed
+    assert made.noisy_modules == {"drop", "body.noise"} == posterior.noisy_modules and made.fixed == {"w", "b"} == posterior.fixed
     draws = posterior.sample(3)
     assert all(torch.equal(draws[n], v.expand(3, *v.shape)) for n, v in values().items())
 
@@ -27,7 +27,7 @@ def test_draws_are_points_but_counted_as_draws():
 def test_its_kl_is_that_of_a_point():
     made, prior = family(), {n: Normal(0.0, 2.0) for n in ("w", "b")}
     expected = -sum(Normal(0.0, 2.0).log_prob(v).sum() for v in values().values())
-    assert torch.allclose(closed_kl(made, Factorised(prior, made.shapes)), expected) and not made.bounds
+    assert torch.allclose(closed_kl(made, Factorised(prior, made.shapes)), expected) and not made.kl_is_bound
 
 
 def test_it_has_no_density():
@@ -40,7 +40,7 @@ def test_config_rebuilds_it():
     made = family()
     other = Posterior.from_config(json.loads(json.dumps(Posterior([made]).config())))
     other.load_state_dict(Posterior([made]).state_dict())
-    assert isinstance(other.members[0], Stochastic) and other.live == made.live
+    assert isinstance(other.members[0], Stochastic) and other.noisy_modules == made.noisy_modules
     assert all(torch.equal(other.mean()[n], v) for n, v in values().items())
 
 

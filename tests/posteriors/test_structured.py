@@ -136,9 +136,9 @@ def test_units_with_more_noise_than_signal_are_gone_from_mean_draws_and_masks():
     assert torch.equal(family.mean()["w"], W * units) and torch.equal(family.mean()["b"], B)
     draws = family.draw(Streams(0, range(50)))
     assert not draws["w"][:, :, ~units].any() and bool(draws["w"][:, :, units].all())
-    assert torch.equal(family.kept()["w"], units.expand(2, 5)) and family.monitor() == {"units/w": 4.0}
+    assert torch.equal(family.keep_mask()["w"], units.expand(2, 5)) and family.monitor() == {"units/w": 4.0}
     assert torch.equal(family.scales()["w"] > 0, units)
-    assert not family.kept(1e9)["w"].any() and bool(family.kept(0.0)["w"].all())
+    assert not family.keep_mask(1e9)["w"].any() and bool(family.keep_mask(0.0)["w"].all())
     assert bool((family.std()["w"][:, units] > 0).all())
 
 
@@ -147,7 +147,7 @@ def test_masks_of_dropout_modules_prune_the_weights_that_read_them():
     places = Places(masks={"d.mask0": (1, 5)}, feeds={"w": "d.mask0"})
     family = StructuredNoise.start({"w": W, "b": B}, places, {"d.mask0": 0.1})
     family.raw_std[0][0, 2] = 60.0
-    assert family.kept()["w"].tolist() == [[True, True, False, True, True]] * 2
+    assert family.keep_mask()["w"].tolist() == [[True, True, False, True, True]] * 2
     assert family.mean()["d.mask0"].tolist() == [[1.0, 1.0, 0.0, 1.0, 1.0]]
 
 
@@ -156,7 +156,7 @@ def test_channels_of_a_grouped_convolution():
     family = StructuredNoise.start({"w": torch.ones(4, 2, 3, 3)}, Places(axes={"w": (1, 2)}), {"w": 0.1})
     assert family.raw_mean[0].shape == (4,)
     family.raw_std[0][3] = 60.0
-    assert family.kept()["w"].all(-1).all(-1).tolist() == [[True, True], [True, True], [True, False], [True, False]]
+    assert family.keep_mask()["w"].all(-1).all(-1).tolist() == [[True, True], [True, True], [True, False], [True, False]]
 
 
 @torch.no_grad()

@@ -100,7 +100,7 @@ def test_a_refusal_is_a_row_with_the_whole_sentence(monkeypatch):
     """Up to its end, not up to the first point of a number in it."""
     kind = methods["map"]
 
-    def fit(self, model, job):
+    def fit(self, model, fit_job):
         raise SettingError("lr=0.25 is too large for it; use a smaller one.")
 
     monkeypatch.setattr(kind, "fit", fit)

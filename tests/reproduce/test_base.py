@@ -18,7 +18,7 @@ class Toy(Experiment):
     title: ClassVar[str] = "A toy"
     reference: ClassVar[str] = "Someone 2000."
     cost: ClassVar[str] = "nothing"
-    small: ClassVar[dict[str, int]] = {"size": 1}
+    quick_settings: ClassVar[dict[str, int]] = {"size": 1}
     size: int = setting(3, "How large.", ge=1)
 
     def run(self, device, seed, say):

@@ -107,9 +107,9 @@ def test_chains_start_from_a_fit_with_its_noise_widened(folder, monkeypatch, apa
     kind = uci_cells.methods["sgld"]
     inherited = kind.fit
 
-    def fit(self, model, job):
+    def fit(self, model, fit_job):
         seen["init"], seen["log_std"] = self.init, float(model.likelihood.log_std)
-        return inherited(self, model, job)
+        return inherited(self, model, fit_job)
 
     monkeypatch.setattr(kind, "fit", fit)
     settings = {"lr": 1e-4, "num_chains": 3, "num_warmup": 4, "num_draws": 4, "thin": 1}

@@ -6,7 +6,7 @@ from torch import nn
 
 from credo.curvature.sweep import Sweep
 from credo.data.intake import intake
-from credo.engine.fit_job import Job
+from credo.engine.fit_job import FitJob
 from zoo import networks
 from zoo.models import make_model
 from zoo.networks import B
@@ -198,7 +198,7 @@ def ggn(net, x, model, output=None):
 
 
 def make_job(x, y, **how):
-    return Job(intake((x, y)), 1, None, 1e-3, **how)
+    return FitJob(intake((x, y)), 1, None, 1e-3, **how)
 
 
 def make_sweep(net, x, y, likelihood="categorical", random="all", output=None, prior=None, **how):

@@ -90,7 +90,7 @@ def curve(bnn: BNN, data: Any, by: str = "auto", at: Sequence[float] | None = No
 
     ``at``: thresholds of the posterior's own rule where it prunes by itself (``by="own"``), else shares of weights that go.
     """
-    own = by == "own" or (by == "auto" and any(family.kept() for family in bnn.posterior.members))
+    own = by == "own" or (by == "auto" and any(family.keep_mask() for family in bnn.posterior.members))
     places = (THRESHOLDS if own else SHARES) if at is None else tuple(at)
     if not places:
         raise SettingError("curve: at= is empty; give at least one threshold or share.")

@@ -108,12 +108,12 @@ def ensemble(source: Any, samples: int, seed: int = 0) -> Ensemble:
             f"samples={samples} needs a BNN to draw from, got {type(source).__name__}; leave samples out for a single network."
         )
     posterior, way = source.posterior, way_of(None, "posterior", source.method)
-    if posterior.process is not None or posterior.live or way is not None:
+    if posterior.process is not None or posterior.noisy_modules or way is not None:
         reason = (
             "it draws functions"
             if posterior.process is not None
             else "its noise is inside the network"
-            if posterior.live
+            if posterior.noisy_modules
             else f"it predicts by {way!r}"
         )
         raise CredoError(

@@ -104,7 +104,7 @@ def moments(posterior: Posterior) -> tuple[Params, Params]:
 
 def kept(posterior: Posterior, threshold: float | None = None) -> dict[str, Tensor]:
     """True where a weight stays by the rule of its own family; empty where no family has one."""
-    return {name: mask.cpu() for family in posterior.members for name, mask in family.kept(threshold).items()}
+    return {name: mask.cpu() for family in posterior.members for name, mask in family.keep_mask(threshold).items()}
 
 
 def scores(bnn: BNN, rule: str) -> Params:

@@ -16,7 +16,7 @@ from credo.core.errors import SettingError
 from credo.core.settings import positive, setting, whole
 from credo.engine.descent import GradientMethod
 from credo.engine.elbo import Elbo
-from credo.engine.fit_job import Fitted, Job
+from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.model import Model
 from credo.estimators import estimators
 from credo.posteriors import Delta, Params, Posterior
@@ -146,9 +146,9 @@ class Retraining(GradientMethod):
         """Without a prior."""
         return model.flat()
 
-    def fit(self, model: Model, job: Job) -> Fitted:
+    def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Descend on the negative log-likelihood."""
-        return self.descend(Elbo(model, Posterior([self.family.to(model.device)]), estimators["weights"]), job)
+        return self.descend(Elbo(model, Posterior([self.family.to(model.device)]), estimators["weights"]), fit_job)
 
 
 def _fitted(

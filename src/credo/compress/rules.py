@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from credo.compress.units import Channelwise, Dense, Layout, Units, Unknown, linked
+from credo.compress.units import Channelwise, Dense, UnitLayout, Units, Unknown, linked
 
-Rule = Callable[[Units, fx.Node], Layout | None]
+Rule = Callable[[Units, fx.Node], UnitLayout | None]
 
 
 def analyse(net: nn.Module, example: Any) -> Units:
@@ -98,7 +98,7 @@ def _input(node: fx.Node) -> fx.Node:
     return first
 
 
-def _given(units: Units, node: fx.Node) -> Layout:
+def _given(units: Units, node: fx.Node) -> UnitLayout:
     """The layout of what an operation reads first."""
     if _input(node) not in units.layouts:
         raise Unknown
@@ -113,16 +113,16 @@ def _argument(node: fx.Node, place: int, name: str, default: Any = None) -> Any:
     return found
 
 
-def _settled(units: Units, node: fx.Node, axis: int, numbers: Tensor, known: Tensor) -> Layout:
+def _settled(units: Units, node: fx.Node, axis: int, numbers: Tensor, known: Tensor) -> UnitLayout:
     value, same = units.constants(node, axis)
     known = known & same
-    return Layout(axis, numbers, known, torch.where(known, value, 0.0))
+    return UnitLayout(axis, numbers, known, torch.where(known, value, 0.0))
 
 
 # --- layers that mix channels -------------------------------------------------------------------------------------------
 
 
-def _dense(units: Units, node: fx.Node, axis: int, in_dim: int, out_dim: int, edges: bool) -> Layout:
+def _dense(units: Units, node: fx.Node, axis: int, in_dim: int, out_dim: int, edges: bool) -> UnitLayout:
     module, reads = _module(units, node), units.at(_input(node), axis)
     known = ~linked(module, in_dim, out_dim)[:, ~reads.known].any(1)
     writes = _settled(units, node, axis, units.fresh(axis, len(known)).units, known)
@@ -130,11 +130,11 @@ def _dense(units: Units, node: fx.Node, axis: int, in_dim: int, out_dim: int, ed
     return writes
 
 
-def _linear(units: Units, node: fx.Node) -> Layout:
+def _linear(units: Units, node: fx.Node) -> UnitLayout:
     return _dense(units, node, len(units.sizes(_input(node))) - 1, in_dim=1, out_dim=0, edges=False)
 
 
-def _conv(units: Units, node: fx.Node) -> Layout:
+def _conv(units: Units, node: fx.Node) -> UnitLayout:
     module, axis = _module(units, node), _channel_axis(units, node)
     if module.groups == 1 and len(node.all_input_nodes) == 1:
         if module.transposed:
@@ -152,7 +152,7 @@ def _conv(units: Units, node: fx.Node) -> Layout:
 
 def _channelwise(
     units: Units, node: fx.Node, axis: int, blind: Tensor, tensors: tuple[str, ...], counts: tuple[str, ...]
-) -> Layout:
+) -> UnitLayout:
     """``blind``: channels whose result does not depend on what is read."""
     layout = units.at(_input(node), axis)
     out = _settled(units, node, axis, layout.units, layout.known | blind)
@@ -160,7 +160,7 @@ def _channelwise(
     return out
 
 
-def _norm(units: Units, node: fx.Node) -> Layout:
+def _norm(units: Units, node: fx.Node) -> UnitLayout:
     module = _module(units, node)
     if module.running_mean is None or module.training:
         raise Unknown  # statistics of the batch
@@ -168,14 +168,14 @@ def _norm(units: Units, node: fx.Node) -> Layout:
     return _channelwise(units, node, 1, blind, ("weight", "bias", "running_mean", "running_var"), ("num_features",))
 
 
-def _prelu(units: Units, node: fx.Node) -> Layout:
+def _prelu(units: Units, node: fx.Node) -> UnitLayout:
     module = _module(units, node)
     if module.num_parameters == 1:
         return _elementwise(units, node)
     return _channelwise(units, node, 1, torch.zeros(module.num_parameters, dtype=torch.bool), ("weight",), ("num_parameters",))
 
 
-def _elementwise(units: Units, node: fx.Node, product: bool = False) -> Layout:
+def _elementwise(units: Units, node: fx.Node, product: bool = False) -> UnitLayout:
     """Number by number, of one tensor or several; a product with a known zero is zero."""
     out, operands = units.sizes(node), units.tensors(node)
     back = {units.layouts[n].axis - len(units.sizes(n)) for n in operands if n in units.layouts}
@@ -189,7 +189,7 @@ def _elementwise(units: Units, node: fx.Node, product: bool = False) -> Layout:
     return _settled(units, node, len(out) + min(back), layouts[0].units, known)
 
 
-def _dropout(units: Units, node: fx.Node) -> Layout:
+def _dropout(units: Units, node: fx.Node) -> UnitLayout:
     if _argument(node, 2, "training", True) is not False:
         raise Unknown
     return _elementwise(units, node)
@@ -202,13 +202,13 @@ def _channel_axis(units: Units, node: fx.Node) -> int:
     return dims - 1 - int(digit[1]) if digit else 1
 
 
-def _spatial(units: Units, node: fx.Node) -> Layout:
+def _spatial(units: Units, node: fx.Node) -> UnitLayout:
     units.sizes(node)  # one tensor, not a pair with indices
     layout = units.at(_input(node), _channel_axis(units, node))
     return _settled(units, node, layout.axis, layout.units, layout.known)
 
 
-def _pad(units: Units, node: fx.Node) -> Layout:
+def _pad(units: Units, node: fx.Node) -> UnitLayout:
     """Padding of channels adds units that are known; how many of them stay decides the new padding."""
     layout, amounts = _given(units, node), tuple(_argument(node, 1, "pad"))
     place = 2 * (len(units.sizes(_input(node))) - 1 - layout.axis)
@@ -229,7 +229,7 @@ def _pad(units: Units, node: fx.Node) -> Layout:
     return _settled(units, node, layout.axis, numbers, known)
 
 
-def _reduce(units: Units, node: fx.Node) -> Layout:
+def _reduce(units: Units, node: fx.Node) -> UnitLayout:
     """A mean, sum or extreme over places."""
     given, layout, sizes = _argument(node, 1, "dim"), _given(units, node), units.sizes(_input(node))
     if given is None:
@@ -244,7 +244,7 @@ def _reduce(units: Units, node: fx.Node) -> Layout:
 # --- operations that move channels --------------------------------------------------------------------------------------
 
 
-def _merge(units: Units, node: fx.Node, start: int, end: int) -> Layout:
+def _merge(units: Units, node: fx.Node, start: int, end: int) -> UnitLayout:
     layout, sizes = _given(units, node), units.sizes(_input(node))
     start, end = start % len(sizes), end % len(sizes)
     if not start <= layout.axis <= end:
@@ -254,13 +254,13 @@ def _merge(units: Units, node: fx.Node, start: int, end: int) -> Layout:
     return layout.spread(start, math.prod(sizes[start : layout.axis]), math.prod(sizes[layout.axis + 1 : end + 1]))
 
 
-def _flatten(units: Units, node: fx.Node) -> Layout:
+def _flatten(units: Units, node: fx.Node) -> UnitLayout:
     if node.op == "call_module":
         return _merge(units, node, _module(units, node).start_dim, _module(units, node).end_dim)
     return _merge(units, node, _argument(node, 1, "start_dim", 0), _argument(node, 2, "end_dim", -1))
 
 
-def _view(units: Units, node: fx.Node) -> Layout:
+def _view(units: Units, node: fx.Node) -> UnitLayout:
     """Known where it does what ``flatten(1)`` does, which then takes its place: the sizes written in it may no longer hold."""
     sizes, out = units.sizes(_input(node)), units.sizes(node)
     if len(sizes) < 2 or out != (sizes[0], math.prod(sizes[1:])):
@@ -274,20 +274,20 @@ def _view(units: Units, node: fx.Node) -> Layout:
     return layout
 
 
-def _permute(units: Units, node: fx.Node) -> Layout:
+def _permute(units: Units, node: fx.Node) -> UnitLayout:
     layout, dims = _given(units, node), len(units.sizes(_input(node)))
     given = _argument(node, 1, "dims")
     order = list(given) if isinstance(given, (tuple, list)) else list(node.args[1:])
     return layout.on([d % dims for d in order].index(layout.axis))  # type: ignore[operator]
 
 
-def _transpose(units: Units, node: fx.Node) -> Layout:
+def _transpose(units: Units, node: fx.Node) -> UnitLayout:
     layout, dims = _given(units, node), len(units.sizes(_input(node)))
     one, two = _argument(node, 1, "dim0") % dims, _argument(node, 2, "dim1") % dims
     return layout.on({one: two, two: one}.get(layout.axis, layout.axis))
 
 
-def _squeeze(units: Units, node: fx.Node) -> Layout:
+def _squeeze(units: Units, node: fx.Node) -> UnitLayout:
     layout, sizes = _given(units, node), units.sizes(_input(node))
     dim = _argument(node, 1, "dim")
     if not isinstance(dim, int) or dim % len(sizes) == layout.axis:
@@ -295,21 +295,21 @@ def _squeeze(units: Units, node: fx.Node) -> Layout:
     return layout.on(layout.axis - (sizes[dim] == 1 and dim % len(sizes) < layout.axis))
 
 
-def _unsqueeze(units: Units, node: fx.Node) -> Layout:
+def _unsqueeze(units: Units, node: fx.Node) -> UnitLayout:
     layout, dims = _given(units, node), len(units.sizes(_input(node)))
     return layout.on(layout.axis + (_argument(node, 1, "dim") % (dims + 1) <= layout.axis))
 
 
-def _cat(units: Units, node: fx.Node) -> Layout:
+def _cat(units: Units, node: fx.Node) -> UnitLayout:
     parts: Any = node.args[0] if node.args else node.kwargs.get("tensors")
     axis = _argument(node, 1, "dim", 0) % len(units.sizes(node))
     if not isinstance(parts, (tuple, list)) or any(n in units.layouts and units.layouts[n].axis != axis for n in parts):
         raise Unknown
     layouts = [units.at(n, axis) for n in parts]
-    return Layout(axis, *(torch.cat([getattr(layout, key) for layout in layouts]) for key in ("units", "known", "value")))
+    return UnitLayout(axis, *(torch.cat([getattr(layout, key) for layout in layouts]) for key in ("units", "known", "value")))
 
 
-def _getitem(units: Units, node: fx.Node) -> Layout:
+def _getitem(units: Units, node: fx.Node) -> UnitLayout:
     """A cut through places, such as every second one, or new axes of size 1; all channels, or it is unknown."""
     index, layout, dims = node.args[1], _given(units, node), len(units.sizes(_input(node)))
     items: list[Any] = list(index) if isinstance(index, tuple) else [index]

@@ -33,7 +33,7 @@ class Shape(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class Layout:
+class UnitLayout:
     """Units along one axis of a tensor, ``(P,)`` each: their numbers, whether the value is the same for all inputs and places, and that value."""
 
     axis: int
@@ -41,12 +41,12 @@ class Layout:
     known: Tensor
     value: Tensor
 
-    def spread(self, axis: int, before: int = 1, after: int = 1) -> Layout:
+    def spread(self, axis: int, before: int = 1, after: int = 1) -> UnitLayout:
         """After merging the axis with others that hold ``before`` and ``after`` entries."""
         wider = (t.repeat_interleave(after).repeat(before) for t in (self.units, self.known, self.value))
-        return Layout(axis, *wider)
+        return UnitLayout(axis, *wider)
 
-    def on(self, axis: int) -> Layout:
+    def on(self, axis: int) -> UnitLayout:
         """The same positions on another axis."""
         return replace(self, axis=axis)
 
@@ -62,8 +62,8 @@ class Dense:
 
     target: str
     module: nn.Module
-    reads: Layout
-    writes: Layout
+    reads: UnitLayout
+    writes: UnitLayout
     in_dim: int
     out_dim: int
     edges: bool
@@ -91,7 +91,7 @@ class Channelwise:
 
     target: str
     module: nn.Module
-    layout: Layout
+    layout: UnitLayout
     tensors: tuple[str, ...]
     counts: tuple[str, ...]
 
@@ -164,7 +164,7 @@ class Units:
             except Exception as error:  # whatever a forward method may raise
                 raise _cannot_run(net, example, error) from error
         self.seen = recorder.seen
-        self.layouts: dict[fx.Node, Layout] = {}
+        self.layouts: dict[fx.Node, UnitLayout] = {}
         self.dense: list[Dense] = []
         self.channelwise: list[Channelwise] = []
         self.cuts: dict[fx.Node, int] = {}  # attributes with one number per channel, and on which axis
@@ -194,7 +194,7 @@ class Units:
         """The tensors an operation reads, single numbers apart."""
         return [n for n in node.all_input_nodes if isinstance(self.seen[n], Shape)]
 
-    def at(self, node: fx.Node, axis: int) -> Layout:
+    def at(self, node: fx.Node, axis: int) -> UnitLayout:
         """The layout of a tensor whose channels are asked for on this axis; where it has none, one that is kept whole."""
         sizes = self.sizes(node)
         if node in self.layouts:
@@ -243,22 +243,22 @@ class Units:
 
     # --- units --------------------------------------------------------------------------------------------------------
 
-    def fresh(self, axis: int, count: int) -> Layout:
+    def fresh(self, axis: int, count: int) -> UnitLayout:
         """New units of which nothing is known."""
         start = len(self._parent)
         self._parent.extend(range(start, start + count))
-        return Layout(
+        return UnitLayout(
             axis,
             torch.arange(start, start + count),
             torch.zeros(count, dtype=torch.bool),
             torch.zeros(count, dtype=torch.float64),
         )
 
-    def pin(self, layout: Layout) -> None:
+    def pin(self, layout: UnitLayout) -> None:
         """Keep these units, whatever happens."""
         self._pinned.update(layout.units.tolist())
 
-    def join(self, layouts: Sequence[Layout]) -> None:
+    def join(self, layouts: Sequence[UnitLayout]) -> None:
         """Make one unit of those that share a position."""
         for other in layouts[1:]:
             for one, two in zip(layouts[0].units.tolist(), other.units.tolist(), strict=True):

@@ -33,11 +33,11 @@ class Conjugate:
         """The exact posterior covariance."""
         return torch.linalg.inv(self.precision)
 
-    def bnn(self, dress: Callable[[nn.Module, int], nn.Module] = lambda net, outputs: net) -> BNN:
+    def bnn(self, example_network: Callable[[nn.Module, int], nn.Module] = lambda net, outputs: net) -> BNN:
         """The model whose posterior this is: one linear layer, double precision, prior N(0, 1); ``dress`` puts more around the layer."""
         with isolated(0):
             net = nn.Linear(self.x.shape[1], 1).double()
-        return BNN(dress(net, 1).double(), Gaussian(std=self.std), prior=Normal(0.0, 1.0))
+        return BNN(example_network(net, 1).double(), Gaussian(std=self.std), prior=Normal(0.0, 1.0))
 
 
 def conjugate(num_data: int = 40, features: int = 3, std: float = 0.5, seed: int = 0) -> Conjugate:

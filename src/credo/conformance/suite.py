@@ -45,7 +45,7 @@ class Candidate:
 
     def quick(self) -> dict[str, Any]:
         """Arguments of a fit that exercises everything and converges to nothing."""
-        small = dict(self.method.small)
+        small = dict(self.method.conformance_settings)
         few = {
             "epochs": 3,
             "batch_size": 16,
@@ -63,9 +63,9 @@ class Candidate:
         """A fresh model and data the method can take."""
         if self.classifies:
             case = examples()["mlp"]()
-            return BNN(self.method.dress(case.net, 3), "categorical"), (case.x, case.y)
+            return BNN(self.method.example_network(case.net, 3), "categorical"), (case.x, case.y)
         problem = conjugate()
-        return problem.bnn(self.method.dress), (problem.x, problem.y)
+        return problem.bnn(self.method.example_network), (problem.x, problem.y)
 
     def fitted(self, seed: int = 0, **extra: Any) -> tuple[BNN, tuple[Any, Tensor]]:
         """The example, fitted quickly."""
@@ -224,7 +224,7 @@ def networks(candidate: Candidate) -> None:
     """Fits and predicts on an MLP, a CNN with BatchNorm, an LSTM and a Transformer."""
     for name, make in examples().items():
         case = make()
-        net = candidate.method.dress(case.net, 3)
+        net = candidate.method.example_network(case.net, 3)
         bnn = BNN(net, "categorical").fit((case.x, case.y), candidate.method(), progress=False, **candidate.quick())
         expect(bnn.predict(case.x, 4).probs.isfinite().all(), f"predictions on the {name} are not finite")
 
@@ -282,7 +282,7 @@ def _draws(candidate: Candidate) -> tuple[Tensor, int]:
 def _fitted_draws(method: type[Method], fit: Callable[..., Any]) -> tuple[Tensor, int]:
     """The same, of one fit for the checks that follow each other; ``fit`` is the method's, which a test may have replaced."""
     problem = conjugate(**method.problem)
-    bnn = problem.bnn(method.dress).fit((problem.x, problem.y), method(), progress=False, **method.small)
+    bnn = problem.bnn(method.example_network).fit((problem.x, problem.y), method(), progress=False, **method.conformance_settings)
     if bnn.posterior.process is not None:
         return _read_off(bnn, problem.x.shape[1]), 1
     chains = next((family.chains for family in bnn.posterior.members if isinstance(family, Samples)), 1)

@@ -65,7 +65,7 @@ class Shell:
                 module.activation_relu_or_gelu = 0
             elif isinstance(module, nn.TransformerEncoder):
                 module.use_nested_tensor = False
-        self._live = False
+        self._noisy = False
         self._recurrent = [module for module in self.module.modules() if isinstance(module, nn.RNNBase)]
         self._homes: dict[str, list[tuple[nn.Module, dict[str, Any], str]]] = {}
         first: dict[int, str] = {}
@@ -112,13 +112,13 @@ class Shell:
         _, table, leaf = self._homes[name][0]
         return table[leaf]
 
-    def train(self, mode: bool, live: Collection[str] = ()) -> None:
-        """Training or evaluation mode of the shell alone; the modules at the paths in ``live`` are in training mode either way."""
-        if self.module.training != mode or live or self._live:
+    def train(self, mode: bool, noisy_modules: Collection[str] = ()) -> None:
+        """Training or evaluation mode of the shell alone; the modules at the paths in ``noisy_modules`` are in training mode either way."""
+        if self.module.training != mode or noisy_modules or self._noisy:
             self.module.train(mode)
-            self._live = bool(live)
-        for path, module in self.module.named_modules() if live else ():
-            module.training = mode or path in live
+            self._noisy = bool(noisy_modules)
+        for path, module in self.module.named_modules() if noisy_modules else ():
+            module.training = mode or path in noisy_modules
 
     def width(self, x: Any, names: Collection[str]) -> int:
         """The most numbers that any module gives in a pass on ``x``, from the first that holds one of ``names`` on."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from credo.core.errors import CredoError, SettingError
 from credo.engine.initial_posterior import gaussian
 from credo.posteriors import EigenKron, Family, Full, LowRankPrecision, Params, Subnetwork
-from credo.posteriors.family import Layout
+from credo.posteriors.family import FlatLayout
 
 Precision = Mapping[str, Tensor]
 PATIENCE = 4  # determinants by Cholesky before eigenvalues, which cost about ten of them, are worth it
@@ -87,7 +87,7 @@ class FullBlock(Block):
     """All of H over several parameters, ``(P, P)`` in the order of their names."""
 
     def __init__(self, shapes: Mapping[str, torch.Size], matrix: Tensor) -> None:
-        self.layout = Layout(shapes)
+        self.layout = FlatLayout(shapes)
         self.names, self.matrix = tuple(shapes), matrix
         self.joint: Tensor | None = None  # what a joint prior's precision has besides its diagonal
         self._rounded = False
@@ -165,7 +165,7 @@ class LowRankBlock(Block):
     """H = U U^T with few columns, ``(P, K)``."""
 
     def __init__(self, shapes: Mapping[str, torch.Size], factor: Tensor) -> None:
-        self.layout = Layout(shapes)
+        self.layout = FlatLayout(shapes)
         self.names, self.factor = tuple(shapes), factor
 
     def _diagonal(self, precision: Precision) -> Tensor:

@@ -16,7 +16,7 @@ from credo.curvature.sweep import BATCH, BUDGET, Looked, Sweep, cut, example_row
 from credo.curvature.taps import Tap, layer_rows
 from credo.engine.model import Model
 from credo.posteriors import Family, Full, MeanField, PosteriorPrior
-from credo.posteriors.family import Layout
+from credo.posteriors.family import FlatLayout
 from credo.posteriors.full import MAX_NUMEL
 
 SMALL = (
@@ -151,7 +151,7 @@ def _eigen(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 def full(sweep: Sweep, rank: int = 0) -> Measured:
     """Everything, over all random parameters at once."""
-    layout = Layout({n: s.shape for n, s in sweep.model.random.items()})
+    layout = FlatLayout({n: s.shape for n, s in sweep.model.random.items()})
     taps = sweep.taps()
     others = rest(sweep, taps)
     first = next(iter(sweep.values.values()))
@@ -173,7 +173,7 @@ def full(sweep: Sweep, rank: int = 0) -> Measured:
 
 
 def _flat_rows(
-    sweep: Sweep, layout: Layout, taps: Mapping[str, Tap], others: Mapping[str, Site], x: object, seen: Looked,
+    sweep: Sweep, layout: FlatLayout, taps: Mapping[str, Tap], others: Mapping[str, Site], x: object, seen: Looked,
     grads: list[dict[str, Tensor]], rows: slice,
 ) -> Tensor:  # fmt: skip
     """R^T J of a few examples, ``(n, K, P)`` in the layout's order."""
@@ -194,7 +194,7 @@ def _last(tap: Tap, grads: list[dict[str, Tensor]], root: Tensor) -> bool:
     )
 
 
-def _add_last(total: Tensor, layout: Layout, tap: Tap, inputs: Tensor, root: Tensor) -> None:
+def _add_last(total: Tensor, layout: FlatLayout, tap: Tap, inputs: Tensor, root: Tensor) -> None:
     """sum_n Lambda_n x (a_n a_n^T) for a last layer: one product of (F^2, N) and (N, I^2), without any Jacobian."""
     index = layout.split(torch.arange(layout.numel, device=total.device))
     pieces = []
@@ -219,7 +219,7 @@ def _add_last(total: Tensor, layout: Layout, tap: Tap, inputs: Tensor, root: Ten
 def low_rank(sweep: Sweep, rank: int) -> Measured:
     """The largest eigenvalues and their eigenvectors, by two rounds of subspace iteration with a few vectors to spare."""
     model = sweep.model
-    layout = Layout({n: s.shape for n, s in model.random.items()})
+    layout = FlatLayout({n: s.shape for n, s in model.random.items()})
     first = next(iter(sweep.values.values()))
     count = min(layout.numel, rank + max(5, rank // 4))
     basis = torch.randn(layout.numel, count, generator=generator("subspace"), dtype=torch.float64).to(first)
@@ -234,7 +234,7 @@ def low_rank(sweep: Sweep, rank: int) -> Measured:
     return Measured([LowRankBlock(layout.shapes, factor.to(first))], nll)
 
 
-def _times(sweep: Sweep, layout: Layout, vectors: Tensor) -> tuple[float, Tensor]:
+def _times(sweep: Sweep, layout: FlatLayout, vectors: Tensor) -> tuple[float, Tensor]:
     """H V for ``(P, K)`` vectors, one pass over the data."""
     taps = sweep.taps()
     others = rest(sweep, taps)

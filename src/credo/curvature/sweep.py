@@ -21,7 +21,7 @@ from credo.core.seeds import generator
 from credo.core.shell import plain_attention, plain_kernels
 from credo.core.sites import Site
 from credo.curvature.taps import Tap, caught_numel, find_taps, gradients, prepared, tapped, untapped
-from credo.engine.fit_job import Job
+from credo.engine.fit_job import FitJob
 from credo.engine.model import Model
 from credo.estimators.plan import batch_of
 from credo.likelihoods.information import score
@@ -38,23 +38,23 @@ class Sweep:
     model: Model
     values: Params
     buffers: Mapping[str, Tensor]
-    job: Job
+    fit_job: FitJob
     kind: str = "ggn"
     mc_samples: int = 1
 
     def taps(self) -> dict[str, Tap]:
         """Layers with derivatives in factors."""
-        return find_taps(self.model, self.values, self.buffers, self.job.source.example(2))
+        return find_taps(self.model, self.values, self.buffers, self.fit_job.source.example(2))
 
     def batches(self, size: int = BATCH) -> Iterator[tuple[Any, Tensor]]:
         """One pass over the data, which must show all of them."""
         seen = 0
-        for x, y in self.job.source(None, min(size, self.job.source.num_data)):
+        for x, y in self.fit_job.source(None, min(size, self.fit_job.source.num_data)):
             seen += len(y)
             yield self.model.move(x), self.model.move(y)
-        if seen != self.job.source.num_data:
+        if seen != self.fit_job.source.num_data:
             raise SettingError(
-                f"Curvature is a sum over all data, but one pass saw {seen} examples and num_data is {self.job.source.num_data}; give a "
+                f"Curvature is a sum over all data, but one pass saw {seen} examples and num_data is {self.fit_job.source.num_data}; give a "
                 "loader that shows every example once."
             )
 
@@ -66,7 +66,7 @@ class Sweep:
         if self.kind == "empirical":
             return score(likelihood, f, likelihood.check_pair(f, y)).unsqueeze(-1)
         stacked = f.unsqueeze(0).expand(self.mc_samples, *f.shape)
-        drawn = likelihood.observed.sample(stacked, generator(self.job.seed, "fisher", number, device=f.device))
+        drawn = likelihood.observed.sample(stacked, generator(self.fit_job.seed, "fisher", number, device=f.device))
         return torch.movedim(score(likelihood.observed, stacked, drawn), 0, -1) / math.sqrt(self.mc_samples)
 
     def nll(self, outputs: Tensor, y: Tensor) -> float:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from credo.core.seeds import generator, isolated, mix
 from credo.engine.batches import on_device
-from credo.engine.fit_job import Job
+from credo.engine.fit_job import FitJob
 from credo.engine.model import Model
 from credo.posteriors import Params
 
@@ -21,7 +21,7 @@ def norms(net: nn.Module) -> list[str]:
 
 
 @torch.no_grad()
-def statistics(model: Model, job: Job, draws: Iterable[Params]) -> Params:
+def statistics(model: Model, fit_job: FitJob, draws: Iterable[Params]) -> Params:
     """Running means and variances ``(S, ...)`` of every normalised layer, by the network's names, one row for each set of parameters.
 
     Each is the plain average over the batches of one epoch, all in the same order; layers other than BatchNorm are in evaluation mode. A last
@@ -30,9 +30,9 @@ def statistics(model: Model, job: Job, draws: Iterable[Params]) -> Params:
     shell, paths = model.shell(), norms(model.net)
     modules = [shell.module.get_submodule(path) for path in paths]
     names = [f"{path}.{leaf}" for path in paths for leaf in ("running_mean", "running_var")]
-    source = on_device(job.source, model)
+    source = on_device(fit_job.source, model)
     # where all batches are single examples these have a variance of their own, such as over an image: training has shown it
-    single = job.source.num_batches(job.batch_size) == len(job.source.targets())
+    single = fit_job.source.num_batches(fit_job.batch_size) == len(fit_job.source.targets())
     before = [module.momentum for module in modules]
     shell.train(False, paths)
     shell.place(model.frozen())
@@ -48,8 +48,8 @@ def statistics(model: Model, job: Job, draws: Iterable[Params]) -> Params:
                 buffers[f"{path}.num_batches_tracked"].zero_()
             shell.place(buffers)
             shell.place(values)
-            with isolated(mix(job.seed, "statistics"), model.device):
-                for x, y in source(generator(job.seed, "statistics", 0), job.batch_size):
+            with isolated(mix(fit_job.seed, "statistics"), model.device):
+                for x, y in source(generator(fit_job.seed, "statistics", 0), fit_job.batch_size):
                     if single or len(y) > 1:
                         shell(model.move(x))
             for name in names:

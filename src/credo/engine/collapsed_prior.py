@@ -26,7 +26,7 @@ def warn_if_collapsed(model: Model, posterior: Posterior) -> None:
         return
     for family in posterior.members:
         prior = family_prior(family, model)
-        if family.atoms is not None or prior is None or not family.bounds:
+        if family.atoms is not None or prior is None or not family.kl_is_bound:
             continue
         share = float(kl(family, prior, Streams(0, range(DRAWS)))) / family.varying
         if share < COLLAPSED:

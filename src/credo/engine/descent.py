@@ -10,7 +10,7 @@ from torch import Tensor
 
 from credo.core.settings import setting
 from credo.engine.elbo import Elbo
-from credo.engine.fit_job import Fitted, Job
+from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.initial_posterior import initial_values
 from credo.engine.method import Method
 from credo.engine.model import Model
@@ -36,10 +36,10 @@ class GradientMethod(Method):
         choices=("graph",),
     )
 
-    def start(self, model: Model, job: Job) -> dict[str, Tensor]:
+    def start(self, model: Model, fit_job: FitJob) -> dict[str, Tensor]:
         """The values to start from."""
-        return initial_values(model, self.init, job.seed)
+        return initial_values(model, self.init, fit_job.seed)
 
-    def descend(self, elbo: Elbo, job: Job, **kl_weight: Any) -> Fitted:
+    def descend(self, elbo: Elbo, fit_job: FitJob, **kl_weight: Any) -> Fitted:
         """Minimise the negative ELBO; ``kl_weight``: beta, schedule and warmup."""
-        return descend(elbo, job, decay=decays[self.lr_schedule], compile=self.compile, **kl_weight)
+        return descend(elbo, fit_job, decay=decays[self.lr_schedule], compile=self.compile, **kl_weight)

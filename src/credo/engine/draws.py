@@ -18,7 +18,7 @@ Realise = Callable[[Sequence[int]], Params]
 
 @dataclass(frozen=True)
 class Draws:
-    """Which draws: ``realise(numbers)`` gives them stacked. ``fixed``: parameters they leave alone; ``live``: modules that stay noisy.
+    """Which draws: ``realise(numbers)`` gives them stacked. ``fixed``: parameters they leave alone; ``noisy_modules``: modules that stay noisy.
 
     A ``process`` draws functions instead, of what it reads from a network with the weights that ``realise`` gives for any one number; ``joint``
     if values at different inputs must belong together; ``average`` for its mean function.
@@ -27,7 +27,7 @@ class Draws:
     numbers: Sequence[int]
     realise: Realise
     fixed: Collection[str] = frozenset()
-    live: Collection[str] = frozenset()
+    noisy_modules: Collection[str] = frozenset()
     process: Process | None = None
     joint: bool = field(default=False, kw_only=True)
     average: bool = field(default=False, kw_only=True)
@@ -43,7 +43,7 @@ class Draws:
         def realise(numbers: Sequence[int]) -> Params:
             return posterior.realise(numbers, seed, workspace)
 
-        return cls(posterior.numbers(samples), realise, posterior.fixed, posterior.live)
+        return cls(posterior.numbers(samples), realise, posterior.fixed, posterior.noisy_modules)
 
     @classmethod
     def point(cls, values: Mapping[str, Tensor]) -> Draws:

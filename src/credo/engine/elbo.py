@@ -155,7 +155,7 @@ class Elbo(Learner):
         self.model.prior.observe(means, variances)
         return self._terms(component)
 
-    def settle(self) -> None:
+    def after_fit(self) -> None:
         """Let a prior with closed-form updates see q as the last step has left it."""
         if self.prior_parts:
             self.terms(0)

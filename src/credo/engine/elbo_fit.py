@@ -13,7 +13,7 @@ from credo.core.errors import SettingError
 from credo.core.settings import setting
 from credo.engine.descent import GradientMethod
 from credo.engine.elbo import Elbo
-from credo.engine.fit_job import Fitted, Job
+from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.initial_posterior import discrete_posterior, start_posterior
 from credo.engine.model import Model
 from credo.engine.schedules import schedules
@@ -45,7 +45,7 @@ class ElboMethod(GradientMethod):
     autocast: bool = setting(False, "Run the network in bfloat16 where torch deems it safe.")
 
     @abstractmethod
-    def make_posterior(self, model: Model, job: Job) -> Posterior:
+    def make_posterior(self, model: Model, fit_job: FitJob) -> Posterior:
         """Where q starts."""
 
     @abstractmethod
@@ -60,19 +60,19 @@ class ElboMethod(GradientMethod):
         """How the objective gets its KL."""
         return "closed"
 
-    def finish(self, model: Model, job: Job, fitted: Fitted) -> Fitted:
+    def finish(self, model: Model, fit_job: FitJob, fitted: Fitted) -> Fitted:
         """What follows the descent; nothing unless a method says otherwise."""
         return fitted
 
-    def fit(self, model: Model, job: Job) -> Fitted:
+    def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Descend on the negative ELBO."""
-        posterior, estimator = self.make_posterior(model, job), self.make_estimator()
+        posterior, estimator = self.make_posterior(model, fit_job), self.make_estimator()
         for component in posterior.components():
             estimator.check(component)
         autocast = torch.bfloat16 if self.autocast else None
         elbo = Elbo(model, posterior, estimator, self.train_samples, autocast=autocast, kl=self.kl_kind())
         weight = {"beta": self.beta, "schedule": schedules[self.kl_schedule], "warmup": self.kl_warmup}
-        return self.finish(model, job, self.descend(elbo, job, optimizer=self.make_optimizer(model), **weight))
+        return self.finish(model, fit_job, self.descend(elbo, fit_job, optimizer=self.make_optimizer(model), **weight))
 
 
 @dataclass(frozen=True)
@@ -100,9 +100,9 @@ class OfAnyFamily(Variational):
         kind=(tuple, list),
     )
 
-    def make_posterior(self, model: Model, job: Job) -> Posterior:
+    def make_posterior(self, model: Model, fit_job: FitJob) -> Posterior:
         """The chosen family at the starting values."""
-        values = self.start(model, job)
+        values = self.start(model, fit_job)
         if self.posterior == "discrete":
             return discrete_posterior(model, values, self.levels)
-        return start_posterior(model, self.posterior, values, self.init_std, self.rank, self.scale, job.seed)
+        return start_posterior(model, self.posterior, values, self.init_std, self.rank, self.scale, fit_job.seed)

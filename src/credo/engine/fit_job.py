@@ -19,7 +19,7 @@ Callback = Callable[[dict[str, Any]], bool | None]
 
 
 @dataclass
-class Job:
+class FitJob:
     """The fit's own settings. ``history`` is filled as it goes; a callback gets each row and stops the fit by returning True.
 
     ``show`` is told what is fitted as it stands before callbacks get a row, by methods that can say so.

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from credo.core.seeds import generator
 from credo.data.source import Source
-from credo.engine.fit_job import Fitted, Job
+from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.model import Model
 
 
@@ -22,9 +22,9 @@ class Learner(nn.Module, ABC):
     def model(self) -> Model:
         """The model, unregistered."""
 
-    def batches(self, source: Source, job: Job, epoch: int) -> Iterator[tuple[Any, Tensor]]:
+    def batches(self, source: Source, fit_job: FitJob, epoch: int) -> Iterator[tuple[Any, Tensor]]:
         """One epoch of batches, in an order drawn from (seed, epoch) alone."""
-        return source(generator(job.seed, "order", epoch), job.batch_size)
+        return source(generator(fit_job.seed, "order", epoch), fit_job.batch_size)
 
     def examples(self, y: Tensor) -> int:
         """How many examples a batch with these targets holds."""
@@ -38,10 +38,10 @@ class Learner(nn.Module, ABC):
         """Numbers worth watching."""
         return {}
 
-    def look(self, epoch: int, epochs: int) -> None:
+    def after_epoch(self, epoch: int, epochs: int) -> None:
         """Called after every epoch."""
 
-    def settle(self) -> None:
+    def after_fit(self) -> None:
         """Called after the last one."""
 
     @abstractmethod

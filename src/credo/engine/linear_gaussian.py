@@ -17,12 +17,12 @@ from torch.distributions import Normal
 from credo.core.errors import CredoError, NetworkError, SettingError
 from credo.core.seeds import generator
 from credo.engine.draws import Draws
-from credo.engine.fit_job import Job
+from credo.engine.fit_job import FitJob
 from credo.engine.model import Model
 from credo.engine.outputs import sampled_outputs
 from credo.likelihoods import Gaussian
 from credo.posteriors import Params
-from credo.posteriors.family import Layout
+from credo.posteriors.family import FlatLayout
 
 
 class Sums(NamedTuple):
@@ -43,7 +43,7 @@ class Solution(NamedTuple):
     factor: Tensor
 
 
-def normal_prior(model: Model, layout: Layout) -> tuple[Tensor, Tensor]:
+def normal_prior(model: Model, layout: FlatLayout) -> tuple[Tensor, Tensor]:
     """Mean and variance of the random parameters as flat vectors; refused unless every one is normal."""
     means, variances = [], []
     for name, shape in layout.shapes.items():
@@ -70,10 +70,10 @@ def noise_std(model: Model) -> Tensor:
     return model.likelihood.std(torch.zeros(1, dtype=torch.float64)).detach().cpu()  # type: ignore[operator]
 
 
-def regression(model: Model, job: Job, values: Params, buffers: Mapping[str, Tensor], layout: Layout) -> Solution:
+def regression(model: Model, fit_job: FitJob, values: Params, buffers: Mapping[str, Tensor], layout: FlatLayout) -> Solution:
     """The posterior of the random parameters given everything else at ``values`` and the noise as it stands."""
     mean, var = normal_prior(model, layout)
-    sums = accumulate(model, job, layout, noise_std(model), values, buffers)
+    sums = accumulate(model, fit_job, layout, noise_std(model), values, buffers)
     return solve(mean, torch.diag(1.0 / var), sums)
 
 
@@ -85,13 +85,15 @@ def solve(mean: Tensor, precision: Tensor, sums: Sums) -> Solution:
     return Solution(centre, torch.linalg.cholesky(torch.cholesky_inverse(factor)), total, factor)
 
 
-def accumulate(model: Model, job: Job, layout: Layout, std: Tensor, values: Params, buffers: Mapping[str, Tensor]) -> Sums:
+def accumulate(
+    model: Model, fit_job: FitJob, layout: FlatLayout, std: Tensor, values: Params, buffers: Mapping[str, Tensor]
+) -> Sums:
     """One pass over the data in double precision; refuses a network that is not linear in the random parameters."""
     numel = layout.numel
     gram, cross = torch.zeros(numel, numel, dtype=torch.float64), torch.zeros(numel, dtype=torch.float64)
     square, count, seen = 0.0, 0, 0
     design = _design(model, layout, values, buffers)
-    for x, y in job.source(None, job.batch_size):
+    for x, y in fit_job.source(None, fit_job.batch_size):
         base, jacobian = design(x)
         target = model.likelihood.check_pair(base, y).double().cpu()
         residual = ((target - base) / std).reshape(-1)
@@ -101,15 +103,15 @@ def accumulate(model: Model, job: Job, layout: Layout, std: Tensor, values: Para
         square += float(residual @ residual)
         count += residual.numel()
         seen += len(y)
-    if seen != job.source.num_data:
+    if seen != fit_job.source.num_data:
         raise SettingError(
-            f"The closed form saw {seen} examples in one pass, but num_data is {job.source.num_data}; it needs all of them."
+            f"The closed form saw {seen} examples in one pass, but num_data is {fit_job.source.num_data}; it needs all of them."
         )
     return Sums(gram, cross, square, count)
 
 
 def _design(
-    model: Model, layout: Layout, values: Params, buffers: Mapping[str, Tensor]
+    model: Model, layout: FlatLayout, values: Params, buffers: Mapping[str, Tensor]
 ) -> Callable[[Any], tuple[Tensor, Tensor]]:
     """x -> (f0 (N, D), J (P, N, D)), by running the network at zero and at each unit vector."""
     probe = torch.randn(layout.numel, generator=generator("linearity"), dtype=torch.float64)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from credo.core.registry import Registry
 from credo.core.settings import check_names, validate
-from credo.engine.fit_job import Fitted, Job
+from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.model import Model
 
 methods: Registry[type[Method]] = Registry("method")
@@ -35,7 +35,7 @@ class Method(ABC):
     #: How near its posterior comes to the true one: "exact", "exact in the limit" of ever more draws, or "approximate".
     fidelity: ClassVar[str] = "approximate"
     #: A configuration small enough for the conformance suite: arguments of ``fit``.
-    small: ClassVar[dict[str, Any]] = {}
+    conformance_settings: ClassVar[dict[str, Any]] = {}
     #: What it reaches on conjugate regression ("exact", "mean_field" or "least_squares"), within how many posterior deviations.
     target: ClassVar[str] = "exact"
     tolerance: ClassVar[float] = 0.0
@@ -48,7 +48,7 @@ class Method(ABC):
         validate(self, self.name)
 
     @classmethod
-    def dress(cls, net: nn.Module, outputs: int) -> nn.Module:
+    def example_network(cls, net: nn.Module, outputs: int) -> nn.Module:
         """A conformance network as this method can take it: with the noise inside that the method is about, if it needs any."""
         return net
 
@@ -66,7 +66,7 @@ class Method(ABC):
         return model
 
     @abstractmethod
-    def fit(self, model: Model, job: Job) -> Fitted:
+    def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Run to the end and return the posterior."""
 
     def settings(self) -> dict[str, Any]:

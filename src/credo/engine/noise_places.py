@@ -17,10 +17,10 @@ from credo.core.settings import setting
 from credo.core.sites import choose
 from credo.engine.elbo import Elbo
 from credo.engine.elbo_fit import ElboMethod
-from credo.engine.fit_job import Job
+from credo.engine.fit_job import FitJob
 from credo.engine.initial_posterior import with_points
 from credo.engine.model import Model
-from credo.engine.own_noise import OwnMasks, is_random, live_modules, own_masks
+from credo.engine.own_noise import OwnMasks, is_random, modules_without_norms, own_masks
 from credo.engine.training_loop import MakeOptimizer, adam
 from credo.estimators import Estimator, estimators
 from credo.posteriors import Multiplicative, Places, Posterior
@@ -57,7 +57,7 @@ class DropoutMethod(ElboMethod):
 
     def make_optimizer(self, model: Model) -> MakeOptimizer[Elbo] | None:
         """Adam, faster for rates: one number steers a whole layer, and at the weights' pace it would hardly move."""
-        return partial(adam, dial_lr=self.rate_lr)
+        return partial(adam, rate_lr=self.rate_lr)
 
     def adapt(self, model: Model) -> Model:
         """Under the prior of the length scale, if one is given."""
@@ -69,10 +69,10 @@ class DropoutMethod(ElboMethod):
         """The chosen estimator."""
         return estimators[self.estimator]
 
-    def make_posterior(self, model: Model, job: Job) -> Posterior:
+    def make_posterior(self, model: Model, fit_job: FitJob) -> Posterior:
         """The family over all random parameters, noisy at its places; point estimates over the rest."""
-        places, rates = self.places(model, job.source.example(2))
-        values = self.start(model, job)
+        places, rates = self.places(model, fit_job.source.example(2))
+        values = self.start(model, fit_job)
         family = self.make_family({name: values[name] for name in model.random}, places, rates)
         return with_points(model, values, [family])
 
@@ -98,11 +98,11 @@ class DropoutMethod(ElboMethod):
                 f"{self.name}: the network is random by itself, but not through dropout modules, whose rates could be set or learned "
                 f"(p={self.p!r}); use 'mc_dropout' without p or 'stochastic', which take it as it is."
             )
-        live = live_modules(model.net) if other else ()
+        noisy_modules = modules_without_norms(model.net) if other else ()
         feeds = {w: m for w, m in masks.feeds.items() if w in model.random}
         fed = {w: (model.random[w].in_axis or 0, model.random[w].groups) for w in feeds}
         axes = {} if masks.shapes or other else self._weights(model)
-        places = Places(axes, masks.shapes, feeds, live, fed)
+        places = Places(axes, masks.shapes, feeds, noisy_modules, fed)
         return places, self._rates({**masks.rates, **dict.fromkeys(axes, RATE)})
 
     def _weights(self, model: Model) -> dict[str, tuple[int, int]]:

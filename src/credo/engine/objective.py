@@ -42,7 +42,7 @@ def objective(
             terms = divergence(family, prior, samples, seed)
             part, per_draw = float(terms.mean()), per_draw + terms  # the very draws behind the nll, so that errors may cancel
             cost += part
-            sent += part if family.atoms is not None or not family.bounds else part + _entropy(family, samples, seed)
+            sent += part if family.atoms is not None or not family.kl_is_bound else part + _entropy(family, samples, seed)
     out = {"nll": nll, "kl": cost, "elbo": -nll - cost, "error": _average(per_draw)[1]}
     if predictive.likelihood.discrete or precision is not None:
         shift = 0.0 if precision is None else -math.log(precision) * targets.numel()

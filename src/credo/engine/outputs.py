@@ -45,7 +45,7 @@ def sampled_outputs(
     drawn inside the call, so it depends on the batches.
     """
     shell = model.shell()
-    shell.train(False, draws.live)
+    shell.train(False, draws.noisy_modules)
     shell.place(model.frozen())
     shell.place(buffers)
     x = model.move(x)
@@ -57,7 +57,7 @@ def sampled_outputs(
     if vectorise is None:
         vectorise = model.device.type == "cuda" or _shares_prefix(model, draws.fixed)
     with torch.no_grad():
-        if vectorise and len(draws.numbers) > 1 and not draws.live:
+        if vectorise and len(draws.numbers) > 1 and not draws.noisy_modules:
             try:
                 return runner.vectorised(batches)
             except (RuntimeError, NotImplementedError, ValueError) as error:
@@ -103,7 +103,7 @@ def moment_outputs(
 
     The same fixed points for every input, moved and scaled so that their mean and covariance over S are exactly the Gaussian's.
     """
-    if posterior.live:
+    if posterior.noisy_modules:
         raise SettingError("The network is random by itself, which moments do not see; predict without shortcut='moments'.")
     if samples < 2:
         raise SettingError(f"samples={samples}: moments are shown by points with their variance, of which it takes at least 2.")

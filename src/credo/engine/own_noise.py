@@ -137,7 +137,7 @@ def _dressed(model: Model) -> Shell:
     return shell
 
 
-def live_modules(net: nn.Module) -> tuple[str, ...]:
+def modules_without_norms(net: nn.Module) -> tuple[str, ...]:
     """Paths of all modules but those that normalise by batches: in training mode they run as they train."""
     return tuple(path for path, module in net.named_modules() if not isinstance(module, _BATCH_NORMS))
 
@@ -145,7 +145,7 @@ def live_modules(net: nn.Module) -> tuple[str, ...]:
 _BATCH_NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
 
 
-def is_random(model: Model, x: Any, masks: OwnMasks, live: tuple[str, ...] | None = None) -> bool:
+def is_random(model: Model, x: Any, masks: OwnMasks, noisy_modules: tuple[str, ...] | None = None) -> bool:
     """Whether two passes in training mode differ, with the known masks held still and batch statistics out of the way.
 
     A network whose noise is part of what it says of the data, not of its weights, has a method ``hold`` that stills it for good.
@@ -155,7 +155,7 @@ def is_random(model: Model, x: Any, masks: OwnMasks, live: tuple[str, ...] | Non
         shell.module.hold()  # type: ignore[operator]
     like = next(iter(model.values().values()))
     shell.place({name: like.new_ones(shape) for name, shape in masks.shapes.items()})
-    shell.train(False, live_modules(model.net) if live is None else live)
+    shell.train(False, modules_without_norms(model.net) if noisy_modules is None else noisy_modules)
     outputs = []
     with torch.no_grad():
         for seed in range(8):  # a module that acts rarely still shows

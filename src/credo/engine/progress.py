@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from credo.engine.fit_job import Job
+from credo.engine.fit_job import FitJob
 
 
 class Advance(Protocol):
@@ -19,9 +19,9 @@ class Advance(Protocol):
 
 
 @contextmanager
-def progress(job: Job, total: int) -> Iterator[Advance]:
+def progress(fit_job: FitJob, total: int) -> Iterator[Advance]:
     """A bar of ``total`` steps on the terminal, where there is one and the user wants it."""
-    if not (job.progress and sys.stderr.isatty()):
+    if not (fit_job.progress and sys.stderr.isatty()):
         yield lambda count, text=None: None
         return
     from rich.console import Console

@@ -14,7 +14,7 @@ from credo.core.errors import CredoError, DataError
 from credo.core.seeds import isolated, mix
 from credo.engine.batches import on_device
 from credo.engine.elbo import Elbo
-from credo.engine.fit_job import Fitted, Job
+from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.learner import Learner
 from credo.engine.progress import progress
 from credo.engine.run import pack_optimizer, unpack_optimizer
@@ -26,19 +26,19 @@ MakeOptimizer = Callable[[L, "float | Tensor", int], torch.optim.Optimizer]
 MakeStep = Callable[[L, torch.optim.Optimizer, int, bool | str], Step]
 
 
-def adam(elbo: Elbo, lr: float | Tensor, num_data: int, dial_lr: float = 1.0) -> torch.optim.Optimizer:
+def adam(elbo: Elbo, lr: float | Tensor, num_data: int, rate_lr: float = 1.0) -> torch.optim.Optimizer:
     """Fused Adam over everything that is learned; the posterior's dials at ``dial_lr`` times the learning rate."""
-    dials = [p for family in elbo.posterior.members for p in family.dials() if p.requires_grad]
-    known = {id(p) for p in dials}
+    rate_params = [p for family in elbo.posterior.members for p in family.rate_params() if p.requires_grad]
+    known = {id(p) for p in rate_params}
     groups: list[dict[str, Any]] = [{"params": [p for p in elbo.parameters() if p.requires_grad and id(p) not in known]}]
-    if dials:
-        groups.append({"params": dials, "lr": lr * dial_lr, "factor": dial_lr})
+    if rate_params:
+        groups.append({"params": rate_params, "lr": lr * rate_lr, "factor": rate_lr})
     return torch.optim.Adam(groups, lr=lr, fused=True, capturable=isinstance(lr, Tensor))
 
 
 def descend(
     elbo: Elbo,
-    job: Job,
+    fit_job: FitJob,
     *,
     beta: float = 1.0,
     schedule: Schedule = constant,
@@ -48,12 +48,12 @@ def descend(
     optimizer: MakeOptimizer[Elbo] | None = None,
 ) -> Fitted:
     """Minimise the negative ELBO with Adam, or with the optimizer that ``optimizer(elbo, lr, num_data)`` makes."""
-    return train(elbo, job, optimizer or adam, make_step, beta, schedule, warmup, decay, compile)
+    return train(elbo, fit_job, optimizer or adam, make_step, beta, schedule, warmup, decay, compile)
 
 
 def train(
     learner: L,
-    job: Job,
+    fit_job: FitJob,
     optimizer: MakeOptimizer[L],
     make: MakeStep[L],
     beta: float = 1.0,
@@ -67,27 +67,29 @@ def train(
     Epoch e draws its data order and its noise from (seed, e) alone, so a checkpoint holds only tensors and resuming
     repeats what an uninterrupted run would have done.
     """
-    model, num_data = learner.model, job.source.num_data
+    model, num_data = learner.model, fit_job.source.num_data
     shell = model.shell()
     shell.place(model.frozen())
-    source, count = on_device(job.source, model), job.source.num_batches(job.batch_size)
+    source, count = on_device(fit_job.source, model), fit_job.source.num_batches(fit_job.batch_size)
     cuda = model.device.type == "cuda"
-    lr = torch.tensor(job.lr, device=model.device) if cuda else job.lr  # a tensor, so that a captured graph sees it change
+    lr = (
+        torch.tensor(fit_job.lr, device=model.device) if cuda else fit_job.lr
+    )  # a tensor, so that a captured graph sees it change
     mover = optimizer(learner, lr, num_data)
     step = make(learner, mover, num_data, compile)
-    begin = _restore(learner, mover, job)
+    begin = _restore(learner, mover, fit_job)
     last_saved = time.monotonic()
-    with progress(job, job.epochs) as advance:
+    with progress(fit_job, fit_job.epochs) as advance:
         advance(begin)
-        for epoch in range(begin, job.epochs):
+        for epoch in range(begin, fit_job.epochs):
             shell.train(True)
-            _set_lr(mover, job.lr * decay(epoch / job.epochs))
+            _set_lr(mover, fit_job.lr * decay(epoch / fit_job.epochs))
             started = time.perf_counter()
             batches = 0
             nll = torch.zeros((), dtype=torch.float64, device=model.device)
             kl, seen = nll, 0
-            with isolated(mix(job.seed, "noise", epoch), model.device):
-                for x, y in learner.batches(source, job, epoch):
+            with isolated(mix(fit_job.seed, "noise", epoch), model.device):
+                for x, y in learner.batches(source, fit_job, epoch):
                     x, y = model.move(x), model.move(y)
                     share = (epoch + batches / count) / warmup if warmup else 1.0
                     weight = schedule(share, batches, count)
@@ -104,21 +106,21 @@ def train(
             kl = kl if apart is None else apart
             row = _row(epoch, float(nll) * num_data / seen, float(kl), time.perf_counter() - started)
             row |= learner.monitor()
-            learner.look(epoch, job.epochs)
-            if job.validate is not None:
+            learner.after_epoch(epoch, fit_job.epochs)
+            if fit_job.validate is not None:
                 shell.train(False)
                 now = learner.fitted()
-                row["validation_nll"] = job.validate(now.posterior, now.buffers)
-            if job.callbacks and job.show is not None:
-                job.show(learner.fitted())
-            stop = job.note(row)
-            if job.run is not None and (stop or time.monotonic() - last_saved >= job.checkpoint_seconds):
-                job.run.checkpoint(_state(learner, mover), epoch)
+                row["validation_nll"] = fit_job.validate(now.posterior, now.buffers)
+            if fit_job.callbacks and fit_job.show is not None:
+                fit_job.show(learner.fitted())
+            stop = fit_job.note(row)
+            if fit_job.run is not None and (stop or time.monotonic() - last_saved >= fit_job.checkpoint_seconds):
+                fit_job.run.checkpoint(_state(learner, mover), epoch)
                 last_saved = time.monotonic()
             advance(1, f"elbo {row['elbo']:.4g}")
             if stop:
                 break
-    learner.settle()
+    learner.after_fit()
     return learner.fitted()
 
 
@@ -151,15 +153,15 @@ def _state(learner: Learner, optimizer: torch.optim.Optimizer) -> dict[str, Tens
     return {f"elbo/{name}": tensor for name, tensor in learner.state_dict().items()} | pack_optimizer(optimizer)
 
 
-def _restore(learner: Learner, optimizer: torch.optim.Optimizer, job: Job) -> int:
+def _restore(learner: Learner, optimizer: torch.optim.Optimizer, fit_job: FitJob) -> int:
     """Load the last checkpoint, if there is one; the epoch to go on with."""
-    saved = job.run.restore() if job.run is not None else None
-    if job.run is None or saved is None:
-        if job.run is not None:
-            job.run.history(-1)
+    saved = fit_job.run.restore() if fit_job.run is not None else None
+    if fit_job.run is None or saved is None:
+        if fit_job.run is not None:
+            fit_job.run.history(-1)
         return 0
     tensors, epoch = saved
     learner.load_state_dict({name.removeprefix("elbo/"): t for name, t in tensors.items() if name.startswith("elbo/")})
     unpack_optimizer(optimizer, tensors)
-    job.history[:] = job.run.history(epoch)
+    fit_job.history[:] = fit_job.run.history(epoch)
     return epoch + 1

@@ -97,7 +97,7 @@ class Reading:
         """The network in evaluation mode with one draw of its weights in place, or with their mean (None)."""
         model, posterior = self.bnn.model, self.bnn.posterior
         shell = model.shell()
-        shell.train(False, posterior.live if number is not None else ())
+        shell.train(False, posterior.noisy_modules if number is not None else ())
         shell.place(model.frozen())
         shell.place(self.bnn._result().buffers)
         weights = posterior.mean() if number is None else {n: t[0] for n, t in posterior.realise([number], seed).items()}

@@ -130,7 +130,7 @@ class VAE(LatentModel):
     def _differentiable(self) -> None:
         if not self.code.continuous:
             raise SettingError("Annealing follows gradients of z, which a discrete code has none of; use log_marginal.")
-        if self.bnn.posterior.live:
+        if self.bnn.posterior.noisy_modules:
             raise SettingError(
                 "Annealing needs a density that stays what it is; this decoder is random by itself: use log_marginal."
             )

@@ -21,7 +21,7 @@ class Delta(Family):
 
     name: ClassVar[str] = "delta"
     independent: ClassVar[bool] = True
-    bounds: ClassVar[bool] = False
+    kl_is_bound: ClassVar[bool] = False
     atoms = 1
 
     def __init__(self, shapes: Mapping[str, Sequence[int]], dtype: str | Mapping[str, str] = "float32") -> None:

@@ -12,7 +12,7 @@ from torch.distributions import Distribution, constraints
 
 from credo.core.errors import CredoError
 from credo.core.seeds import Noise
-from credo.posteriors.family import Draw, Family, Layout, Params, families
+from credo.posteriors.family import Draw, Family, FlatLayout, Params, families
 
 
 @families.register("discrete")
@@ -36,7 +36,7 @@ class Discrete(Family):
         if not numbers or len(set(levels)) < 2 or len(set(levels)) < len(levels):
             raise CredoError(f"levels={tuple(levels)}; expected two or more different numbers.")
         kind = getattr(torch, dtype)
-        self.layout = Layout(self.shapes)
+        self.layout = FlatLayout(self.shapes)
         self.register_buffer("levels", torch.tensor(list(levels), dtype=kind))
         self.logits = nn.Parameter(torch.zeros(self.layout.numel, len(levels), dtype=kind))
 

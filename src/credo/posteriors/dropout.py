@@ -193,7 +193,7 @@ class ConcreteDropout(Dropped):
         """sigmoid of the logit, kept off 0 and 1."""
         return torch.sigmoid(self.logit(name)).clamp(_EDGE, 1 - _EDGE)
 
-    def dials(self) -> list[nn.Parameter]:
+    def rate_params(self) -> list[nn.Parameter]:
         """The logits of the rates."""
         return list(self.logits)
 

@@ -85,7 +85,9 @@ class Family(nn.Module, ABC):
     meaningless_mean: ClassVar[str | None] = (
         None  # why no prediction should be made with the weights' mean, where there is a reason
     )
-    bounds: ClassVar[bool] = True  # whether its KL is one; False where an infinite constant is left out, as of points and masks
+    kl_is_bound: ClassVar[bool] = (
+        True  # whether its KL is one; False where an infinite constant is left out, as of points and masks
+    )
 
     def __init__(self, shapes: Mapping[str, Sequence[int]]) -> None:
         super().__init__()
@@ -112,7 +114,7 @@ class Family(nn.Module, ABC):
         return sum(shape.numel() for name, shape in self.shapes.items() if name not in self.fixed)
 
     @property
-    def live(self) -> frozenset[str]:
+    def noisy_modules(self) -> frozenset[str]:
         """Paths of the network's modules whose own noise belongs to a draw: they stay in training mode."""
         return frozenset()
 
@@ -121,7 +123,7 @@ class Family(nn.Module, ABC):
         """Masks of the network's dropout modules that it covers besides parameters, with their shapes."""
         return {}
 
-    def kept(self, threshold: float | None = None) -> Params:
+    def keep_mask(self, threshold: float | None = None) -> Params:
         """True where a weight stays, by a rule of the family's own and its threshold; empty where it has no such rule."""
         return {}
 
@@ -129,7 +131,7 @@ class Family(nn.Module, ABC):
         """Standard deviations of single weights by name; empty where they are not known."""
         return {}
 
-    def dials(self) -> list[nn.Parameter]:
+    def rate_params(self) -> list[nn.Parameter]:
         """Parameters that each turn the noise of many weights, such as a drop rate: an optimizer may move them faster."""
         return []
 
@@ -231,7 +233,7 @@ def gaussian_entropy(log_det_tril: Tensor, numel: int) -> Tensor:
     return log_det_tril + 0.5 * numel * (1.0 + math.log(2.0 * math.pi))
 
 
-class Layout:
+class FlatLayout:
     """Several named tensors as slices of one flat vector: one kernel instead of one per parameter."""
 
     def __init__(self, shapes: Mapping[str, torch.Size]) -> None:

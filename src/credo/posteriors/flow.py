@@ -12,7 +12,7 @@ from torch.distributions import Distribution
 
 from credo.core.errors import SettingError
 from credo.core.seeds import Noise, Streams
-from credo.posteriors.family import Draw, Family, Layout, Params, families
+from credo.posteriors.family import Draw, Family, FlatLayout, Params, families
 
 _KINDS = {"affine": "MAF", "spline": "NSF"}
 
@@ -50,7 +50,7 @@ class Flow(Family):
     ) -> None:
         super().__init__(shapes)
         flows = flows_of("A flow posterior")
-        self.layout, self.arguments = Layout(self.shapes), {"kind": kind, "transforms": transforms, "hidden": hidden}
+        self.layout, self.arguments = FlatLayout(self.shapes), {"kind": kind, "transforms": transforms, "hidden": hidden}
         if self.layout.numel < 2:
             raise SettingError("A flow needs at least two weights to couple; choose more layers.")
         make = getattr(flows, _KINDS[kind])
@@ -64,7 +64,7 @@ class Flow(Family):
         cls, values: Mapping[str, Tensor], init_std: float = 1e-2, kind: str = "affine", transforms: int = 3, hidden: int = 64
     ) -> Flow:
         """Centred at ``values`` with spread near ``init_std``; the transforms start from the global generator."""
-        flat = Layout({name: value.shape for name, value in values.items()}).join(values).detach()
+        flat = FlatLayout({name: value.shape for name, value in values.items()}).join(values).detach()
         dtype = str(flat.dtype).removeprefix("torch.")
         family = cls({n: v.shape for n, v in values.items()}, kind, transforms, hidden, dtype).to(flat.device)
         with torch.no_grad():

@@ -13,7 +13,7 @@ from torch.distributions import MultivariateNormal
 from credo.core.errors import CredoError
 from credo.core.linear_map import LinearMap
 from credo.core.seeds import Noise
-from credo.posteriors.family import Draw, Gaussian, Layout, Params, families, gaussian_entropy
+from credo.posteriors.family import Draw, FlatLayout, Gaussian, Params, families, gaussian_entropy
 from credo.posteriors.jacobian import Jacobian, Rows
 from credo.posteriors.std_transform import raw_triangular, triangular
 
@@ -32,7 +32,7 @@ class Full(Gaussian):
 
     def __init__(self, shapes: Mapping[str, Sequence[int]], dtype: str = "float32") -> None:
         super().__init__(shapes)
-        self.layout = Layout(self.shapes)
+        self.layout = FlatLayout(self.shapes)
         if self.layout.numel > MAX_NUMEL:
             raise CredoError(
                 f"A full covariance over {self.layout.numel} parameters is too large (at most {MAX_NUMEL}); "
@@ -45,7 +45,7 @@ class Full(Gaussian):
     @classmethod
     def start(cls, values: Mapping[str, Tensor], init_std: float = 1e-2) -> Full:
         """Means at ``values``, independent with standard deviation ``init_std``."""
-        flat = Layout({name: value.shape for name, value in values.items()}).join(values).detach()
+        flat = FlatLayout({name: value.shape for name, value in values.items()}).join(values).detach()
         family = cls({n: v.shape for n, v in values.items()}, str(flat.dtype).removeprefix("torch.")).to(flat.device)
         return family.set(flat, torch.eye(flat.numel(), dtype=flat.dtype, device=flat.device) * init_std)
 

@@ -125,7 +125,7 @@ class GaussianDropout(Multiplicative):
         """A term per alpha, counted once for every factor that has it."""
         return terms.sum() * (math.prod(self.unit_shape(name)) / terms.numel())
 
-    def dials(self) -> list[nn.Parameter]:
+    def rate_params(self) -> list[nn.Parameter]:
         """What alpha is made from, where it is learned."""
         return list(self.raw_alpha) if self.learn else []
 

@@ -18,7 +18,7 @@ from torch.distributions import Normal
 from credo.core.errors import SettingError
 from credo.core.registry import Registry
 from credo.core.seeds import Noise
-from credo.posteriors.family import Layout, Params
+from credo.posteriors.family import FlatLayout, Params
 from credo.priors.mixing import log_uniform_kl
 
 LIMIT = 8.0  # of log alpha, as of single weights in sparse variational dropout
@@ -39,7 +39,7 @@ class Scales(nn.Module, ABC):
     def __init__(self, counts: Mapping[str, int], dtype: str = "float32") -> None:
         super().__init__()
         self.counts = dict(counts)
-        self.layout = Layout({bank: self.latent_shape(count) for bank, count in counts.items()})
+        self.layout = FlatLayout({bank: self.latent_shape(count) for bank, count in counts.items()})
         self.loc = nn.Parameter(torch.zeros(self.layout.numel, dtype=getattr(torch, dtype)))
         self.raw_std = nn.Parameter(torch.zeros_like(self.loc))
 

@@ -18,7 +18,7 @@ from torch.distributions import Distribution, Normal
 from credo.core.errors import CredoError
 from credo.core.linear_map import LinearMap, along
 from credo.core.seeds import Noise
-from credo.posteriors.family import Draw, Family, Layout, Params, families
+from credo.posteriors.family import Draw, Family, FlatLayout, Params, families
 from credo.posteriors.group_parts import Scales, scale_parts
 from credo.posteriors.mean_field import perturb
 from credo.priors.group_prior import Grouped
@@ -98,7 +98,7 @@ class GroupScale(Family):
         if centred and not kind.centres:
             self.scales.inverse("")
         self.threshold = kind.threshold if threshold is None else threshold
-        self.centred, self.layout = centred, Layout(self.shapes)
+        self.centred, self.layout = centred, FlatLayout(self.shapes)
         self.flat_mean = nn.Parameter(torch.zeros(self.layout.numel, dtype=getattr(torch, dtype)))
         self.raw_std = nn.Parameter(torch.zeros_like(self.flat_mean))
 
@@ -119,7 +119,7 @@ class GroupScale(Family):
         it learns.
         """
         shapes = {name: value.shape for name, value in values.items()}
-        flat = Layout({n: torch.Size(s) for n, s in shapes.items()}).join(values).detach()
+        flat = FlatLayout({n: torch.Size(s) for n, s in shapes.items()}).join(values).detach()
         dtype = str(flat.dtype).removeprefix("torch.")
         family = cls(shapes, {n: places[n] for n in shapes}, scales, threshold, centred, dtype).to(flat.device)
         with torch.no_grad():
@@ -163,7 +163,7 @@ class GroupScale(Family):
         limit = self.threshold if threshold is None else threshold
         return {bank: score < limit for bank, score in self.group_scores().items()}
 
-    def kept(self, threshold: float | None = None) -> Params:
+    def keep_mask(self, threshold: float | None = None) -> Params:
         """True where a weight stays, by name and in the shape of the weight; what training has pruned is zero anyway."""
         kept = self.groups_kept(threshold)
         return {n: self.of_group(n, kept[self.places[n].bank]).expand(shape) for n, shape in self.shapes.items()}
@@ -266,14 +266,14 @@ class GroupScale(Family):
             out, spread = _scaled(out, spread, *(along(number, op.channel_axis, out.dim()) for number in own))
         return _scaled(out, spread, *common)
 
-    def dials(self) -> list[nn.Parameter]:
+    def rate_params(self) -> list[nn.Parameter]:
         """What the scales are made from."""
         return list(self.scales.parameters())
 
     @torch.no_grad()
     def monitor(self) -> dict[str, float]:
         """Groups that are left in every bank, and the share of weights that are pruned."""
-        weights = torch.cat([mask.reshape(-1) for mask in self.kept().values()])
+        weights = torch.cat([mask.reshape(-1) for mask in self.keep_mask().values()])
         kept = {f"kept/{bank}": float(mask.sum()) for bank, mask in self.groups_kept().items()}
         return kept | {"sparsity": float((~weights).double().mean())}
 

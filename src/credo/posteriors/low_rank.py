@@ -13,7 +13,7 @@ from torch.distributions import LowRankMultivariateNormal
 from credo.core.linear_map import LinearMap
 from credo.core.seeds import Noise
 from credo.posteriors.covariance_rules import outer, sandwich
-from credo.posteriors.family import Draw, Gaussian, Layout, Params, families
+from credo.posteriors.family import Draw, FlatLayout, Gaussian, Params, families
 from credo.posteriors.mean_field import MeanField, MeanFieldDraw
 
 
@@ -28,7 +28,7 @@ class LowRank(Gaussian):
 
     def __init__(self, shapes: Mapping[str, Sequence[int]], rank: int = 4, scale: str = "log", dtype: str = "float32") -> None:
         super().__init__(shapes)
-        self.rank, self.layout = rank, Layout(self.shapes)
+        self.rank, self.layout = rank, FlatLayout(self.shapes)
         self.diagonal = MeanField(shapes, scale, dtype)
         self.factor = nn.Parameter(torch.zeros(rank, self.layout.numel, dtype=getattr(torch, dtype)))
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from credo.core.seeds import Noise
-from credo.posteriors.family import Draw, Gaussian, Layout, Params, families, gaussian_entropy
+from credo.posteriors.family import Draw, FlatLayout, Gaussian, Params, families, gaussian_entropy
 
 
 @families.register("low_rank_precision")
@@ -24,7 +24,7 @@ class LowRankPrecision(Gaussian):
 
     def __init__(self, shapes: Mapping[str, Sequence[int]], rank: int = 1, dtype: str = "float32") -> None:
         super().__init__(shapes)
-        self.rank, self.layout = rank, Layout(self.shapes)
+        self.rank, self.layout = rank, FlatLayout(self.shapes)
         numel, kind = self.layout.numel, getattr(torch, dtype)
         self.flat_mean = nn.Parameter(torch.zeros(numel, dtype=kind))
         self.log_std = nn.Parameter(torch.zeros(numel, dtype=kind))  # of D^(-1/2)
@@ -34,7 +34,7 @@ class LowRankPrecision(Gaussian):
     @classmethod
     def of(cls, values: Mapping[str, Tensor], precision: Tensor, factor: Tensor) -> LowRankPrecision:
         """Means ``values`` and the precision diag(``precision``) + factor factor^T, ``factor`` ``(P, K)``."""
-        layout = Layout({name: value.shape for name, value in values.items()})
+        layout = FlatLayout({name: value.shape for name, value in values.items()})
         flat = layout.join(values).detach()
         white = factor.double() * precision.double().rsqrt().unsqueeze(-1)
         basis, singular, _ = torch.linalg.svd(white, full_matrices=False)

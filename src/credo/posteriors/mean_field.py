@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from credo.core.linear_map import LinearMap
 from credo.core.seeds import Noise
 from credo.posteriors.covariance_rules import embedded, fixed_joint, independent_weights
-from credo.posteriors.family import Draw, Gaussian, Layout, Params, families, gaussian_entropy
+from credo.posteriors.family import Draw, FlatLayout, Gaussian, Params, families, gaussian_entropy
 from credo.posteriors.jacobian import Jacobian, independent_covariance, independent_variance
 from credo.posteriors.std_transform import Scale, scales
 
@@ -123,14 +123,14 @@ class MeanField(Gaussian):
 
     def __init__(self, shapes: Mapping[str, Sequence[int]], scale: str = "log", dtype: str = "float32") -> None:
         super().__init__(shapes)
-        self.scale_name, self.scale, self.layout = scale, scales[scale], Layout(self.shapes)
+        self.scale_name, self.scale, self.layout = scale, scales[scale], FlatLayout(self.shapes)
         self.flat_mean = nn.Parameter(torch.zeros(self.layout.numel, dtype=getattr(torch, dtype)))
         self.raw_std = nn.Parameter(torch.zeros_like(self.flat_mean))
 
     @classmethod
     def start(cls, values: Mapping[str, Tensor], init_std: float = 1e-2, scale: str = "log") -> MeanField:
         """Means at ``values``, all standard deviations at ``init_std``."""
-        flat = Layout({name: value.shape for name, value in values.items()}).join(values).detach()
+        flat = FlatLayout({name: value.shape for name, value in values.items()}).join(values).detach()
         family = cls({n: v.shape for n, v in values.items()}, scale, str(flat.dtype).removeprefix("torch.")).to(flat.device)
         with torch.no_grad():
             family.flat_mean.copy_(flat)

@@ -19,7 +19,7 @@ from torch.distributions import Distribution
 from credo.core.errors import CredoError
 from credo.core.linear_map import LinearMap, along
 from credo.core.seeds import Noise
-from credo.posteriors.family import Draw, Family, Layout, Params
+from credo.posteriors.family import Draw, Family, FlatLayout, Params
 
 
 class Places(NamedTuple):
@@ -27,14 +27,14 @@ class Places(NamedTuple):
 
     ``axes``: weights whose input units are scaled, with (the axis they lie along, groups of the convolution). ``masks``: places of
     dropout modules, with the shape of their masks. ``feeds``: weights that read the units of such a mask. The first two are scaled by
-    draws, the first and the last cost what scaled weights cost. ``live``: modules with noise of their own that goes on beside it.
+    draws, the first and the last cost what scaled weights cost. ``noisy_modules``: those with noise of their own that goes on beside it.
     ``fed_axes``: as ``axes``, of the weights in ``feeds`` whose units do not lie along axis 1.
     """
 
     axes: dict[str, tuple[int, int]] = {}
     masks: dict[str, tuple[int, ...]] = {}
     feeds: dict[str, str] = {}
-    live: tuple[str, ...] = ()
+    noisy_modules: tuple[str, ...] = ()
     fed_axes: dict[str, tuple[int, int]] = {}
 
     @classmethod
@@ -43,27 +43,27 @@ class Places(NamedTuple):
         if isinstance(given, Places):
             return given
         axes, masks, fed = ({n: tuple(v) for n, v in given[key].items()} for key in ("axes", "masks", "fed_axes"))
-        return cls(axes, masks, dict(given["feeds"]), tuple(given["live"]), fed)  # type: ignore[arg-type]
+        return cls(axes, masks, dict(given["feeds"]), tuple(given.get("noisy_modules", given.get("live", ()))), fed)  # type: ignore[arg-type]
 
 
 class Multiplicative(Family):
     """E[w] in one flat vector, and the noise a subclass puts on it. Parameters in none of the places are points."""
 
     independent: ClassVar[bool] = True
-    bounds: ClassVar[bool] = False
+    kl_is_bound: ClassVar[bool] = False
     kind: ClassVar[str]  # of the noise a factor is made from: "uniform" or "normal"
 
     def __init__(self, shapes: Mapping[str, Sequence[int]], places: Places | Mapping[str, Any], dtype: str = "float32") -> None:
         where = Places.of(places)
         super().__init__({**shapes, **where.masks})
         self.places = where
-        self.layout = Layout({n: self.shapes[n] for n in shapes})
+        self.layout = FlatLayout({n: self.shapes[n] for n in shapes})
         self.flat_mean = nn.Parameter(torch.zeros(self.layout.numel, dtype=getattr(torch, dtype)))
 
     @classmethod
     def begun(cls, values: Mapping[str, Tensor], places: Places, **settings: Any) -> Self:
         """A family whose mean is at ``values``."""
-        flat = Layout({n: v.shape for n, v in values.items()}).join(values).detach()
+        flat = FlatLayout({n: v.shape for n, v in values.items()}).join(values).detach()
         shapes = {n: v.shape for n, v in values.items()}
         family = cls(shapes, places, dtype=str(flat.dtype).removeprefix("torch."), **settings).to(flat.device)
         with torch.no_grad():
@@ -81,9 +81,9 @@ class Multiplicative(Family):
         return frozenset(self.names) - frozenset(self.noised)
 
     @property
-    def live(self) -> frozenset[str]:
+    def noisy_modules(self) -> frozenset[str]:
         """Modules whose own noise goes on beside the family's."""
-        return frozenset(self.places.live)
+        return frozenset(self.places.noisy_modules)
 
     @property
     def masks(self) -> dict[str, tuple[int, ...]]:

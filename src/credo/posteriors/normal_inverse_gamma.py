@@ -11,7 +11,7 @@ from torch import Tensor
 
 from credo.core.errors import CredoError
 from credo.core.seeds import Noise
-from credo.posteriors.family import Draw, Family, Layout, Params, families
+from credo.posteriors.family import Draw, Family, FlatLayout, Params, families
 
 NOISE = "likelihood/log_std"  # the likelihood's own parameter, drawn with the weights
 
@@ -27,7 +27,7 @@ class NormalInverseGamma(Family):
 
     def __init__(self, shapes: Mapping[str, Sequence[int]]) -> None:
         super().__init__(dict(shapes) | {NOISE: ()})
-        self.layout = Layout({n: s for n, s in self.shapes.items() if n != NOISE})
+        self.layout = FlatLayout({n: s for n, s in self.shapes.items() if n != NOISE})
         numel = self.layout.numel
         self.register_buffer("flat_mean", torch.zeros(numel, dtype=torch.float64))
         self.register_buffer("scale_tril", torch.eye(numel, dtype=torch.float64))

@@ -44,9 +44,9 @@ class Posterior(nn.Module):
         return frozenset(name for family in self.members for name in family.fixed)
 
     @property
-    def live(self) -> frozenset[str]:
+    def noisy_modules(self) -> frozenset[str]:
         """Modules of the network whose own noise belongs to a draw."""
-        return frozenset(path for family in self.members for path in family.live)
+        return frozenset(path for family in self.members for path in family.noisy_modules)
 
     @property
     def process(self) -> Process | None:

@@ -44,7 +44,7 @@ class Process(Family):
     it reads features from are a :class:`Delta` beside it.
     """
 
-    bounds = False
+    kl_is_bound = False
     of_network: ClassVar[bool] = (
         False  # whether it is the network's own functions in some limit, so that the network's prior is its prior
     )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from credo.core.errors import CredoError
 from credo.core.seeds import Noise
-from credo.posteriors.family import Draw, Family, Layout, Params, families
+from credo.posteriors.family import Draw, Family, FlatLayout, Params, families
 
 
 @families.register("samples")
@@ -25,7 +25,7 @@ class Samples(Family):
 
     def __init__(self, shapes: Mapping[str, Sequence[int]], count: int = 1, dtype: str = "float32", chains: int = 1) -> None:
         super().__init__(shapes)
-        self.layout, self.atoms, self.chains = Layout(self.shapes), count, chains
+        self.layout, self.atoms, self.chains = FlatLayout(self.shapes), count, chains
         self.register_buffer("flat", torch.zeros(count, self.layout.numel, dtype=getattr(torch, dtype)))
 
     @classmethod

@@ -63,7 +63,7 @@ class SparseVD(MeanField):
         return (2.0 * (log_std - mean.abs().clamp_min(torch.finfo(mean.dtype).tiny).log())).clamp_max(LIMIT)
 
     @torch.no_grad()
-    def kept(self, threshold: float | None = None) -> Params:
+    def keep_mask(self, threshold: float | None = None) -> Params:
         """True where log alpha is below the threshold."""
         return self.layout.split(self.flat_log_alpha() < (self.threshold if threshold is None else threshold))
 

@@ -122,7 +122,7 @@ class StructuredNoise(Multiplicative):
         mean = self.mean()
         return {n: mean[n].abs() * self.over(n, self.excess(n).sqrt()) for n in self.places.axes}
 
-    def kept(self, threshold: float | None = None) -> Params:
+    def keep_mask(self, threshold: float | None = None) -> Params:
         """True where a weight stays, in its shape: those that read a unit below ``threshold`` go. What training has pruned is zero anyway."""
         out = {}
         for weight, source in self.spread.items():
@@ -153,7 +153,7 @@ class StructuredNoise(Multiplicative):
         edge = (_edge(alpha) - _edge(beta)) * torch.exp(-log_z)
         return math.log(HIGH - LOW) - 0.5 * math.log(2 * math.pi * math.e) - sigma.log() - log_z - 0.5 * edge
 
-    def dials(self) -> list[nn.Parameter]:
+    def rate_params(self) -> list[nn.Parameter]:
         """What the noise is made from."""
         return [*self.raw_mean, *self.raw_std]
 

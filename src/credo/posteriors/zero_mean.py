@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from credo.core.errors import SettingError
-from credo.posteriors.family import Layout, families
+from credo.posteriors.family import FlatLayout, families
 from credo.posteriors.mean_field import MeanField
 from credo.priors import ScaleMixture
 
@@ -46,7 +46,7 @@ class ZeroMean(MeanField):
             size = value.detach().abs()
             typical = size.square().mean().sqrt()
             sizes[name] = init_std * size.clamp_min(_FLOOR * float(typical) or _FLOOR)
-        flat = Layout({name: value.shape for name, value in sizes.items()}).join(sizes)
+        flat = FlatLayout({name: value.shape for name, value in sizes.items()}).join(sizes)
         family = cls({n: v.shape for n, v in sizes.items()}, scale, str(flat.dtype).removeprefix("torch.")).to(flat.device)
         family.raw_std.copy_(flat.log())
         return family

@@ -19,7 +19,7 @@ from credo.core.registry import Registry
 from credo.core.sites import Site
 
 
-class Layout(ABC):
+class SharedLayout(ABC):
     """How n values lie on a tensor. ``spread`` copies a value to its elements, ``collapse``, its adjoint, sums them again."""
 
     @abstractmethod
@@ -35,7 +35,7 @@ class Layout(ABC):
         """Sums (n,) over the elements that share a value."""
 
 
-class One(Layout):
+class One(SharedLayout):
     """One value for the whole tensor."""
 
     def size(self, shape: torch.Size) -> int:
@@ -51,7 +51,7 @@ class One(Layout):
         return elements.sum().reshape(1)
 
 
-class Each(Layout):
+class Each(SharedLayout):
     """A value per element."""
 
     def size(self, shape: torch.Size) -> int:
@@ -67,7 +67,7 @@ class Each(Layout):
         return elements.reshape(-1)
 
 
-class First(Layout):
+class First(SharedLayout):
     """A value per index of the first axis."""
 
     def size(self, shape: torch.Size) -> int:
@@ -84,7 +84,7 @@ class First(Layout):
 
 
 @dataclass(frozen=True)
-class Second(Layout):
+class Second(SharedLayout):
     """A value per channel of the second axis of a weight whose first axis runs through ``groups`` groups of channels in turn.
 
     In a grouped convolution the second axis counts channels within a group: channel j of group g has value g * shape[1] + j.
@@ -113,7 +113,7 @@ class Grouping:
     """One way to share values; ``single`` ones have one value per key, which may then itself be a vector."""
 
     key: Callable[[Site], str]
-    layout: Callable[[Site], Layout]
+    layout: Callable[[Site], SharedLayout]
     single: bool = False
 
     def size(self, site: Site) -> int:
@@ -129,13 +129,13 @@ class Grouping:
         return self.layout(site).collapse(elements)
 
 
-def _unit(site: Site) -> Layout:
+def _unit(site: Site) -> SharedLayout:
     if site.linear and site.transposed:
         return Second(site.groups)
     return First() if site.shape else One()
 
 
-def _input(site: Site) -> Layout:
+def _input(site: Site) -> SharedLayout:
     if len(site.shape) < 2:
         return One()
     return First() if site.linear and site.transposed else Second(site.groups if site.linear else 1)

@@ -56,10 +56,10 @@ def entropy(y: Tensor) -> float:
 
 
 def _check(bnn: BNN) -> None:
-    live, known = bnn.posterior.live, bottlenecks(bnn.net)
+    noisy_modules, known = bnn.posterior.noisy_modules, bottlenecks(bnn.net)
     if not known:
         raise CredoError("information needs a network with a credo.nets.Bottleneck, whose code it measures; this one has none.")
-    still = [path for path in known if path not in live]
+    still = [path for path in known if path not in noisy_modules]
     if still:
         how = bnn.method.name if bnn.method is not None else "no method"
         raise CredoError(

@@ -60,7 +60,7 @@ def test_all_settings_go_together_and_are_saved(estimator, per, gradient, tmp_pa
     again = credo.load(tmp_path / "model", net)
     assert torch.equal(again.predict(x, 10).outputs, outputs) and again.history == json.loads(json.dumps(fitted.history))
     assert again.method.per == per and again.method.temperature == 0.2
-    shapes = [tuple(dial.shape) for dial in again.posterior.members[0].dials()]
+    shapes = [tuple(dial.shape) for dial in again.posterior.members[0].rate_params()]
     assert shapes == ([(1, 6, 1, 1), (1, 4, 1, 1)] if per == "unit" else [(), ()])
 
 

@@ -55,7 +55,7 @@ def fit(net, x, **how):
     return BNN(net, Gaussian(std=0.5), prior=Normal(0.0, 1.0)).fit((x, Y), "stochastic", **settings)
 
 
-def in_torch(fitted, net, x, live):
+def in_torch(fitted, net, x, noisy_modules):
     clone = copy.deepcopy(net)
     with torch.no_grad():
         for name, parameter in clone.named_parameters():
@@ -64,7 +64,7 @@ def in_torch(fitted, net, x, live):
             buffer.copy_(fitted._result().buffers[name])
         clone.eval()
         for path, module in clone.named_modules():
-            module.training = live(path, module)
+            module.training = noisy_modules(path, module)
         return torch.stack([clone(x) for _ in range(DRAWS)])
 
 
@@ -98,12 +98,15 @@ def test_chosen_modules_alone_are_noisy():
     truth = in_torch(fitted, net, x, lambda path, module: path == "after")
     same_mean(ours, truth)
     same_variance(ours, truth)
-    assert fitted.posterior.live == {"after"} and fit(net, x, modules=("be*", "after")).posterior.live == {"before", "after"}
+    assert fitted.posterior.noisy_modules == {"after"} and fit(net, x, modules=("be*", "after")).posterior.noisy_modules == {
+        "before",
+        "after",
+    }
 
 
 def test_what_is_inside_a_chosen_module_belongs_to_it():
     net = nn.Sequential(nn.Linear(5, 6), nn.Sequential(nn.Dropout(0.3), nn.Linear(6, 2))).double()
-    assert fit(net, inputs(), modules="1").posterior.live == {"1", "1.0", "1.1"}
+    assert fit(net, inputs(), modules="1").posterior.noisy_modules == {"1", "1.0", "1.1"}
 
 
 def test_a_network_without_noise_is_refused():

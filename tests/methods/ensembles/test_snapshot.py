@@ -94,7 +94,7 @@ def test_statistics_are_computed_anew_for_every_snapshot():
     fitted = fit(net)
     draws = fitted.posterior.realise(range(3), 0)
     values = [{n: draws[n][i] for n in fitted.random} for i in range(3)]
-    wanted = statistics(fitted.model, fit_job.Job(intake(data()), 7, 7, 0.05, 0), values)
+    wanted = statistics(fitted.model, fit_job.FitJob(intake(data()), 7, 7, 0.05, 0), values)
     assert all(torch.equal(draws[n], wanted[n]) for n in wanted)
     x = data()[0]
     net.eval()

@@ -6,7 +6,7 @@ from zoo import regression
 from zoo.chains import draws_of, last_layer, noise_error
 
 from credo.data import intake
-from credo.engine.fit_job import Job
+from credo.engine.fit_job import FitJob
 from credo.methods import PSGLD
 from credo.methods.sampling.parts.density import Density
 
@@ -22,7 +22,7 @@ def data(scale=1.0):
 def states(moves=60, scale=0.1, lr=0.05, **how):
     method = PSGLD(**({"num_chains": 16, "num_warmup": 40} | how))
     model = regression.bnn().model
-    transition = method.transition(Density(model, model.values()), Job(intake(data(scale)), 1, None, lr, 0))
+    transition = method.transition(Density(model, model.values()), FitJob(intake(data(scale)), 1, None, lr, 0))
     position = torch.randn(16, 4, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
     state = transition.start(position, torch.Generator().manual_seed(0))
     yield state

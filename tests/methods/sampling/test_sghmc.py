@@ -7,7 +7,7 @@ from zoo.chains import draws_of, last_layer, noise_error
 
 from credo.core.errors import SettingError
 from credo.data import intake
-from credo.engine.fit_job import Job
+from credo.engine.fit_job import FitJob
 from credo.methods import SGHMC
 from credo.methods.sampling.parts.density import Density
 
@@ -48,7 +48,7 @@ def test_without_noise_it_is_descent_with_momentum(friction):
     method = SGHMC(num_chains=2, friction=friction, temperature=0.0)
     model = regression.bnn().model
     density = Density(model, model.values())
-    transition = method.transition(density, Job(intake((x, y)), 1, None, 0.3, 0))
+    transition = method.transition(density, FitJob(intake((x, y)), 1, None, 0.3, 0))
     state = transition.start(torch.zeros(2, 4, dtype=torch.float64), torch.Generator().manual_seed(0))
     assert (state["momentum"] == 0).all()
     design = torch.cat([x, torch.ones(NUM, 1, dtype=x.dtype)], 1)
@@ -65,7 +65,7 @@ def test_momenta_have_the_stationary_size_throughout():
     """Variance eta T, at the start and at the end: within a fifth, four standard errors of the variance of 800 momenta."""
     x, y, *_ = exact()
     method, model = SGHMC(num_chains=200, temperature=2.0), regression.bnn().model
-    transition = method.transition(Density(model, model.values()), Job(intake((x, y)), 1, None, 0.02, 0))
+    transition = method.transition(Density(model, model.values()), FitJob(intake((x, y)), 1, None, 0.02, 0))
     state = transition.start(torch.zeros(200, 4, dtype=torch.float64), torch.Generator().manual_seed(0))
     sizes = [float(state["momentum"].square().mean())]
     for index in range(150):

@@ -9,7 +9,7 @@ from zoo.chains import draws_of, last_layer, late, noise_error, well_density, we
 from zoo.stats import Z
 
 from credo.data import intake
-from credo.engine.fit_job import Job
+from credo.engine.fit_job import FitJob
 from credo.kernels.ladder import geometric
 from credo.likelihoods import Gaussian
 from credo.methods import Tempering
@@ -64,7 +64,7 @@ def climbed(moves=320, rungs=5):
     bnn, data = wells()
     method = Tempering(num_rungs=rungs, num_steps=4, num_chains=8, num_warmup=300, hottest=0.01)
     model = bnn.model
-    transition = method.transition(Density(model, model.values()), Job(intake(data), 1, None, 0.01, 0))
+    transition = method.transition(Density(model, model.values()), FitJob(intake(data), 1, None, 0.01, 0))
     state = transition.start(torch.ones(8, 1, dtype=DOUBLE), torch.Generator().manual_seed(0))
     states = []
     for index in range(moves):

@@ -38,7 +38,7 @@ def test_inputs_that_do_not_matter_are_pruned_and_those_that_do_stay():
         net = nn.Linear(8, 1).double()
     fitted = fit(net, x, y, std=0.1, layers="all", epochs=1500, lr=0.02, batch_size=200)
     (family, *_) = fitted.posterior.members
-    assert family.kept()["weight"].tolist() == [[True] * 2 + [False] * 6]
+    assert family.keep_mask()["weight"].tolist() == [[True] * 2 + [False] * 6]
     assert fitted.history[-1]["units/weight"] == 2.0
     mean = fitted.posterior.mean()["weight"]
     sd = 0.1 / 200**0.5  # of the posterior under a flat prior
@@ -52,7 +52,7 @@ def test_an_embedding_and_a_convolution_lose_whole_words_and_channels():
         cases = ((words, torch.randint(0, 7, (3, 2)), "0.weight", 7), (image, torch.randn(3, 3, 3, 3).double(), "0.weight", 3))
     for net, x, name, units in cases:
         (family, *_) = fit(net, x, layers="all").posterior.members
-        assert family.snr(name).shape == (units,) and family.kept()[name].shape == dict(net.named_parameters())[name].shape
+        assert family.snr(name).shape == (units,) and family.keep_mask()[name].shape == dict(net.named_parameters())[name].shape
 
 
 def test_the_fit_starts_at_the_networks_own_function():

@@ -91,7 +91,7 @@ def test_the_rate_of_a_linear_gaussian_code_is_the_optimum(beta):
 def test_draws_are_draws_of_the_code_alone():
     """Dropout elsewhere trains the network and is off in predictions."""
     bnn = fit(classifier(drop=0.3), beta=0.01)
-    assert bnn.posterior.live == {"3"}
+    assert bnn.posterior.noisy_modules == {"3"}
     clone = classifier(drop=0.3)
     clone.load_state_dict(bnn.posterior.mean())
     clone.eval()

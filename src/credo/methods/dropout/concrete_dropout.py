@@ -30,7 +30,13 @@ class ConcreteDropoutMethod(DropoutMethod):
     target: ClassVar[str] = "concrete_dropout"
     tolerance: ClassVar[float] = 0.1
     problem: ClassVar[dict[str, Any]] = {"num_data": 12, "std": 2.0}  # with more certain data the best noise is next to none
-    small: ClassVar[dict[str, Any]] = {"epochs": 800, "batch_size": None, "lr": 0.03, "train_samples": 8, "rate_lr": 1.0}
+    conformance_settings: ClassVar[dict[str, Any]] = {
+        "epochs": 800,
+        "batch_size": None,
+        "lr": 0.03,
+        "train_samples": 8,
+        "rate_lr": 1.0,
+    }
 
     rate_lr: float = setting(3.0, "Learning rate of the rates, as a multiple of the weights'.", gt=0.0)
     per: str = setting("layer", "What has its own rate.", choices=("layer", "unit"))

@@ -24,7 +24,7 @@ class GaussianDropoutMethod(DropoutMethod):
     reference: ClassVar[str] = "Srivastava et al. 2014, Dropout; Wang and Manning 2013, Fast dropout training."
     target: ClassVar[str] = "gaussian_dropout"
     tolerance: ClassVar[float] = 0.05
-    small: ClassVar[dict[str, Any]] = {"epochs": 600, "batch_size": None, "lr": 0.02, "train_samples": 8}
+    conformance_settings: ClassVar[dict[str, Any]] = {"epochs": 600, "batch_size": None, "lr": 0.02, "train_samples": 8}
 
     def make_family(self, values: Any, places: Places, rates: dict[str, float]) -> GaussianDropout:
         """Factors of fixed variance."""

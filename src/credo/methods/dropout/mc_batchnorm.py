@@ -20,7 +20,7 @@ from credo.core.settings import setting
 from credo.engine.batchnorm import norms
 from credo.engine.descent import GradientMethod
 from credo.engine.elbo import Elbo
-from credo.engine.fit_job import Fitted, Job
+from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.initial_posterior import point_posterior
 from credo.engine.method import methods
 from credo.engine.model import Model
@@ -41,7 +41,7 @@ class MCBatchNorm(GradientMethod):
     batch_size: ClassVar[int | None] = 32
     target: ClassVar[str] = "map"
     tolerance: ClassVar[float] = 0.1
-    small: ClassVar[dict[str, Any]] = {"epochs": 200, "batch_size": 16, "lr": 0.02}
+    conformance_settings: ClassVar[dict[str, Any]] = {"epochs": 200, "batch_size": 16, "lr": 0.02}
     exceptions: ClassVar[dict[str, str]] = {
         "conjugate_mean": "with batch normalisation the regression is another model, whose weights have no known posterior",
         "conjugate_covariance": "no weight is random, the normalisation is",
@@ -50,23 +50,23 @@ class MCBatchNorm(GradientMethod):
     batches: int = setting(100, "Training batches whose statistics are kept.", ge=2)
 
     @classmethod
-    def dress(cls, net: nn.Module, outputs: int) -> nn.Module:
+    def example_network(cls, net: nn.Module, outputs: int) -> nn.Module:
         """With normalised outputs."""
         return nn.Sequential(net, nn.BatchNorm1d(outputs))
 
-    def fit(self, model: Model, job: Job) -> Fitted:
+    def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Descend on the negative log joint, then record statistics."""
         paths = norms(model.net)
         if not paths:
             raise NetworkError(
                 "mc_batchnorm needs a network with BatchNorm layers that keep running statistics; this one has none."
             )
-        fitted = self.descend(Elbo(model, point_posterior(model, self.start(model, job)), estimators["weights"]), job)
-        statistics = Samples.of(self._record(model, job, fitted, paths))
+        fitted = self.descend(Elbo(model, point_posterior(model, self.start(model, fit_job)), estimators["weights"]), fit_job)
+        statistics = Samples.of(self._record(model, fit_job, fitted, paths))
         return Fitted(Posterior([*fitted.posterior.members, statistics]), fitted.buffers)
 
     @torch.no_grad()
-    def _record(self, model: Model, job: Job, fitted: Fitted, paths: list[str]) -> dict[str, Tensor]:
+    def _record(self, model: Model, fit_job: FitJob, fitted: Fitted, paths: list[str]) -> dict[str, Tensor]:
         """Mean and variance of every normalised layer's inputs, one row per batch, as training computes them."""
         shell = model.shell()
         shell.train(False, paths)
@@ -85,7 +85,7 @@ class MCBatchNorm(GradientMethod):
         modules = dict(shell.module.named_modules())
         handles = [modules[path].register_forward_pre_hook(hook(path)) for path in paths]
         try:
-            for x in self._inputs(model, job):
+            for x in self._inputs(model, fit_job):
                 shell.place({name: buffer.clone() for name, buffer in fitted.buffers.items()})
                 shell(x)
         finally:
@@ -97,13 +97,13 @@ class MCBatchNorm(GradientMethod):
             raise NetworkError(f"The BatchNorm layer {twice[0]!r} is not used once in a pass; give every use a layer of its own.")
         return {name: torch.stack(values) for name, values in rows.items()}
 
-    def _inputs(self, model: Model, job: Job) -> Iterator[Any]:
+    def _inputs(self, model: Model, fit_job: FitJob) -> Iterator[Any]:
         """``batches`` batches in orders of their own."""
         left, epoch, most = self.batches, 0, 2
         while left:
-            order = generator(job.seed, "statistics", epoch)
-            with isolated(mix(job.seed, "statistics", epoch), model.device):
-                for x, y in job.source(order, job.batch_size):
+            order = generator(fit_job.seed, "statistics", epoch)
+            with isolated(mix(fit_job.seed, "statistics", epoch), model.device):
+                for x, y in fit_job.source(order, fit_job.batch_size):
                     if len(y) < most:
                         continue  # statistics of a smaller last batch have another spread
                     most = len(y)

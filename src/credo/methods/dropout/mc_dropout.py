@@ -29,7 +29,7 @@ class MCDropout(DropoutMethod):
     )
     target: ClassVar[str] = "dropout"
     tolerance: ClassVar[float] = 0.05
-    small: ClassVar[dict[str, Any]] = {"epochs": 600, "batch_size": None, "lr": 0.02, "train_samples": 8}
+    conformance_settings: ClassVar[dict[str, Any]] = {"epochs": 600, "batch_size": None, "lr": 0.02, "train_samples": 8}
 
     as_it_is: ClassVar[bool] = True
 

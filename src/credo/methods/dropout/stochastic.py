@@ -19,10 +19,10 @@ from credo.core.errors import NetworkError, SettingError, nearest
 from credo.core.settings import setting
 from credo.engine.descent import GradientMethod
 from credo.engine.elbo import Elbo
-from credo.engine.fit_job import Fitted, Job
+from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.method import methods
 from credo.engine.model import Model
-from credo.engine.own_noise import OwnMasks, is_random, live_modules
+from credo.engine.own_noise import OwnMasks, is_random, modules_without_norms
 from credo.estimators import estimators
 from credo.posteriors import Delta, Posterior, Stochastic
 
@@ -48,7 +48,7 @@ class StochasticForward(GradientMethod):
     )
     target: ClassVar[str] = "map"
     tolerance: ClassVar[float] = 0.1
-    small: ClassVar[dict[str, Any]] = {"epochs": 600, "batch_size": None, "lr": 0.02}
+    conformance_settings: ClassVar[dict[str, Any]] = {"epochs": 600, "batch_size": None, "lr": 0.02}
     exceptions: ClassVar[dict[str, str]] = {"conjugate_covariance": "no weight is random, the forward pass is"}
 
     modules: Any = setting(
@@ -56,13 +56,13 @@ class StochasticForward(GradientMethod):
     )
 
     @classmethod
-    def dress(cls, net: nn.Module, outputs: int) -> nn.Module:
+    def example_network(cls, net: nn.Module, outputs: int) -> nn.Module:
         """With noise on the outputs."""
         return nn.Sequential(net, _Jitter())
 
-    def live(self, model: Model) -> tuple[str, ...]:
+    def noisy_modules(self, model: Model) -> tuple[str, ...]:
         """Paths of the chosen modules and of what is inside them."""
-        known = live_modules(model.net)
+        known = modules_without_norms(model.net)
         if self.modules == "all":
             return known
         patterns = [self.modules] if isinstance(self.modules, str) else list(self.modules)
@@ -71,15 +71,15 @@ class StochasticForward(GradientMethod):
                 raise SettingError(f"stochastic: modules={pattern!r} matches no module.{nearest(pattern, known)}")
         return tuple(p for p in known if any(fnmatchcase(p, q) or fnmatchcase(p, f"{q}.*") for q in patterns))
 
-    def fit(self, model: Model, job: Job) -> Fitted:
+    def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Descend on the negative log joint, then run as in training."""
-        live = self.live(model)
-        if not is_random(model, model.move(job.source.example(2)), OwnMasks({}, {}, {}), live):
+        noisy_modules = self.noisy_modules(model)
+        if not is_random(model, model.move(fit_job.source.example(2)), OwnMasks({}, {}, {}), noisy_modules):
             raise NetworkError(
                 "The network gives the same outputs every time in training mode, so its forward pass is no posterior; put noise into "
                 "it (dropout, stochastic depth, credo.nets.Augmented), or use 'mc_dropout', which brings its own."
             )
-        values = self.start(model, job)
-        members = [Stochastic.of({n: values[n] for n in model.random}, live)]
+        values = self.start(model, fit_job)
+        members = [Stochastic.of({n: values[n] for n in model.random}, noisy_modules)]
         points = [Delta.start({n: values[n] for n in model.point})] if model.point else []
-        return self.descend(Elbo(model, Posterior([*members, *points]), estimators["weights"]), job)
+        return self.descend(Elbo(model, Posterior([*members, *points]), estimators["weights"]), fit_job)

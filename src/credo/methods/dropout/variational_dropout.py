@@ -29,7 +29,13 @@ class VariationalDropout(DropoutMethod):
     reference: ClassVar[str] = "Kingma, Salimans and Welling 2015, Variational dropout; Molchanov et al. 2017 for the KL."
     target: ClassVar[str] = "variational_dropout"
     tolerance: ClassVar[float] = 0.05
-    small: ClassVar[dict[str, Any]] = {"epochs": 800, "batch_size": None, "lr": 0.05, "train_samples": 8, "rate_lr": 1.0}
+    conformance_settings: ClassVar[dict[str, Any]] = {
+        "epochs": 800,
+        "batch_size": None,
+        "lr": 0.05,
+        "train_samples": 8,
+        "rate_lr": 1.0,
+    }
 
     rate_lr: float = setting(3.0, "Learning rate of the rates, as a multiple of the weights'.", gt=0.0)
     per: str = setting("unit", "What has its own alpha.", choices=("weight", "unit", "layer"))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from credo.core.settings import setting
-from credo.engine.fit_job import Fitted, Job
+from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.method import methods
 from credo.engine.model import Model
 from credo.engine.schedules import decays
@@ -30,7 +30,7 @@ class DeepEnsemble(EnsembleMethod):
         "Lakshminarayanan, Pritzel and Blundell 2017, Simple and scalable predictive uncertainty estimation using deep ensembles."
     )
     tolerance: ClassVar[float] = 0.01
-    small: ClassVar[dict[str, Any]] = {"epochs": 500, "batch_size": None, "lr": 0.1, "members": 3}
+    conformance_settings: ClassVar[dict[str, Any]] = {"epochs": 500, "batch_size": None, "lr": 0.1, "members": 3}
     exceptions: ClassVar[dict[str, str]] = {
         "conjugate_covariance": "on a problem with one mode all members end at it: their spread is that of modes"
     }
@@ -40,6 +40,6 @@ class DeepEnsemble(EnsembleMethod):
         0.0, "Reach of adversarial neighbours as a share of each input's range; 0 trains on the data alone.", ge=0.0
     )
 
-    def fit(self, model: Model, job: Job) -> Fitted:
+    def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Descend on all members' negative log joints."""
-        return self.train(self.flock(model, job, self.members), job, decays[self.lr_schedule], self.adversarial)
+        return self.train(self.flock(model, fit_job, self.members), fit_job, decays[self.lr_schedule], self.adversarial)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from credo.core.settings import setting
-from credo.engine.fit_job import Fitted, Job
+from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.method import methods
 from credo.engine.model import Model
 from credo.methods.ensembles.parts.swag_fit import PathMethod
@@ -26,10 +26,10 @@ class MultiSWAG(PathMethod):
     reference: ClassVar[str] = (
         "Wilson and Izmailov 2020, Bayesian deep learning and a probabilistic perspective of generalization."
     )
-    small: ClassVar[dict[str, Any]] = PathMethod.small | {"members": 2}
+    conformance_settings: ClassVar[dict[str, Any]] = PathMethod.conformance_settings | {"members": 2}
 
     members: int = setting(5, "Paths.", ge=1)
 
-    def fit(self, model: Model, job: Job) -> Fitted:
+    def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Follow all paths at once."""
-        return self.gather(model, job, self.members)
+        return self.gather(model, fit_job, self.members)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from credo.core.errors import CredoError, SettingError
 from credo.core.settings import setting
 from credo.engine.batchnorm import norms, statistics
-from credo.engine.fit_job import Fitted, Job
+from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.method import methods
 from credo.engine.model import Model
 from credo.engine.schedules import fall
@@ -31,7 +31,7 @@ class Snapshot(EnsembleMethod):
     summary: ClassVar[str] = "Snapshot ensemble: copies of the weights at the low points of a cyclical learning rate."
     reference: ClassVar[str] = "Huang et al. 2017, Snapshot ensembles: train 1, get M for free."
     tolerance: ClassVar[float] = 0.05
-    small: ClassVar[dict[str, Any]] = {"epochs": 600, "batch_size": None, "lr": 0.1, "cycles": 3}
+    conformance_settings: ClassVar[dict[str, Any]] = {"epochs": 600, "batch_size": None, "lr": 0.1, "cycles": 3}
     exceptions: ClassVar[dict[str, str]] = {
         "conjugate_covariance": "on a problem with one mode all copies end at it: their spread is that of modes"
     }
@@ -39,18 +39,22 @@ class Snapshot(EnsembleMethod):
     cycles: int = setting(5, "Cycles of the learning rate, each giving one member.", ge=1)
     lr_schedule: str = setting("cosine", "Within a cycle.", choices=("cosine",))
 
-    def fit(self, model: Model, job: Job) -> Fitted:
+    def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Descend on the negative log joint, again and again from where it is."""
-        if self.cycles > job.epochs:
-            raise SettingError(f"cycles={self.cycles} do not fit into epochs={job.epochs}; a cycle takes at least one epoch.")
+        if self.cycles > fit_job.epochs:
+            raise SettingError(f"cycles={self.cycles} do not fit into epochs={fit_job.epochs}; a cycle takes at least one epoch.")
         trace = Snapshots(self.cycles)
-        flock = self.flock(model, job, 1, trace)
+        flock = self.flock(model, fit_job, 1, trace)
         # whole numbers: a quotient just below the start of a cycle would be its end
-        last = self.train(flock, job, lambda progress: fall(round(progress * job.epochs) * self.cycles % job.epochs / job.epochs))
+        last = self.train(
+            flock,
+            fit_job,
+            lambda progress: fall(round(progress * fit_job.epochs) * self.cycles % fit_job.epochs / fit_job.epochs),
+        )
         count = int(trace.seen)
         if not count:
             raise CredoError("A callback stopped snapshot before the end of the first cycle; nothing was kept.")
         values, voices = trace.found(flock)
         draws = ({n: v[i] for n, v in values.items()} for i in range(count))
-        buffers = statistics(model, job, draws) if norms(model.net) else {}
+        buffers = statistics(model, fit_job, draws) if norms(model.net) else {}
         return Fitted(several(model, values, voices, buffers), last.buffers)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from credo.core.settings import setting
-from credo.engine.fit_job import Fitted, Job
+from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.method import methods
 from credo.engine.model import Model
 from credo.methods.ensembles.parts.swag_fit import PathMethod
@@ -34,6 +34,6 @@ class SWAG(PathMethod):
         choices=("pretrained", "random"),
     )
 
-    def fit(self, model: Model, job: Job) -> Fitted:
+    def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Follow one path."""
-        return self.gather(model, job, 1)
+        return self.gather(model, fit_job, 1)

@@ -17,7 +17,7 @@ from credo.core.errors import SettingError
 from credo.core.seeds import generator
 from credo.core.settings import setting
 from credo.core.shell import Shell
-from credo.engine.fit_job import Fitted, Job
+from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.method import methods
 from credo.engine.model import Model
 from credo.methods.exact.parts.process_fit import ProcessElbo, ProcessMethod, first_rows, num_outputs
@@ -39,7 +39,7 @@ class DeepGPMethod(ProcessMethod):
     )
     epochs: ClassVar[int] = 300
     lr: ClassVar[float] = 1e-2
-    small: ClassVar[dict[str, Any]] = {"epochs": 50, "batch_size": 16, "inducing": 8, "widths": (2,)}
+    conformance_settings: ClassVar[dict[str, Any]] = {"epochs": 50, "batch_size": 16, "inducing": 8, "widths": (2,)}
     exceptions: ClassVar[dict[str, str]] = {
         "networks": "token ids, which the LSTM and the Transformer take, have no distances",
         "conjugate_mean": "its functions of the inputs are not linear: there are no weights to compare",
@@ -58,14 +58,14 @@ class DeepGPMethod(ProcessMethod):
                 f"deep_gp: widths={self.widths!r} is not valid; expected whole numbers from 1, such as (5,) or (5, 5)."
             )
 
-    def fit(self, model: Model, job: Job) -> Fitted:
+    def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Look at the inputs, descend."""
         gpytorch_of("deep_gp")
-        outputs = num_outputs(model, job.source.example(2))
+        outputs = num_outputs(model, fit_job.source.example(2))
 
         def read(shell: Shell, x: Any) -> Any:
             return real_rows(x)
 
-        source = generator(job.seed, "inducing")
-        process = DeepGP.start(first_rows(model, job, {}, read), outputs, tuple(map(int, self.widths)), self.inducing, source)
-        return self.descend(ProcessElbo(model, Posterior([process]), self.train_samples), job)
+        source = generator(fit_job.seed, "inducing")
+        process = DeepGP.start(first_rows(model, fit_job, {}, read), outputs, tuple(map(int, self.widths)), self.inducing, source)
+        return self.descend(ProcessElbo(model, Posterior([process]), self.train_samples), fit_job)

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from credo.core.seeds import generator
 from credo.core.settings import setting
-from credo.engine.fit_job import Fitted, Job
+from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.initial_posterior import initial_values, with_points
 from credo.engine.method import methods
 from credo.engine.model import Model
@@ -35,7 +35,7 @@ class DKL(ProcessMethod):
         "Wilson et al. 2016, Deep kernel learning; Wilson et al. 2016, Stochastic variational deep kernel learning; Hensman et al. 2015."
     )
     epochs: ClassVar[int] = 200
-    small: ClassVar[dict[str, Any]] = {"epochs": 100, "batch_size": 16, "inducing": 8}
+    conformance_settings: ClassVar[dict[str, Any]] = {"epochs": 100, "batch_size": 16, "inducing": 8}
     exceptions: ClassVar[dict[str, str]] = {
         "conjugate_mean": "its functions of the inputs are not linear: there are no weights to compare",
         "conjugate_covariance": "likewise",
@@ -53,12 +53,12 @@ class DKL(ProcessMethod):
         """Only the last layer is random; the layers below are point estimates."""
         return model.narrow("last")
 
-    def fit(self, model: Model, job: Job) -> Fitted:
+    def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Find the last layer, look at its inputs, descend."""
         gpytorch_of("dkl")
-        layer = last_layer(model, job.source.example(2))
-        values = initial_values(model, self.init, job.seed)
+        layer = last_layer(model, fit_job.source.example(2))
+        values = initial_values(model, self.init, fit_job.seed)
         points = {n: v for n, v in values.items() if n in model.point}
-        rows = first_rows(model, job, points, lambda shell, x: given(shell, x, *layer))
-        process = SparseGP.start(layer.path, rows, layer.outputs, self.inducing, generator(job.seed, "inducing"))
-        return self.descend(ProcessElbo(model, with_points(model, values, [process])), job, self.faster)
+        rows = first_rows(model, fit_job, points, lambda shell, x: given(shell, x, *layer))
+        process = SparseGP.start(layer.path, rows, layer.outputs, self.inducing, generator(fit_job.seed, "inducing"))
+        return self.descend(ProcessElbo(model, with_points(model, values, [process])), fit_job, self.faster)

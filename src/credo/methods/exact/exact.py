@@ -17,13 +17,13 @@ from torch import Tensor
 
 from credo.core.errors import SettingError
 from credo.core.settings import setting
-from credo.engine.fit_job import Fitted, Job
+from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.linear_gaussian import accumulate, noise_std, normal_prior, solve
 from credo.engine.method import Method, methods
 from credo.engine.model import Model
 from credo.likelihoods import Gaussian
 from credo.posteriors import Delta, Full, NormalInverseGamma, Posterior, PosteriorPrior
-from credo.posteriors.family import Layout
+from credo.posteriors.family import FlatLayout
 
 
 class Prior(NamedTuple):
@@ -46,7 +46,7 @@ class Exact(Method):
     epochs: ClassVar[int] = 1
     fidelity: ClassVar[str] = "exact"
     teachable: ClassVar[bool] = False
-    small: ClassVar[dict[str, Any]] = {}
+    conformance_settings: ClassVar[dict[str, Any]] = {}
     exceptions: ClassVar[dict[str, str]] = {
         "networks": "only networks linear in their random parameters have this posterior",
         "classification": "only a Gaussian likelihood is conjugate",
@@ -61,7 +61,7 @@ class Exact(Method):
     prior_shape: float = setting(0.01, "Shape a of the inverse-gamma prior of an unknown noise variance.", gt=0.0)
     prior_rate: float = setting(0.01, "Rate b of that prior.", gt=0.0)
 
-    def fit(self, model: Model, job: Job) -> Fitted:
+    def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Sum J^T J over the data once, then solve."""
         likelihood = model.likelihood
         if not isinstance(likelihood, Gaussian):
@@ -69,10 +69,10 @@ class Exact(Method):
         if model.prior.parts():
             raise SettingError(f"exact needs a fixed prior; {model.prior.describe()!r} is learned: use method='vi' for it.")
         unknown = self.noise == "unknown" or (self.noise == "auto" and any(p.requires_grad for p in likelihood.parameters()))
-        layout = Layout({n: s.shape for n, s in model.random.items()})
+        layout = FlatLayout({n: s.shape for n, s in model.random.items()})
         prior = self._prior(model, layout, unknown)
         std = torch.ones((), dtype=torch.float64) if unknown else noise_std(model)
-        sums = accumulate(model, job, layout, std, model.values(), model.buffers())
+        sums = accumulate(model, fit_job, layout, std, model.values(), model.buffers())
         mean, tril, precision, factor = solve(prior.mean, prior.precision, sums)
         misfit = sums.square + float(prior.mean @ prior.precision @ prior.mean) - float(mean @ precision @ mean)
         log_ratio = 0.5 * float(torch.linalg.slogdet(prior.precision).logabsdet) - float(factor.diagonal().log().sum())
@@ -90,16 +90,16 @@ class Exact(Method):
             evidence -= 0.5 * sums.count * math.log(2 * math.pi)
         else:
             family = Full({n: tuple(s) for n, s in shapes.items()}, "float64").set(mean, tril)
-            log_noise = float(std.log().expand(_width(job)).sum()) * job.source.num_data
+            log_noise = float(std.log().expand(_width(fit_job)).sum()) * fit_job.source.num_data
             evidence = log_ratio - 0.5 * misfit - 0.5 * sums.count * math.log(2 * math.pi) - log_noise
         values = model.values()
         members = [family.to(model.device), *([Delta.start({n: values[n] for n in model.point})] if model.point else [])]
-        if job.run is not None:
-            job.run.history(-1)  # what a run killed right here may have left
-        job.note({"epoch": 0, "elbo": evidence, "log_evidence": evidence})
+        if fit_job.run is not None:
+            fit_job.run.history(-1)  # what a run killed right here may have left
+        fit_job.note({"epoch": 0, "elbo": evidence, "log_evidence": evidence})
         return Fitted(Posterior(members), model.buffers())
 
-    def _prior(self, model: Model, layout: Layout, unknown: bool) -> Prior:
+    def _prior(self, model: Model, layout: FlatLayout, unknown: bool) -> Prior:
         if isinstance(model.prior, PosteriorPrior):
             for family in model.prior.posterior.members:
                 if unknown and isinstance(family, NormalInverseGamma) and set(family.layout.shapes) == set(layout.shapes):
@@ -116,6 +116,6 @@ class Exact(Method):
         return Prior(mean, torch.diag(1.0 / var), self.prior_shape, self.prior_rate)
 
 
-def _width(job: Job) -> int:
-    targets = job.source.targets()
+def _width(fit_job: FitJob) -> int:
+    targets = fit_job.source.targets()
     return 1 if targets.dim() == 1 else targets.shape[1]

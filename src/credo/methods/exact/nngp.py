@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from credo.core.errors import DataError, SettingError
-from credo.engine.fit_job import Fitted, Job
+from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.linear_gaussian import noise_std
 from credo.engine.method import Method, methods
 from credo.engine.model import Model
@@ -49,21 +49,21 @@ class NNGP(Method):
     batch_size: ClassVar[int | None] = None
     fidelity: ClassVar[str] = "approximate"  # exact for the limit, which is another model than the network
     teachable: ClassVar[bool] = False
-    small: ClassVar[dict[str, Any]] = {}
+    conformance_settings: ClassVar[dict[str, Any]] = {}
     exceptions: ClassVar[dict[str, str]] = {
         "networks": "only perceptrons have this limit in closed form",
         "classification": "only a Gaussian likelihood is conjugate",
         "resume": "one pass over the data leaves nothing to resume",
     }
 
-    def fit(self, model: Model, job: Job) -> Fitted:
+    def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Read the limit, look at all data once, and solve."""
         likelihood = model.likelihood
         if not isinstance(likelihood, Gaussian):
             raise SettingError(f"nngp needs a Gaussian likelihood, got {likelihood.name!r}; use method='vi' for others.")
         limit = wide_limit(model)
-        check_rows(job.source.num_data)
-        x, y = _one_pass(model, job, limit)
+        check_rows(fit_job.source.num_data)
+        x, y = _one_pass(model, fit_job, limit)
         if likelihood.log_std.requires_grad:
             kernel = wide_kernel(x, x, *limit[1:])
             with torch.no_grad():
@@ -72,22 +72,23 @@ class NNGP(Method):
                 )
         family = WideNetwork.condition(x, y, noise_std(model).reshape(-1).square(), *limit[1:])
         posterior, evidence = Posterior([family]), family.log_evidence(y)
-        if job.run is not None:
-            job.run.history(-1)  # what a run killed right here may have left
+        if fit_job.run is not None:
+            fit_job.run.history(-1)  # what a run killed right here may have left
         row = {"epoch": 0, "elbo": evidence, "log_evidence": evidence}
-        job.note(row if job.validate is None else row | {"validation_nll": job.validate(posterior, model.buffers())})
+        fit_job.note(row if fit_job.validate is None else row | {"validation_nll": fit_job.validate(posterior, model.buffers())})
         return Fitted(posterior, model.buffers())
 
 
-def _one_pass(model: Model, job: Job, limit: Limit) -> tuple[Tensor, Tensor]:
+def _one_pass(model: Model, fit_job: FitJob, limit: Limit) -> tuple[Tensor, Tensor]:
     """All inputs ``(N, D)`` and targets ``(N, F)`` in double precision on the model's device."""
     rows = [
-        (flattened(model.move(x)), model.move(model.likelihood.check_targets(y))) for x, y in job.source(None, job.batch_size)
+        (flattened(model.move(x)), model.move(model.likelihood.check_targets(y)))
+        for x, y in fit_job.source(None, fit_job.batch_size)
     ]
     x, y = (torch.cat(part).double() for part in zip(*rows, strict=True))
-    if len(y) != job.source.num_data:
+    if len(y) != fit_job.source.num_data:
         raise SettingError(
-            f"nngp saw {len(y)} examples in one pass, but num_data is {job.source.num_data}; it needs all of them, once."
+            f"nngp saw {len(y)} examples in one pass, but num_data is {fit_job.source.num_data}; it needs all of them, once."
         )
     if x.shape[1] != limit.features:
         raise DataError(f"The first layer takes {limit.features} numbers, but an example has {x.shape[1]} (flattened).")

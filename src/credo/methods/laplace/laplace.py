@@ -26,7 +26,7 @@ from credo.curvature.structures import STRUCTURES, Measured
 from credo.curvature.sweep import Sweep
 from credo.engine.descent import GradientMethod
 from credo.engine.elbo import Elbo
-from credo.engine.fit_job import Fitted, Job
+from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.initial_posterior import initial_values, point_posterior
 from credo.engine.method import methods
 from credo.engine.model import Model
@@ -56,7 +56,13 @@ class Laplace(GradientMethod):
     )
     target: ClassVar[str] = "exact"
     tolerance: ClassVar[float] = 0.01
-    small: ClassVar[dict[str, Any]] = {"epochs": 500, "batch_size": None, "lr": 0.1, "structure": "full", "tune": "none"}
+    conformance_settings: ClassVar[dict[str, Any]] = {
+        "epochs": 500,
+        "batch_size": None,
+        "lr": 0.1,
+        "structure": "full",
+        "tune": "none",
+    }
 
     structure: str = setting(
         "kfac", "Form of the curvature: its diagonal, Kronecker factors of each layer, its largest eigenvalues, or all of it.",
@@ -120,9 +126,9 @@ class Laplace(GradientMethod):
             )
         return replace(model, prior=Scaled(model.prior, self.per))
 
-    def fit(self, model: Model, job: Job) -> Fitted:
+    def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Train unless told otherwise, measure the curvature, tune the prior, and give the Gaussian."""
-        if self.tune == "validation" and job.validation is None:
+        if self.tune == "validation" and fit_job.validation is None:
             raise SettingError("laplace: tune='validation' needs validation=(x, y) in fit.")
         if self.tune == "online" and not self.train:
             raise SettingError("laplace: tune='online' happens while training; with train=False use tune='evidence'.")
@@ -132,67 +138,72 @@ class Laplace(GradientMethod):
                 model.prior.at(model.sites[name])  # refuses one that has no width
         if self.predictive == "probit":
             model.likelihood.softened(torch.zeros(1, 1), torch.zeros(1, 1))  # likewise one without labels
-        values = self.start(model, job)
+        values = self.start(model, fit_job)
         if self.train:
-            fitted = self._descend(model, job, values)
+            fitted = self._descend(model, fit_job, values)
         else:
             fitted = Fitted(point_posterior(model, values), model.buffers())
-            if job.run is not None:
-                job.run.history(-1)
-            fit_noise(model, job, values, fitted.buffers)
+            if fit_job.run is not None:
+                fit_job.run.history(-1)
+            fit_noise(model, fit_job, values, fitted.buffers)
         started = time.perf_counter()
         values = {n: v.detach() for n, v in fitted.posterior.mean().items()}
-        measured = self.measure(model, job, values, fitted.buffers)
-        measured = self._tune(model, job, values, fitted.buffers, measured)
+        measured = self.measure(model, fit_job, values, fitted.buffers)
+        measured = self._tune(model, fit_job, values, fitted.buffers, measured)
         prior = prior_seen(model, values, measured)
         evidence = float(log_evidence(measured.blocks, measured.nll, prior))
         posterior = gaussian_posterior(model, values, measured.blocks, prior.precision)
-        row = {"epoch": job.epochs if self.train else 0, "nll": measured.nll, "kl": -evidence - measured.nll, "elbo": evidence}
-        job.note(row | {"log_evidence": evidence, "seconds": time.perf_counter() - started})
+        row = {
+            "epoch": fit_job.epochs if self.train else 0,
+            "nll": measured.nll,
+            "kl": -evidence - measured.nll,
+            "elbo": evidence,
+        }
+        fit_job.note(row | {"log_evidence": evidence, "seconds": time.perf_counter() - started})
         return Fitted(posterior, fitted.buffers)
 
-    def _descend(self, model: Model, job: Job, values: dict[str, Tensor]) -> Fitted:
+    def _descend(self, model: Model, fit_job: FitJob, values: dict[str, Tensor]) -> Fitted:
         start = point_posterior(model, values)
         if self.tune != "online" or not isinstance(model.prior, Scaled):
-            return self.descend(Elbo(model, start, estimators["weights"]), job)
+            return self.descend(Elbo(model, start, estimators["weights"]), fit_job)
 
         def renew(values: Params, buffers: Mapping[str, Tensor]) -> None:
-            self._by_evidence(model, job, values, buffers, self.measure(model, job, values, buffers))
+            self._by_evidence(model, fit_job, values, buffers, self.measure(model, fit_job, values, buffers))
 
         told = STRUCTURES[self.structure].noise and model.likelihood.noise_terms(0.0, 1, 1) is not None
         with held_fixed(model.likelihood.parameters() if told else ()):  # the evidence sets it
-            return self.descend(OnlineElbo(model, start, renew, self.every), job)
+            return self.descend(OnlineElbo(model, start, renew, self.every), fit_job)
 
     def measure(
-        self, model: Model, job: Job, values: Params, buffers: Mapping[str, Tensor], before: Measured | None = None
+        self, model: Model, fit_job: FitJob, values: Params, buffers: Mapping[str, Tensor], before: Measured | None = None
     ) -> Measured:
         """The curvature at these weights; single ones that were chosen ``before`` are not chosen again."""
-        sweep = Sweep(model, values, buffers, job, self.curvature, self.mc_samples)
+        sweep = Sweep(model, values, buffers, fit_job, self.curvature, self.mc_samples)
         with torch.no_grad():
             return self._subset().measure(self.structure, sweep, self.rank, before)
 
-    def _tune(self, model: Model, job: Job, values: Params, buffers: Mapping[str, Tensor], measured: Measured) -> Measured:
+    def _tune(self, model: Model, fit_job: FitJob, values: Params, buffers: Mapping[str, Tensor], measured: Measured) -> Measured:
         if not isinstance(model.prior, Scaled) or self.tune == "none":
             return measured
-        if self.tune == "validation" and job.validation is not None:
-            choose_by_validation(model, job.validation, values, buffers, measured, self.shortcut)
+        if self.tune == "validation" and fit_job.validation is not None:
+            choose_by_validation(model, fit_job.validation, values, buffers, measured, self.shortcut)
             return measured
-        return self._by_evidence(model, job, values, buffers, measured)
+        return self._by_evidence(model, fit_job, values, buffers, measured)
 
     def _by_evidence(
-        self, model: Model, job: Job, values: Params, buffers: Mapping[str, Tensor], measured: Measured
+        self, model: Model, fit_job: FitJob, values: Params, buffers: Mapping[str, Tensor], measured: Measured
     ) -> Measured:  # fmt: skip
         """Set the prior's width, and normal noise that is learned; the curvature afterwards."""
         assert isinstance(model.prior, Scaled)
         prior = centred(model, values, base=True, places=measured.chosen)
         groups = [[name for name in group if name in prior.precision] for group in model.prior.groups()]
         groups = [group for group in groups if group]
-        width = model.likelihood.num_outputs(model.likelihood.check_targets(job.source.targets()))
-        noise = model.likelihood.noise_terms(measured.nll, job.source.num_data, width)
+        width = model.likelihood.num_outputs(model.likelihood.check_targets(fit_job.source.targets()))
+        noise = model.likelihood.noise_terms(measured.nll, fit_job.source.num_data, width)
         if noise is None or not STRUCTURES[self.structure].noise:
             model.prior.set(best_scales(measured.blocks, measured.nll, prior, groups))
             return measured
         widths = best_widths(measured.blocks, measured.nll, prior, groups, noise)
         model.prior.set(widths.scales)
         model.likelihood.widen_noise(math.exp(-0.5 * widths.gain))
-        return self.measure(model, job, values, buffers, measured)
+        return self.measure(model, fit_job, values, buffers, measured)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from credo.engine.descent import GradientMethod
 from credo.engine.elbo import Elbo
-from credo.engine.fit_job import Fitted, Job
+from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.initial_posterior import point_posterior
 from credo.engine.method import methods
 from credo.engine.model import Model
@@ -28,10 +28,10 @@ class MAP(GradientMethod):
     reference: ClassVar[str] = "MacKay 1992, A practical Bayesian framework for backpropagation networks."
     target: ClassVar[str] = "exact"
     tolerance: ClassVar[float] = 0.01
-    small: ClassVar[dict[str, Any]] = {"epochs": 500, "batch_size": None, "lr": 0.1}
+    conformance_settings: ClassVar[dict[str, Any]] = {"epochs": 500, "batch_size": None, "lr": 0.1}
     exceptions: ClassVar[dict[str, str]] = {"conjugate_covariance": "a point estimate has no spread"}
 
-    def fit(self, model: Model, job: Job) -> Fitted:
+    def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Descend on the negative log joint."""
-        posterior = point_posterior(model, self.start(model, job))
-        return self.descend(Elbo(model, posterior, estimators["weights"]), job)
+        posterior = point_posterior(model, self.start(model, fit_job))
+        return self.descend(Elbo(model, posterior, estimators["weights"]), fit_job)

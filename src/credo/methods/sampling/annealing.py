@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from credo.core.settings import setting
-from credo.engine.fit_job import Fitted, Job
+from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.initial_posterior import point_posterior
 from credo.engine.method import Method, methods
 from credo.engine.model import Model
@@ -40,7 +40,7 @@ class Annealing(Method):
     lr: ClassVar[float] = 1e-2
     target: ClassVar[str] = "map"
     tolerance: ClassVar[float] = 0.1
-    small: ClassVar[dict[str, Any]] = {"num_moves": 300}
+    conformance_settings: ClassVar[dict[str, Any]] = {"num_moves": 300}
     exceptions: ClassVar[dict[str, str]] = {"conjugate_covariance": "a point estimate has no spread"}
 
     num_moves: int = setting(500, "Moves in all.", ge=1)
@@ -56,13 +56,13 @@ class Annealing(Method):
     )
     compile: bool = setting(False, "Compile the trajectory's step, gradient included.")
 
-    def fit(self, model: Model, job: Job) -> Fitted:
+    def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Cool down and keep the best point."""
-        starts = start_values(model, self.init, self.num_chains, job.seed)
+        starts = start_values(model, self.init, self.num_chains, fit_job.seed)
         density = Density(model, {n: v[0] for n, v in starts.items()})
-        cooler = Cooler(density, job, self)
+        cooler = Cooler(density, fit_job, self)
         flat = density.layout.join({n: starts[n] for n in model.random})
-        best = run_chains(Course(self.name, self.num_moves - 1, 1), cooler, flat, job)[:, 0].to(model.device)
+        best = run_chains(Course(self.name, self.num_moves - 1, 1), cooler, flat, fit_job)[:, 0].to(model.device)
         prior, fit = cooler.target.parts(best)
         density.release()
         values = density.points | density.layout.split(best[(prior + fit).argmax()])
@@ -72,11 +72,11 @@ class Annealing(Method):
 class Cooler(Fitting):
     """Moves at the temperature of their turn."""
 
-    def __init__(self, density: Density, job: Job, method: Annealing) -> None:
+    def __init__(self, density: Density, fit_job: FitJob, method: Annealing) -> None:
         self.method = method
-        self.target = FullBatch.of(density, job.source, job.batch_size)
+        self.target = FullBatch.of(density, fit_job.source, fit_job.batch_size)
         self.integrator = Integrator(self.target, method.compile)
-        self.free = Free(density, job.lr, method.num_moves)
+        self.free = Free(density, fit_job.lr, method.num_moves)
 
     def start(self, position: Tensor, source: torch.Generator) -> State:
         """Evaluate the target and find a first step size."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from credo.core.errors import SettingError
 from credo.core.settings import setting
-from credo.engine.fit_job import Job
+from credo.engine.fit_job import FitJob
 from credo.engine.method import methods
 from credo.kernels.langevin import cyclical, underdamped
 from credo.kernels.target import State
@@ -36,7 +36,7 @@ class CSGMCMC(StochasticSampler):
     )
     lr: ClassVar[float] = 1e-1
     tolerance: ClassVar[float] = 0.05
-    small: ClassVar[dict[str, Any]] = {
+    conformance_settings: ClassVar[dict[str, Any]] = {
         "num_warmup": 100, "num_draws": 400, "num_cycles": 2, "exploration": 0.5, "thin": 10, "batch_size": None, "lr": 0.05, "num_chains": 16,
     }  # fmt: skip
 
@@ -61,9 +61,9 @@ class CSGMCMC(StochasticSampler):
         course = self.course()
         return self.num_warmup + course.period - course.sampling
 
-    def transition(self, density: Density, job: Job) -> Transition:
+    def transition(self, density: Density, fit_job: FitJob) -> Transition:
         """Cycles on the posterior."""
-        return Steps(density, job, self)
+        return Steps(density, fit_job, self)
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,8 @@ class Cycles(Course):
 class Steps(Drift[CSGMCMC]):
     """CSGMCMC moves of all chains."""
 
-    def __init__(self, density: Density, job: Job, sampler: CSGMCMC) -> None:
-        super().__init__(density, job, sampler)
+    def __init__(self, density: Density, fit_job: FitJob, sampler: CSGMCMC) -> None:
+        super().__init__(density, fit_job, sampler)
         self.course = sampler.course()
 
     def start(self, position: Tensor, source: torch.Generator) -> State:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from credo.core.settings import setting
-from credo.engine.fit_job import Job
+from credo.engine.fit_job import FitJob
 from credo.engine.method import methods
 from credo.kernels.hamiltonian import hmc
 from credo.kernels.length import EVERY, learn_length, length, start_length, turning_steps
@@ -36,22 +36,22 @@ class HMC(Trajectories):
     name: ClassVar[str] = "hmc"
     summary: ClassVar[str] = "Hamiltonian Monte Carlo with adapted trajectories, many chains in step."
     reference: ClassVar[str] = "Neal 2011, MCMC using Hamiltonian dynamics."
-    small: ClassVar[dict[str, Any]] = {"num_warmup": 200, "num_draws": 500}
+    conformance_settings: ClassVar[dict[str, Any]] = {"num_warmup": 200, "num_draws": 500}
 
     target_rate: float = setting(0.65, "Acceptance rate that the step size is adapted to.", gt=0.0, le=0.99)
     num_steps: int | None = setting(None, "Leapfrog steps of a trajectory; None adapts their number.", ge=1, kind=int)
     max_steps: int = setting(1000, "Most steps of an adapted trajectory.", ge=1)
 
-    def transition(self, density: Density, job: Job) -> Transition:
+    def transition(self, density: Density, fit_job: FitJob) -> Transition:
         """Trajectories on the posterior."""
-        return Flight(density, job, self)
+        return Flight(density, fit_job, self)
 
 
 class Flight(Mover[HMC]):
     """HMC moves of all chains."""
 
-    def __init__(self, density: Density, job: Job, sampler: HMC) -> None:
-        super().__init__(density, job, sampler)
+    def __init__(self, density: Density, fit_job: FitJob, sampler: HMC) -> None:
+        super().__init__(density, fit_job, sampler)
         self.integrator = sampler.integrator(self.target)
 
     def start(self, position: Tensor, source: torch.Generator) -> State:

@@ -20,7 +20,7 @@ from torch import Tensor
 from credo.core.errors import CredoError
 from credo.core.seeds import generator
 from credo.core.settings import setting
-from credo.engine.fit_job import Fitted, Job
+from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.method import Method, make_method, methods
 from credo.engine.model import Model
 from credo.methods.sampling.parts.chains import of_draws
@@ -45,36 +45,36 @@ class Importance(Method):
     fidelity: ClassVar[str] = "exact in the limit"
     lr: ClassVar[float] = 1e-2
     tolerance: ClassVar[float] = 0.1
-    small: ClassVar[dict[str, Any]] = {"epochs": 400, "batch_size": None, "lr": 0.05, "num_proposals": 20_000}
+    conformance_settings: ClassVar[dict[str, Any]] = {"epochs": 400, "batch_size": None, "lr": 0.05, "num_proposals": 20_000}
 
     proposal: Any = setting("vi", "Where draws come from: a method's name, or a fitted posterior.", kind=(str, Posterior))
     num_proposals: int = setting(10_000, "Draws of the proposal.", ge=100)
     num_draws: int = setting(1000, "Draws kept after resampling.", ge=1)
 
-    def fit(self, model: Model, job: Job) -> Fitted:
+    def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Fit the proposal if it is named, weigh its draws, resample."""
-        posterior = self._proposal(model, job)
+        posterior = self._proposal(model, fit_job)
         _check(posterior, model)
         mean = posterior.mean()
         density = Density(model, {n: mean[n] for n in model.point})
-        target = FullBatch.of(density, job.source, job.batch_size)
-        log_weights = torch.cat([logs for _, logs in self._draws(posterior, density, target, job.seed)])
+        target = FullBatch.of(density, fit_job.source, fit_job.batch_size)
+        log_weights = torch.cat([logs for _, logs in self._draws(posterior, density, target, fit_job.seed)])
         smoothed, k = smooth(log_weights)
-        picked = systematic(smoothed.exp(), self.num_draws, generator(job.seed, "resample")).to(log_weights.device)
+        picked = systematic(smoothed.exp(), self.num_draws, generator(fit_job.seed, "resample")).to(log_weights.device)
         kept = torch.empty(self.num_draws, density.numel, dtype=density.dtype, device=model.device)
         start = 0
-        for flat, _ in self._draws(posterior, density, None, job.seed):  # draws are made again rather than kept
+        for flat, _ in self._draws(posterior, density, None, fit_job.seed):  # draws are made again rather than kept
             here = (picked >= start) & (picked < start + len(flat))
             kept[here] = flat[picked[here] - start]
             start += len(flat)
         evidence = float(torch.logsumexp(log_weights, 0)) - math.log(len(log_weights))
         row = {
-            "epoch": job.epochs,
+            "epoch": fit_job.epochs,
             "log_evidence_estimate": evidence,
             "ess": effective(smoothed),
             "pareto_k": k if math.isfinite(k) else None,
         }
-        job.note(row)
+        fit_job.note(row)
         if not k < TRUSTED:
             warnings.warn(
                 f"importance: the weights' Pareto k is {k:.2f} (above {TRUSTED}), {row['ess']:.0f} of {len(log_weights)} draws count: "
@@ -83,12 +83,12 @@ class Importance(Method):
             )
         return of_draws(density, kept.unsqueeze(0), 1)
 
-    def _proposal(self, model: Model, job: Job) -> Posterior:
+    def _proposal(self, model: Model, fit_job: FitJob) -> Posterior:
         if isinstance(self.proposal, Posterior):
-            if job.run is not None:
-                job.run.history(-1)
+            if fit_job.run is not None:
+                fit_job.run.history(-1)
             return self.proposal
-        return make_method(self.proposal, {}).fit(model, job).posterior
+        return make_method(self.proposal, {}).fit(model, fit_job).posterior
 
     def _draws(
         self, posterior: Posterior, density: Density, target: FullBatch | None, seed: int

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from credo.core.settings import setting
-from credo.engine.fit_job import Job
+from credo.engine.fit_job import FitJob
 from credo.engine.method import methods
 from credo.kernels.acceptance import accepted, rate_of
 from credo.kernels.metric import velocity
@@ -33,15 +33,15 @@ class Metropolis(FullBatchSampler):
     name: ClassVar[str] = "metropolis"
     summary: ClassVar[str] = "Random-walk Metropolis: no gradients; for small models."
     reference: ClassVar[str] = "Metropolis et al. 1953; Roberts, Gelman and Gilks 1997, Weak convergence and optimal scaling."
-    small: ClassVar[dict[str, Any]] = {"num_warmup": 500, "num_draws": 500, "thin": 10, "num_chains": 8}
+    conformance_settings: ClassVar[dict[str, Any]] = {"num_warmup": 500, "num_draws": 500, "thin": 10, "num_chains": 8}
 
     num_warmup: int = setting(5000, "Moves of every chain before the first draw, during which it adapts.", ge=0)
     thin: int = setting(20, "Moves per draw.", ge=1)
     target_rate: float = setting(0.234, "Acceptance rate that the step size is adapted to.", gt=0.0, le=0.99)
 
-    def transition(self, density: Density, job: Job) -> Transition:
+    def transition(self, density: Density, fit_job: FitJob) -> Transition:
         """A random walk on the posterior."""
-        return Walk(density, job, self)
+        return Walk(density, fit_job, self)
 
 
 class Walk(Mover[Metropolis]):

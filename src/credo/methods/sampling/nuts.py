@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from credo.core.settings import setting
-from credo.engine.fit_job import Job
+from credo.engine.fit_job import FitJob
 from credo.engine.method import methods
 from credo.kernels.nuts import nuts
 from credo.kernels.target import Point, State
@@ -34,20 +34,20 @@ class NUTS(Trajectories):
     reference: ClassVar[str] = (
         "Hoffman and Gelman 2014, The no-U-turn sampler; Betancourt 2017, A conceptual introduction to HMC."
     )
-    small: ClassVar[dict[str, Any]] = {"num_warmup": 150, "num_draws": 300}
+    conformance_settings: ClassVar[dict[str, Any]] = {"num_warmup": 150, "num_draws": 300}
 
     max_depth: int = setting(10, "Doublings of a trajectory at most: 2^max_depth - 1 steps.", ge=1, le=20)
 
-    def transition(self, density: Density, job: Job) -> Transition:
+    def transition(self, density: Density, fit_job: FitJob) -> Transition:
         """Trees on the posterior."""
-        return Trees(density, job, self)
+        return Trees(density, fit_job, self)
 
 
 class Trees(Mover[NUTS]):
     """NUTS moves of all chains."""
 
-    def __init__(self, density: Density, job: Job, sampler: NUTS) -> None:
-        super().__init__(density, job, sampler)
+    def __init__(self, density: Density, fit_job: FitJob, sampler: NUTS) -> None:
+        super().__init__(density, fit_job, sampler)
         self.integrator = sampler.integrator(self.target)
 
     def start(self, position: Tensor, source: torch.Generator) -> State:

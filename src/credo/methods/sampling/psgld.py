@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from credo.core.settings import setting
-from credo.engine.fit_job import Job
+from credo.engine.fit_job import FitJob
 from credo.engine.method import methods
 from credo.kernels.langevin import overdamped
 from credo.kernels.target import State
@@ -32,7 +32,7 @@ class PSGLD(StochasticSampler):
     summary: ClassVar[str] = "SGLD with a step size per parameter, learned in the warm-up."
     reference: ClassVar[str] = "Li, Chen, Carlson and Carin 2016, Preconditioned stochastic gradient Langevin dynamics."
     tolerance: ClassVar[float] = 0.05
-    small: ClassVar[dict[str, Any]] = {
+    conformance_settings: ClassVar[dict[str, Any]] = {
         "num_warmup": 200,
         "num_draws": 500,
         "thin": 10,
@@ -44,9 +44,9 @@ class PSGLD(StochasticSampler):
     memory: float = setting(0.99, "Share of the running mean of squared gradients kept per step.", ge=0.0, le=0.99999)
     eps: float = setting(0.1, "Damping of the scale, as a share of the root mean square gradient over all parameters.", gt=0.0)
 
-    def transition(self, density: Density, job: Job) -> Transition:
+    def transition(self, density: Density, fit_job: FitJob) -> Transition:
         """Rescaled Langevin steps on the posterior."""
-        return Steps(density, job, self)
+        return Steps(density, fit_job, self)
 
 
 class Steps(Drift[PSGLD]):

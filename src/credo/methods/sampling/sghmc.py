@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from credo.core.settings import setting
-from credo.engine.fit_job import Job
+from credo.engine.fit_job import FitJob
 from credo.engine.method import methods
 from credo.kernels.langevin import underdamped
 from credo.kernels.target import State, normal
@@ -34,7 +34,7 @@ class SGHMC(StochasticSampler):
         "Chen, Fox and Guestrin 2014, Stochastic gradient HMC; Leimkuhler and Matthews 2013 for the splitting."
     )
     tolerance: ClassVar[float] = 0.05
-    small: ClassVar[dict[str, Any]] = {
+    conformance_settings: ClassVar[dict[str, Any]] = {
         "num_warmup": 200,
         "num_draws": 500,
         "thin": 10,
@@ -45,9 +45,9 @@ class SGHMC(StochasticSampler):
 
     friction: float = setting(0.1, "Share of the momentum lost per step.", gt=0.0, le=1.0)
 
-    def transition(self, density: Density, job: Job) -> Transition:
+    def transition(self, density: Density, fit_job: FitJob) -> Transition:
         """Momentum steps on the posterior."""
-        return Steps(density, job, self)
+        return Steps(density, fit_job, self)
 
 
 class Steps(Drift[SGHMC]):

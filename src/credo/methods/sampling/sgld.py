@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from credo.engine.fit_job import Job
+from credo.engine.fit_job import FitJob
 from credo.engine.method import methods
 from credo.kernels.langevin import overdamped
 from credo.kernels.target import State
@@ -31,7 +31,7 @@ class SGLD(StochasticSampler):
     summary: ClassVar[str] = "Stochastic gradient Langevin dynamics: descent with noise that makes it sample."
     reference: ClassVar[str] = "Welling and Teh 2011, Bayesian learning via stochastic gradient Langevin dynamics."
     tolerance: ClassVar[float] = 0.05
-    small: ClassVar[dict[str, Any]] = {
+    conformance_settings: ClassVar[dict[str, Any]] = {
         "num_warmup": 200,
         "num_draws": 500,
         "thin": 10,
@@ -40,9 +40,9 @@ class SGLD(StochasticSampler):
         "num_chains": 8,
     }
 
-    def transition(self, density: Density, job: Job) -> Transition:
+    def transition(self, density: Density, fit_job: FitJob) -> Transition:
         """Langevin steps on the posterior."""
-        return Steps(density, job, self)
+        return Steps(density, fit_job, self)
 
 
 class Steps(Drift[SGLD]):

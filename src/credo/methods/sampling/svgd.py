@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from credo.core.errors import SettingError
 from credo.core.settings import setting
-from credo.engine.fit_job import Fitted, Job
+from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.method import Method, methods
 from credo.engine.model import Model
 from credo.engine.schedules import decays
@@ -39,7 +39,7 @@ class SVGD(Method):
     reference: ClassVar[str] = "Liu and Wang 2016, Stein variational gradient descent."
     lr: ClassVar[float] = 1e-2
     tolerance: ClassVar[float] = 0.12  # a hundred particles have four fifths of the variance
-    small: ClassVar[dict[str, Any]] = {"epochs": 800, "batch_size": None, "lr": 0.05, "particles": 100}
+    conformance_settings: ClassVar[dict[str, Any]] = {"epochs": 800, "batch_size": None, "lr": 0.05, "particles": 100}
 
     particles: int = setting(20, "Networks in the set.", ge=1)
     kernel: str = setting("rbf", "Kernel: Gaussian, or inverse multiquadric with longer tails.", choices=("rbf", "imq"))
@@ -51,19 +51,19 @@ class SVGD(Method):
         choices=("random", "prior"),
     )
 
-    def fit(self, model: Model, job: Job) -> Fitted:
+    def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Move the particles for all epochs."""
-        starts = start_values(model, self.init, self.particles, job.seed)
+        starts = start_values(model, self.init, self.particles, fit_job.seed)
         density = Density(model, {n: v[0] for n, v in starts.items()})
-        swarm = Swarm(density, job, self)
+        swarm = Swarm(density, fit_job, self)
         flat = density.layout.join({n: starts[n] for n in model.random})
         if self.particles > 1 and bool((flat == flat[0]).all()):
             raise SettingError(
                 f"svgd: all {self.particles} particles start at one place and would stay together; give each its own in init."
             )
         course = Rounds(self.name, swarm.moves - 1, 1, swarm.feed.count)
-        kept = run_chains(course, swarm, flat, job, lambda kept: score(density, kept, job))
-        return of_draws(density, kept.to(model.device, copy=job.run is not None), 1)
+        kept = run_chains(course, swarm, flat, fit_job, lambda kept: score(density, kept, fit_job))
+        return of_draws(density, kept.to(model.device, copy=fit_job.run is not None), 1)
 
 
 @dataclass(frozen=True)
@@ -90,11 +90,11 @@ class Rounds(Course):
 class Swarm(Fitting):
     """SVGD steps of all particles on one batch."""
 
-    def __init__(self, density: Density, job: Job, method: SVGD) -> None:
-        self.density, self.num_data, self.lr, self.method = density, job.source.num_data, job.lr, method
-        self.feed = Feed(density, job, 1)
-        self.moves = job.epochs * self.feed.count
-        self.free = Free(density, job.lr, self.moves)
+    def __init__(self, density: Density, fit_job: FitJob, method: SVGD) -> None:
+        self.density, self.num_data, self.lr, self.method = density, fit_job.source.num_data, fit_job.lr, method
+        self.feed = Feed(density, fit_job, 1)
+        self.moves = fit_job.epochs * self.feed.count
+        self.free = Free(density, fit_job.lr, self.moves)
 
     def start(self, position: Tensor, source: torch.Generator) -> State:
         """At rest, for Adam."""

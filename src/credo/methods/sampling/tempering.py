@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from credo.core.settings import setting
-from credo.engine.fit_job import Job
+from credo.engine.fit_job import FitJob
 from credo.engine.method import methods
 from credo.kernels.hamiltonian import hmc
 from credo.kernels.ladder import geometric, respace, swap
@@ -37,22 +37,22 @@ class Tempering(Trajectories):
     reference: ClassVar[str] = (
         "Geyer 1991, Markov chain Monte Carlo maximum likelihood; Syed et al. 2022, Non-reversible parallel tempering."
     )
-    small: ClassVar[dict[str, Any]] = {"num_warmup": 200, "num_draws": 500, "num_rungs": 4, "num_steps": 5}
+    conformance_settings: ClassVar[dict[str, Any]] = {"num_warmup": 200, "num_draws": 500, "num_rungs": 4, "num_steps": 5}
 
     num_rungs: int = setting(8, "Temperatures.", ge=1)
     hottest: float = setting(0.02, "Power of the likelihood at the hottest rung; above 0.", gt=0.0, le=1.0)
     num_steps: int = setting(20, "Leapfrog steps of a move.", ge=1)
 
-    def transition(self, density: Density, job: Job) -> Transition:
+    def transition(self, density: Density, fit_job: FitJob) -> Transition:
         """A ladder over the posterior."""
-        return Rungs(density, job, self)
+        return Rungs(density, fit_job, self)
 
 
 class Rungs(Mover[Tempering]):
     """K x C chains, the rungs one after another: the first C are the posterior's."""
 
-    def __init__(self, density: Density, job: Job, sampler: Tempering) -> None:
-        super().__init__(density, job, sampler)
+    def __init__(self, density: Density, fit_job: FitJob, sampler: Tempering) -> None:
+        super().__init__(density, fit_job, sampler)
         self.powers = torch.ones(sampler.num_rungs * sampler.num_chains, dtype=torch.float64, device=density.model.device)
         self.hot = self.target.tempered(self.powers)
         self.integrator = Integrator(self.hot, sampler.compile)

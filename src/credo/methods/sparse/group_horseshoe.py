@@ -30,7 +30,7 @@ class GroupHorseshoe(GroupMethod):
     reference: ClassVar[str] = "Louizos, Ullrich and Welling 2017, Bayesian compression for deep learning."
     target: ClassVar[str] = "group_horseshoe"
     tolerance: ClassVar[float] = 0.1
-    small: ClassVar[dict[str, Any]] = {
+    conformance_settings: ClassVar[dict[str, Any]] = {
         "epochs": 800, "batch_size": None, "lr": 0.02, "train_samples": 4, "kl_schedule": "constant", "lr_schedule": "cosine",
     }  # fmt: skip
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from credo.core.settings import setting
 from credo.engine.elbo import Elbo
 from credo.engine.elbo_fit import ElboMethod
-from credo.engine.fit_job import Fitted, Job
+from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.initial_posterior import point_posterior
 from credo.engine.method import methods
 from credo.engine.model import Model
@@ -45,7 +45,7 @@ class SoftWeightSharing(ElboMethod):
         "least_squares"  # with more components than weights each has one to itself, whose mean follows it: no pull
     )
     tolerance: ClassVar[float] = 0.05
-    small: ClassVar[dict[str, Any]] = {
+    conformance_settings: ClassVar[dict[str, Any]] = {
         "epochs": 1500,
         "batch_size": None,
         "lr": 0.02,
@@ -72,9 +72,9 @@ class SoftWeightSharing(ElboMethod):
             low, high = low - 1.0, high + 1.0
         return replace(own, prior=shared_values(self.components, self.share, low, high, self.per))
 
-    def make_posterior(self, model: Model, job: Job) -> Posterior:
+    def make_posterior(self, model: Model, fit_job: FitJob) -> Posterior:
         """Points."""
-        return point_posterior(model, self.start(model, job))
+        return point_posterior(model, self.start(model, fit_job))
 
     def make_estimator(self) -> Estimator:
         """Nothing is random."""
@@ -85,7 +85,7 @@ class SoftWeightSharing(ElboMethod):
         return partial(_adam, factor=self.mixture_lr)
 
     @torch.no_grad()
-    def finish(self, model: Model, job: Job, fitted: Fitted) -> Fitted:
+    def finish(self, model: Model, fit_job: FitJob, fitted: Fitted) -> Fitted:
         """Collapse, if that is asked for."""
         if not self.quantise:
             return fitted

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from credo.core.settings import setting
 from credo.engine.elbo_fit import ElboMethod, log_uniform_over
-from credo.engine.fit_job import Job
+from credo.engine.fit_job import FitJob
 from credo.engine.initial_posterior import by_dtype, with_points
 from credo.engine.method import methods
 from credo.engine.model import Model
@@ -32,7 +32,7 @@ class SparseVDMethod(ElboMethod):
     reference: ClassVar[str] = "Molchanov, Ashukha and Vetrov 2017, Variational dropout sparsifies deep neural networks."
     target: ClassVar[str] = "sparse_vd"
     tolerance: ClassVar[float] = 0.1
-    small: ClassVar[dict[str, Any]] = {
+    conformance_settings: ClassVar[dict[str, Any]] = {
         "epochs": 800, "batch_size": None, "lr": 0.02, "train_samples": 4, "kl_schedule": "constant", "lr_schedule": "cosine",
     }  # fmt: skip
 
@@ -47,9 +47,9 @@ class SparseVDMethod(ElboMethod):
         """Weights are random under the log-uniform prior; biases and scales, which are few, are points without a prior."""
         return log_uniform_over(model, [name for name, site in model.random.items() if len(site.shape) > 1], self.name)
 
-    def make_posterior(self, model: Model, job: Job) -> Posterior:
+    def make_posterior(self, model: Model, fit_job: FitJob) -> Posterior:
         """Sparse Gaussians over weights."""
-        values = self.start(model, job)
+        values = self.start(model, fit_job)
         groups = [{site.name: values[site.name] for site in group} for group in by_dtype(model.random)]
         return with_points(model, values, [SparseVD.start(group, self.init_std, threshold=self.threshold) for group in groups])
 

@@ -35,7 +35,7 @@ class StructuredBP(DropoutMethod):
     )
     target: ClassVar[str] = "structured_bp"
     tolerance: ClassVar[float] = 0.05
-    small: ClassVar[dict[str, Any]] = {
+    conformance_settings: ClassVar[dict[str, Any]] = {
         "epochs": 500, "batch_size": None, "lr": 0.05, "train_samples": 4, "rate_lr": 1.0, "kl_schedule": "constant",
     }  # fmt: skip
 

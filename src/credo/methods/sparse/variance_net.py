@@ -18,7 +18,7 @@ from credo.core.errors import SettingError
 from credo.core.settings import setting
 from credo.core.sites import choose
 from credo.engine.elbo_fit import ElboMethod, log_uniform_over
-from credo.engine.fit_job import Job
+from credo.engine.fit_job import FitJob
 from credo.engine.initial_posterior import by_dtype, with_points
 from credo.engine.method import methods
 from credo.engine.model import Model
@@ -38,7 +38,7 @@ class VarianceNet(ElboMethod):
     )
     target: ClassVar[str] = "variance_net"
     tolerance: ClassVar[float] = 0.05
-    small: ClassVar[dict[str, Any]] = {"epochs": 600, "batch_size": None, "lr": 0.05, "train_samples": 4}
+    conformance_settings: ClassVar[dict[str, Any]] = {"epochs": 600, "batch_size": None, "lr": 0.05, "train_samples": 4}
     exceptions: ClassVar[dict[str, str]] = {
         "conjugate_covariance": "in linear regression the best deviations are zero, which a positive number approaches and never reaches"
     }
@@ -68,9 +68,9 @@ class VarianceNet(ElboMethod):
             )
         return log_uniform_over(model, names, self.name)
 
-    def make_posterior(self, model: Model, job: Job) -> Posterior:
+    def make_posterior(self, model: Model, fit_job: FitJob) -> Posterior:
         """Zero means, and deviations of the size of the starting weights."""
-        values = self.start(model, job)
+        values = self.start(model, fit_job)
         groups = [{site.name: values[site.name] for site in group} for group in by_dtype(model.random)]
         return with_points(model, values, [ZeroMean.start(group, self.init_std) for group in groups])
 

@@ -27,7 +27,7 @@ class BBVI(OfAnyFamily):
     lr: ClassVar[float] = 1e-2
     target: ClassVar[str] = "mean_field"
     tolerance: ClassVar[float] = 0.15
-    small: ClassVar[dict[str, Any]] = {"epochs": 600, "batch_size": None, "lr": 0.05, "train_samples": 6}
+    conformance_settings: ClassVar[dict[str, Any]] = {"epochs": 600, "batch_size": None, "lr": 0.05, "train_samples": 6}
 
     train_samples: int = setting(10, "Draws per step, averaged.", ge=1)
     control: str = setting("leave_one_out", "What is subtracted from the integrand.", choices=CONTROLS)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from credo.core.seeds import mix
 from credo.core.settings import setting
 from credo.engine.elbo_fit import Variational
-from credo.engine.fit_job import Job
+from credo.engine.fit_job import FitJob
 from credo.engine.initial_posterior import initial_values, start_posterior
 from credo.engine.method import methods
 from credo.engine.model import Model
@@ -35,7 +35,7 @@ class BNNEnsemble(Variational):
     lr: ClassVar[float] = 1e-2
     target: ClassVar[str] = "mean_field"
     tolerance: ClassVar[float] = 0.1
-    small: ClassVar[dict[str, Any]] = {"epochs": 1200, "batch_size": None, "lr": 0.05, "members": 2}
+    conformance_settings: ClassVar[dict[str, Any]] = {"epochs": 1200, "batch_size": None, "lr": 0.05, "members": 2}
 
     init: Any = setting(
         "random",
@@ -49,9 +49,9 @@ class BNNEnsemble(Variational):
     scale: str = setting("log", "Parameterisation of the standard deviation.", choices=("log", "softplus"))
     rank: int = setting(4, "Factors of the low-rank family.", ge=1)
 
-    def make_posterior(self, model: Model, job: Job) -> Posterior:
+    def make_posterior(self, model: Model, fit_job: FitJob) -> Posterior:
         """One posterior per member, each from its own seed."""
-        seeds = [mix(job.seed, "member", k) for k in range(self.members)]
+        seeds = [mix(fit_job.seed, "member", k) for k in range(self.members)]
         parts = [
             start_posterior(
                 model, self.posterior, initial_values(model, self.init, seed), self.init_std, self.rank, self.scale, seed

@@ -14,7 +14,7 @@ from credo.core.seeds import isolated, mix
 from credo.core.settings import setting
 from credo.core.sites import choose
 from credo.engine.elbo_fit import Variational
-from credo.engine.fit_job import Job
+from credo.engine.fit_job import FitJob
 from credo.engine.initial_posterior import start_posterior, with_points
 from credo.engine.method import methods
 from credo.engine.model import Model
@@ -33,7 +33,7 @@ class FlowVI(Variational):
     lr: ClassVar[float] = 3e-3  # at 1e-2 the transforms may run away
     target: ClassVar[str] = "exact"
     tolerance: ClassVar[float] = 0.15
-    small: ClassVar[dict[str, Any]] = {
+    conformance_settings: ClassVar[dict[str, Any]] = {
         "epochs": 400, "batch_size": None, "lr": 0.02, "train_samples": 4, "hidden": 16, "init_std": 0.1,
     }  # fmt: skip
 
@@ -43,16 +43,18 @@ class FlowVI(Variational):
     hidden: int = setting(64, "Width of the networks inside the transforms.", ge=1)
     estimator: str = setting("weights", "How noise enters training.", choices=("weights", "local", "flipout", "per_example"))
 
-    def make_posterior(self, model: Model, job: Job) -> Posterior:
+    def make_posterior(self, model: Model, fit_job: FitJob) -> Posterior:
         """A flow over the chosen layers, independent Gaussians over the other random parameters, points over the rest."""
-        values = self.start(model, job)
+        values = self.start(model, fit_job)
         chosen = choose(model.net, self.layers, model.random, "layers")
-        with isolated(mix(job.seed, "flow")):
+        with isolated(mix(fit_job.seed, "flow")):
             flow = Flow.start(
                 {n: values[n] for n in model.random if n in chosen}, self.init_std, self.kind, self.transforms, self.hidden
             )
         rest = model.only([n for n in model.random if n not in chosen]) if len(chosen) < len(model.random) else None
-        others = [] if rest is None else start_posterior(rest, "mean_field", values, self.init_std, 1, "log", job.seed).members
+        others = (
+            [] if rest is None else start_posterior(rest, "mean_field", values, self.init_std, 1, "log", fit_job.seed).members
+        )
         return with_points(model, values, [flow, *[family for family in others if family.atoms is None]])
 
     def make_estimator(self) -> Estimator:

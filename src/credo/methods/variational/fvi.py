@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from credo.core.errors import SettingError
 from credo.core.settings import setting
 from credo.engine.descent import GradientMethod
-from credo.engine.fit_job import Fitted, Job
+from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.initial_posterior import start_posterior
 from credo.engine.method import methods
 from credo.engine.model import Model
@@ -38,7 +38,7 @@ class FVI(GradientMethod):
     lr: ClassVar[float] = 1e-2
     target: ClassVar[str] = "mean_field"
     tolerance: ClassVar[float] = 0.1
-    small: ClassVar[dict[str, Any]] = {"epochs": 600, "batch_size": None, "lr": 0.02}
+    conformance_settings: ClassVar[dict[str, Any]] = {"epochs": 600, "batch_size": None, "lr": 0.02}
     exceptions: ClassVar[dict[str, str]] = {}
 
     function_prior: str = setting(
@@ -60,7 +60,7 @@ class FVI(GradientMethod):
     train_samples: int = setting(1, "Draws per step, averaged.", ge=1)
     beta: float = setting(1.0, "Weight of the KL.", gt=0.0)
 
-    def fit(self, model: Model, job: Job) -> Fitted:
+    def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Descend on the negative bound."""
         if self.compile:
             raise SettingError(
@@ -71,7 +71,9 @@ class FVI(GradientMethod):
         prior: FunctionPrior = NetworkPrior()
         if self.function_prior == "gp":
             prior = GaussianProcessPrior(self.length_scale, self.output_scale)
-        posterior = start_posterior(model, self.posterior, self.start(model, job), self.init_std, self.rank, "log", job.seed)
-        measurement = Measurement(job.source, self.points, self.outside, self.margin, model.device)
+        posterior = start_posterior(
+            model, self.posterior, self.start(model, fit_job), self.init_std, self.rank, "log", fit_job.seed
+        )
+        measurement = Measurement(fit_job.source, self.points, self.outside, self.margin, model.device)
         elbo = FunctionElbo(model, posterior, estimators[self.estimator], self.train_samples, prior, measurement)
-        return self.descend(elbo, job, beta=self.beta)
+        return self.descend(elbo, fit_job, beta=self.beta)

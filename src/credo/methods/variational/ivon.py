@@ -16,7 +16,7 @@ from credo.core.errors import SettingError
 from credo.core.settings import setting
 from credo.engine.elbo import Elbo, family_prior
 from credo.engine.elbo_fit import Variational
-from credo.engine.fit_job import Job
+from credo.engine.fit_job import FitJob
 from credo.engine.initial_posterior import start_posterior
 from credo.engine.method import methods
 from credo.engine.model import Model
@@ -37,7 +37,13 @@ class IVON(Variational):
     lr: ClassVar[float] = 0.1
     target: ClassVar[str] = "mean_field"
     tolerance: ClassVar[float] = 0.1
-    small: ClassVar[dict[str, Any]] = {"epochs": 1500, "batch_size": None, "lr": 0.1, "beta2": 0.99, "train_samples": 4}
+    conformance_settings: ClassVar[dict[str, Any]] = {
+        "epochs": 1500,
+        "batch_size": None,
+        "lr": 0.1,
+        "beta2": 0.99,
+        "train_samples": 4,
+    }
 
     estimator: str = setting("weights", "How noise enters training.", choices=("weights", "local", "flipout", "per_example"))
     beta1: float = setting(0.9, "Decay of the gradient's average.", ge=0.0, le=0.9999)
@@ -51,9 +57,9 @@ class IVON(Variational):
         if self.kl != "closed":
             raise SettingError(f"ivon: kl={self.kl!r} is not valid; its optimizer needs the closed form, or use method='vi'.")
 
-    def make_posterior(self, model: Model, job: Job) -> Posterior:
+    def make_posterior(self, model: Model, fit_job: FitJob) -> Posterior:
         """Independent Gaussians; the optimizer sets their spread from ``hess_init``."""
-        return start_posterior(model, "mean_field", self.start(model, job), self.init_std, 1, "log", job.seed)
+        return start_posterior(model, "mean_field", self.start(model, fit_job), self.init_std, 1, "log", fit_job.seed)
 
     def make_estimator(self) -> Estimator:
         """The chosen estimator."""

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from credo.core.errors import NetworkError, SettingError
 from credo.core.settings import setting
 from credo.engine.elbo_fit import Variational
-from credo.engine.fit_job import Fitted, Job
+from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.initial_posterior import start_posterior
 from credo.engine.linear_gaussian import conjugate, regression
 from credo.engine.method import methods
@@ -34,7 +34,7 @@ class LastLayer(Variational):
     lr: ClassVar[float] = 1e-2
     target: ClassVar[str] = "exact"
     tolerance: ClassVar[float] = 0.05
-    small: ClassVar[dict[str, Any]] = {"epochs": 300, "batch_size": None, "lr": 0.02}
+    conformance_settings: ClassVar[dict[str, Any]] = {"epochs": 300, "batch_size": None, "lr": 0.02}
 
     posterior: str = setting("full", "Family of q over the last layer.", choices=("full", "kron", "low_rank", "mean_field"))
     estimator: str = setting("weights", "How noise enters training.", choices=("weights", "local", "flipout", "per_example"))
@@ -45,20 +45,20 @@ class LastLayer(Variational):
         """Only the last layer is random."""
         return model.narrow(self.layers)
 
-    def make_posterior(self, model: Model, job: Job) -> Posterior:
+    def make_posterior(self, model: Model, fit_job: FitJob) -> Posterior:
         """The chosen family over the last layer, points below."""
-        return start_posterior(model, self.posterior, self.start(model, job), self.init_std, self.rank, "log", job.seed)
+        return start_posterior(model, self.posterior, self.start(model, fit_job), self.init_std, self.rank, "log", fit_job.seed)
 
     def make_estimator(self) -> Estimator:
         """The chosen estimator."""
         return estimators[self.estimator]
 
-    def finish(self, model: Model, job: Job, fitted: Fitted) -> Fitted:
+    def finish(self, model: Model, fit_job: FitJob, fitted: Fitted) -> Fitted:
         """The closed form on the learned features, where there is one."""
         for family in fitted.posterior.members:
             if isinstance(family, Full) and self.beta == 1.0 and conjugate(model):
                 try:
-                    solved = regression(model, job, fitted.posterior.mean(), fitted.buffers, family.layout)
+                    solved = regression(model, fit_job, fitted.posterior.mean(), fitted.buffers, family.layout)
                 except NetworkError:  # ``layers`` in which the network is not linear: what the descent found stays
                     continue
                 except SettingError as error:  # one pass over the source does not show all data: say so, and keep the fit

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from credo.core.settings import setting
 from credo.engine.elbo_fit import Variational
-from credo.engine.fit_job import Job
+from credo.engine.fit_job import FitJob
 from credo.engine.initial_posterior import start_posterior
 from credo.engine.method import methods
 from credo.engine.model import Model
@@ -34,7 +34,7 @@ class MomentPropagation(Variational):
     lr: ClassVar[float] = 1e-2
     target: ClassVar[str] = "mean_field"
     tolerance: ClassVar[float] = 0.02
-    small: ClassVar[dict[str, Any]] = {"epochs": 400, "batch_size": None, "lr": 0.1}
+    conformance_settings: ClassVar[dict[str, Any]] = {"epochs": 400, "batch_size": None, "lr": 0.1}
     exceptions: ClassVar[dict[str, str]] = {
         "networks": "recurrent and attention layers have no rules for moments; MLP and CNN are tested apart"
     }
@@ -44,9 +44,11 @@ class MomentPropagation(Variational):
     scale: str = setting("log", "Parameterisation of the standard deviation.", choices=("log", "softplus"))
     rank: int = setting(4, "Factors of the low-rank family.", ge=1)
 
-    def make_posterior(self, model: Model, job: Job) -> Posterior:
+    def make_posterior(self, model: Model, fit_job: FitJob) -> Posterior:
         """The chosen family at the starting values."""
-        return start_posterior(model, self.posterior, self.start(model, job), self.init_std, self.rank, self.scale, job.seed)
+        return start_posterior(
+            model, self.posterior, self.start(model, fit_job), self.init_std, self.rank, self.scale, fit_job.seed
+        )
 
     def make_estimator(self) -> Estimator:
         """Moments with or without covariances."""

@@ -29,7 +29,7 @@ class VI(OfAnyFamily):
     lr: ClassVar[float] = 1e-2  # at 1e-3 the standard deviations of a small problem do not leave their start within 2,000 steps
     target: ClassVar[str] = "mean_field"
     tolerance: ClassVar[float] = 0.1
-    small: ClassVar[dict[str, Any]] = {"epochs": 600, "batch_size": None, "lr": 0.02, "posterior": "mean_field"}
+    conformance_settings: ClassVar[dict[str, Any]] = {"epochs": 600, "batch_size": None, "lr": 0.02, "posterior": "mean_field"}
 
     estimator: str = setting("local", "How noise enters training.", choices=ESTIMATORS)
     temperature: float = setting(0.5, "Temperature of the Gumbel relaxation of discrete weights.", gt=0.0)

@@ -18,7 +18,7 @@ from credo.core.errors import NetworkError
 from credo.core.seeds import isolated
 from credo.core.settings import setting
 from credo.engine.descent import GradientMethod
-from credo.engine.fit_job import Fitted, Job
+from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.initial_posterior import with_points
 from credo.engine.method import methods
 from credo.engine.model import Model
@@ -35,7 +35,7 @@ class VIB(GradientMethod):
     name: ClassVar[str] = "vib"
     summary: ClassVar[str] = "Variational information bottleneck: a noisy inner code that pays for what it keeps of x."
     reference: ClassVar[str] = "Alemi, Fischer, Dillon and Murphy 2017, Deep variational information bottleneck."
-    small: ClassVar[dict[str, Any]] = {"epochs": 200, "batch_size": 16, "lr": 0.02}
+    conformance_settings: ClassVar[dict[str, Any]] = {"epochs": 200, "batch_size": 16, "lr": 0.02}
     exceptions: ClassVar[dict[str, str]] = {
         "conjugate_mean": "with a code between two linear maps the regression is another model, whose weights are not identified",
         "conjugate_covariance": "no weight is random, the code is",
@@ -45,7 +45,7 @@ class VIB(GradientMethod):
     train_samples: int = setting(1, "Draws of the code per step.", ge=1)
 
     @classmethod
-    def dress(cls, net: nn.Module, outputs: int) -> nn.Module:
+    def example_network(cls, net: nn.Module, outputs: int) -> nn.Module:
         """With a code of four numbers behind its outputs."""
         with isolated(0):
             return nn.Sequential(net, Bottleneck(outputs, 4), nn.Linear(4, outputs))
@@ -54,14 +54,14 @@ class VIB(GradientMethod):
         """Without a prior."""
         return model.flat()
 
-    def fit(self, model: Model, job: Job) -> Fitted:
+    def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Descend, then predict with the bottlenecks, and only them, as in training."""
-        live = tuple(bottlenecks(model.net))
-        if not live:
+        noisy_modules = tuple(bottlenecks(model.net))
+        if not noisy_modules:
             raise NetworkError(
                 "vib needs a credo.nets.Bottleneck(in_features, latent_dim) in the network, whose code it limits; this network has none: "
                 "put one in front of its last layers, e.g. nn.Sequential(body, Bottleneck(100, 32), nn.Linear(32, 10))."
             )
-        values = self.start(model, job)
-        posterior = with_points(model, values, [Stochastic.of({n: values[n] for n in model.random}, live)])
-        return self.descend(Bottlenecked(model, posterior, job.source.num_data, self.train_samples), job, beta=self.beta)
+        values = self.start(model, fit_job)
+        posterior = with_points(model, values, [Stochastic.of({n: values[n] for n in model.random}, noisy_modules)])
+        return self.descend(Bottlenecked(model, posterior, fit_job.source.num_data, self.train_samples), fit_job, beta=self.beta)

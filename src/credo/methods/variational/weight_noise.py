@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from credo.core.settings import setting
 from credo.engine.elbo_fit import Variational
-from credo.engine.fit_job import Job
+from credo.engine.fit_job import FitJob
 from credo.engine.initial_posterior import start_posterior
 from credo.engine.method import methods
 from credo.engine.model import Model
@@ -33,7 +33,7 @@ class WeightNoise(Variational):
     lr: ClassVar[float] = 1e-2
     target: ClassVar[str] = "least_squares"
     tolerance: ClassVar[float] = 0.1
-    small: ClassVar[dict[str, Any]] = {"epochs": 600, "batch_size": None, "lr": 0.02}
+    conformance_settings: ClassVar[dict[str, Any]] = {"epochs": 600, "batch_size": None, "lr": 0.02}
     exceptions: ClassVar[dict[str, str]] = {"conjugate_covariance": "the size of the noise is chosen, not inferred"}
 
     init_std: float = setting(0.05, "Standard deviation of the noise; where it starts, if adaptive.", gt=0.0)
@@ -46,9 +46,9 @@ class WeightNoise(Variational):
         """Flat prior for fixed noise; the optimal normal per layer for adaptive noise."""
         return replace(model, prior=Optimal(per="layer")) if self.adaptive else model.flat()
 
-    def make_posterior(self, model: Model, job: Job) -> Posterior:
+    def make_posterior(self, model: Model, fit_job: FitJob) -> Posterior:
         """Independent Gaussians, their spread held fixed unless adaptive."""
-        posterior = start_posterior(model, "mean_field", self.start(model, job), self.init_std, 1, "log", job.seed)
+        posterior = start_posterior(model, "mean_field", self.start(model, fit_job), self.init_std, 1, "log", fit_job.seed)
         for family in posterior.members:
             if isinstance(family, MeanField) and not self.adaptive:
                 family.raw_std.requires_grad_(False)

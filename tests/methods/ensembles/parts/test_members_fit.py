@@ -5,7 +5,7 @@ from zoo.networks import make
 
 from credo.core.errors import DataError, NetworkError, SettingError
 from credo.data import intake
-from credo.engine.fit_job import Job
+from credo.engine.fit_job import FitJob
 from credo.engine.schedules import hold
 from credo.likelihoods import Gaussian
 from credo.methods import DeepEnsemble
@@ -16,15 +16,15 @@ def model(name="mlp"):
     return make_model(make(name)[0], likelihood=Gaussian(std=1.0))
 
 
-def job(**how):
+def fit_job(**how):
     generator = torch.Generator().manual_seed(0)
     x, y = (torch.randn(12, width, generator=generator, dtype=torch.float64) for width in (5, 2))
-    return Job(**({"source": intake((x, y)), "epochs": 2, "batch_size": 5, "lr": 0.01, "seed": 3} | how))
+    return FitJob(**({"source": intake((x, y)), "epochs": 2, "batch_size": 5, "lr": 0.01, "seed": 3} | how))
 
 
 def test_random_members_start_apart_and_the_first_where_a_single_fit_would():
     one = model()
-    flock = DeepEnsemble().flock(one, job(), 3)
+    flock = DeepEnsemble().flock(one, fit_job(), 3)
     for k, seed in enumerate(member_seeds(3, 3)):
         assert all(torch.equal(v[k], one.random_values(seed)[n]) for n, v in flock.values().items())
     assert flock.seeds == tuple(member_seeds(3, 3))
@@ -33,18 +33,18 @@ def test_random_members_start_apart_and_the_first_where_a_single_fit_would():
 def test_pretrained_members_start_together_and_part_by_their_data():
     one = model()
     method = DeepEnsemble(init="pretrained")
-    flock = method.flock(one, job(), 2)
+    flock = method.flock(one, fit_job(), 2)
     assert all(torch.equal(v[0], v[1]) and torch.equal(v[0], one.values()[n]) for n, v in flock.values().items())
-    method.train(flock, job(), hold)
+    method.train(flock, fit_job(), hold)
     assert not torch.equal(*flock.values()["0.weight"])
 
 
 def test_a_state_dict_as_start():
     one, (other, _) = model(), make("mlp", seed=9)
-    flock = DeepEnsemble(init=other.state_dict()).flock(one, job(), 2)
+    flock = DeepEnsemble(init=other.state_dict()).flock(one, fit_job(), 2)
     assert all(torch.equal(flock.values()[n][1], p) for n, p in other.named_parameters())
     with pytest.raises(NetworkError, match=r"init holds 'nothing'"):
-        DeepEnsemble(init={"nothing": torch.zeros(1)}).flock(one, job(), 2)
+        DeepEnsemble(init={"nothing": torch.zeros(1)}).flock(one, fit_job(), 2)
 
 
 @pytest.mark.parametrize(
@@ -68,6 +68,6 @@ def test_a_batch_that_the_network_cannot_take_is_said_with_its_size():
     generator = torch.Generator().manual_seed(0)
     x, y = (torch.randn(11, width, generator=generator, dtype=torch.float64) for width in (5, 2))
     one, method = model("batchnorm"), DeepEnsemble(members=2)
-    given = job(source=intake((x, y)))
+    given = fit_job(source=intake((x, y)))
     with pytest.raises(DataError, match="cannot train on a batch of 1: .*choose another batch_size"):
         method.fit(one, given)

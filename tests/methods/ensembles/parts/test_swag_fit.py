@@ -11,7 +11,7 @@ from credo.core.errors import CredoError, SettingError
 from credo.core.seeds import isolated
 from credo.data import intake
 from credo.engine.batchnorm import statistics
-from credo.engine.fit_job import Job
+from credo.engine.fit_job import FitJob
 from credo.estimators import LIKELIHOOD
 from credo.likelihoods import Gaussian
 from credo.methods import SWAG
@@ -180,7 +180,7 @@ def test_every_draw_has_the_statistics_of_its_weights_and_predicts_with_them():
     assert fitted.posterior.atoms == 4 and all(isinstance(f, Samples) for f in fitted.posterior.members)
     draws = fitted.posterior.realise(range(4), 0)
     rows = [{n: draws[n][i] for n in fitted.random} for i in range(4)]
-    wanted = statistics(fitted.model, Job(intake(data()), 8, 5, 0.05, 0), rows)
+    wanted = statistics(fitted.model, FitJob(intake(data()), 8, 5, 0.05, 0), rows)
     x, outputs = data()[0], fitted.predict(data()[0], 4).outputs
     for i, values in enumerate(rows):
         assert torch.equal(draws["1.running_mean"][i], wanted["1.running_mean"][i])

@@ -8,7 +8,7 @@ import credo
 from credo.core.errors import SettingError
 from credo.data.source import Arrays, Source
 from credo.engine import apart
-from credo.engine.fit_job import Job
+from credo.engine.fit_job import FitJob
 from credo.methods.ensembles.parts.members import Flock, member_seeds
 from credo.methods.ensembles.parts.members_step import FlockStep, moving
 from credo.methods.ensembles.parts.threaded_members import Apart, stepping
@@ -192,8 +192,8 @@ def test_the_optimizers_state_counts_every_step():
     group = flock()
     mover = moving("adam", 0.9)(group, 0.1, N)
     step = stepping()(group, mover, N, True)
-    job = Job(Source(Arrays(X, Y), N), epochs=1, batch_size=4, lr=0.1)
+    fit_job = FitJob(Source(Arrays(X, Y), N), epochs=1, batch_size=4, lr=0.1)
     for epoch in range(2):
-        for x, y in group.batches(job.source, job, epoch):
+        for x, y in group.batches(fit_job.source, fit_job, epoch):
             step(x, y, 1.0)
         assert {int(state["step"]) for state in mover.state.values()} == {6 * (epoch + 1)}

@@ -12,7 +12,7 @@ from credo import BNN
 from credo.core.errors import DataError, NetworkError, SettingError
 from credo.core.seeds import generator, isolated
 from credo.data.intake import intake
-from credo.engine.fit_job import Job
+from credo.engine.fit_job import FitJob
 from credo.likelihoods import Gaussian
 from credo.methods.exact.parts.process_fit import ROWS, ProcessElbo, first_rows, last_layer, num_outputs
 from credo.nets import mlp, small_cnn
@@ -24,8 +24,8 @@ X = torch.randn(24, 2, generator=torch.Generator().manual_seed(0), dtype=torch.f
 Y = torch.sin(X[:, :1]) + 0.1 * X[:, 1:]
 
 
-def job(x=X, y=Y, batch_size=None):
-    return Job(intake((x, y)), 1, batch_size, 1e-2)
+def fit_job(x=X, y=Y, batch_size=None):
+    return FitJob(intake((x, y)), 1, batch_size, 1e-2)
 
 
 def setup(prior=None, likelihood=None):
@@ -114,10 +114,10 @@ def test_the_last_layer_is_found_or_refused():
 def test_rows_are_few_random_ones_as_training_sees_them():
     x = torch.arange(5000.0).unsqueeze(1)
     model = make_model(nn.Linear(1, 1))
-    rows = first_rows(model, job(x, x, 128), {}, lambda shell, batch: batch)
+    rows = first_rows(model, fit_job(x, x, 128), {}, lambda shell, batch: batch)
     assert len(rows) == ROWS == len(rows.unique()) and float(rows.mean()) == pytest.approx(2500, abs=5 * 1443 / ROWS**0.5)
     seen = []
-    first_rows(model, job(), {}, lambda shell, batch: seen.append(shell.module.training) or batch)
+    first_rows(model, fit_job(), {}, lambda shell, batch: seen.append(shell.module.training) or batch)
     assert seen == [True]
 
 

@@ -73,9 +73,9 @@ def test_noise_in_batches_of_a_job():
     x, y, _ = problem(n=40)
     one, other = (linear_model(Gaussian().double()) for _ in range(2))
     fit_noise(one, make_job(x, y), one.values(), {})
-    job = make_job(x, y)
-    job.batch_size = 7
-    fit_noise(other, job, other.values(), {})
+    fit_job = make_job(x, y)
+    fit_job.batch_size = 7
+    fit_noise(other, fit_job, other.values(), {})
     torch.testing.assert_close(one.likelihood.log_std, other.likelihood.log_std)
 
 
@@ -197,7 +197,7 @@ def test_an_online_prior_is_renewed_every_few_epochs_but_not_at_the_end():
     renewed = []
     for epoch in range(20):
         before = len(seen)
-        elbo.look(epoch, 20)
+        elbo.after_epoch(epoch, 20)
         renewed += [epoch + 1] * (len(seen) - before)
     assert renewed == [3, 6, 9, 12, 15, 18]
     assert all(not v.requires_grad for v in seen[0].values())

@@ -13,7 +13,7 @@ from credo.curvature import sweep as sweep_module
 from credo.curvature.structures import STRUCTURES
 from credo.curvature.sweep import Sweep
 from credo.data.intake import intake
-from credo.engine.fit_job import Job
+from credo.engine.fit_job import FitJob
 from credo.likelihoods import Gaussian
 from credo.methods.laplace.parts.subnetwork import CHOICES, largest_magnitude, largest_variance, masked, subnetwork
 
@@ -88,8 +88,8 @@ def test_batches_of_a_loader_add_up():
     net, x = make("conv")
     whole = make_sweep(net, x, targets())
     model = whole.model
-    job = Job(intake(DataLoader(TensorDataset(x, targets()), batch_size=2)), 1, None, 1e-3)
-    parts = Sweep(model, model.values(), model.buffers(), job)
+    fit_job = FitJob(intake(DataLoader(TensorDataset(x, targets()), batch_size=2)), 1, None, 1e-3)
+    parts = Sweep(model, model.values(), model.buffers(), fit_job)
     torch.testing.assert_close(matrix(parts, some(model)), matrix(whole, some(model)))
 
 

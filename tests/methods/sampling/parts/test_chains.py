@@ -8,7 +8,7 @@ from credo import BNN
 from credo.core.errors import CredoError, NetworkError, SettingError
 from credo.core.seeds import mix
 from credo.data import intake
-from credo.engine.fit_job import Job
+from credo.engine.fit_job import FitJob
 from credo.engine.run import CHECKPOINT, DRAWS, POSTERIOR, Run
 from credo.likelihoods import Gaussian
 from credo.methods import HMC
@@ -66,8 +66,8 @@ class Walk(Transition):
         self.outside.copy_(tensors["outside"])
 
 
-def job(**how):
-    return Job(**({"source": None, "epochs": 1, "batch_size": None, "lr": 1.0, "seed": 5} | how))
+def fit_job(**how):
+    return FitJob(**({"source": None, "epochs": 1, "batch_size": None, "lr": 1.0, "seed": 5} | how))
 
 
 START = torch.tensor([[0.0, 10.0], [100.0, 200.0]], dtype=DOUBLE)
@@ -76,9 +76,9 @@ START = torch.tensor([[0.0, 10.0], [100.0, 200.0]], dtype=DOUBLE)
 @pytest.mark.parametrize(("warmup", "draws", "thin"), [(0, 1, 1), (0, 4, 1), (7, 3, 1), (7, 3, 4), (0, 3, 5), (1, 2, 3)])
 def test_draws_are_the_positions_after_every_thin_moves(warmup, draws, thin):
     course = Course("walk", warmup, draws, thin)
-    work = job()
+    work = fit_job()
     kept = run_chains(course, Walk(), START, work)
-    everything = run_chains(Course("walk", 0, course.moves()), Walk(), START, job())
+    everything = run_chains(Course("walk", 0, course.moves()), Walk(), START, fit_job())
     assert kept.shape == (2, draws, 2) and torch.equal(kept, everything[:, warmup + thin - 1 :: thin])
     numbers = [course.draw_after(index) for index in range(course.moves())]
     assert [n for n in numbers if n is not None] == list(range(draws)) and numbers[-1] == draws - 1
@@ -94,7 +94,7 @@ def test_a_run_interrupted_anywhere_goes_on_with_the_same_numbers(tmp_path, monk
     class Stop(Exception):
         pass
 
-    whole, work = Walk(), job()
+    whole, work = Walk(), fit_job()
     wanted = run_chains(Course("walk", 3, 4, 2), whole, START, work)
     for last in (1, 3, 6, 8):
         run = Run(tmp_path / str(last))
@@ -111,20 +111,20 @@ def test_a_run_interrupted_anywhere_goes_on_with_the_same_numbers(tmp_path, monk
                 return super().move(state, index, source)
 
         with pytest.raises(Stop):
-            run_chains(Course("walk", 3, 4, 2), Dying(), START, job(run=run, checkpoint_seconds=0.0))
-        again, rest = Walk(), job(run=run, checkpoint_seconds=1e9)
+            run_chains(Course("walk", 3, 4, 2), Dying(), START, fit_job(run=run, checkpoint_seconds=0.0))
+        again, rest = Walk(), fit_job(run=run, checkpoint_seconds=1e9)
         kept = run_chains(Course("walk", 3, 4, 2), again, START, rest)
         assert torch.equal(kept, wanted) and torch.equal(again.outside, whole.outside)
         assert rows(rest.history) == rows(work.history) == rows(run.history())
 
 
 def test_a_callback_ends_the_run_with_the_draws_made_so_far():
-    wanted = run_chains(Course("walk", 2, 6), Walk(), START, job())
-    work = job(callbacks=[lambda row: row["epoch"] == 4])
+    wanted = run_chains(Course("walk", 2, 6), Walk(), START, fit_job())
+    work = fit_job(callbacks=[lambda row: row["epoch"] == 4])
     assert torch.equal(run_chains(Course("walk", 2, 6), Walk(), START, work), wanted[:, :3])
     assert len(work.history) == 5
     with pytest.raises(CredoError, match="stopped walk at move 1, before the first draw"):
-        run_chains(Course("walk", 2, 6), Walk(), START, job(callbacks=[lambda row: row["epoch"] == 1]))
+        run_chains(Course("walk", 2, 6), Walk(), START, fit_job(callbacks=[lambda row: row["epoch"] == 1]))
 
 
 def test_stopping_between_draws_keeps_the_earlier_ones():
@@ -140,8 +140,8 @@ def test_stopping_between_draws_keeps_the_earlier_ones():
         def noted(self, index):
             return True
 
-    wanted = run_chains(Pausing("walk", 0, 3), Walk(), START, job())
-    kept = run_chains(Pausing("walk", 0, 3), Walk(), START, job(callbacks=[lambda row: row["epoch"] == 5]))
+    wanted = run_chains(Pausing("walk", 0, 3), Walk(), START, fit_job())
+    kept = run_chains(Pausing("walk", 0, 3), Walk(), START, fit_job(callbacks=[lambda row: row["epoch"] == 5]))
     assert torch.equal(kept, wanted[:, :2])
 
 
@@ -162,7 +162,7 @@ class Broken(Walk):
 @pytest.mark.parametrize("chains", [[0, 1], [1]], ids=["all", "one"])
 def test_chains_that_leave_the_numbers_are_reported_and_never_kept(chains):
     with pytest.raises(CredoError, match="walk: the log density of chains .* is not finite at move 3"):
-        run_chains(Course("walk", 2, 6), Broken(chains), START.clone(), job())
+        run_chains(Course("walk", 2, 6), Broken(chains), START.clone(), fit_job())
 
 
 # --- through fit ------------------------------------------------------------------------------------------------------------

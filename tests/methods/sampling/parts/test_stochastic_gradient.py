@@ -13,7 +13,7 @@ from zoo.stats import Z
 
 from credo import BNN
 from credo.data import intake
-from credo.engine.fit_job import Job
+from credo.engine.fit_job import FitJob
 from credo.likelihoods import Gaussian
 from credo.methods import PSGLD, SGLD
 from credo.methods.sampling.parts.density import Density, FullBatch
@@ -51,7 +51,7 @@ SOURCES = {
 
 def feed(data, batch_size=4, chains=3, seed=0, net=None):
     model = make_model(net or nn.Linear(1, 1).double(), likelihood=Gaussian(std=1.0))
-    return Feed(Density(model, model.values()), Job(intake(data), 1, batch_size, 1.0, seed), chains)
+    return Feed(Density(model, model.values()), FitJob(intake(data), 1, batch_size, 1.0, seed), chains)
 
 
 @pytest.mark.parametrize("kind", SOURCES)
@@ -95,7 +95,7 @@ def test_dictionaries_are_stacked_leaf_by_leaf():
     net, x = make("dicts")
     y = torch.arange(len(x["left"])) % 2
     model = make_model(net, likelihood="categorical", output="logits")
-    batch, labels = Feed(Density(model, model.values()), Job(intake((x, y)), 1, 2, 1.0, 0), 4).at(0)
+    batch, labels = Feed(Density(model, model.values()), FitJob(intake((x, y)), 1, 2, 1.0, 0), 4).at(0)
     assert batch["left"].shape == (4, 2, 5) and batch["right"].shape == (4, 2, 2) and labels.shape == (4, 2)
 
 
@@ -104,7 +104,7 @@ def test_slopes_of_batches_average_to_the_slope_of_all_data():
     x, y, _ = regression.problem(n=12)
     model = make_model(nn.Linear(3, 1).double(), likelihood=Gaussian(std=0.5), prior=Normal(0.0, 1.25))
     density = Density(model, model.values())
-    given = Feed(density, Job(intake((x, y)), 1, 4, 1.0, 0), 2)
+    given = Feed(density, FitJob(intake((x, y)), 1, 4, 1.0, 0), 2)
     w = torch.randn(2, 4, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
     slopes = [density.slope(w, [given.at(t)], 12 / 4, own=True)[1] for t in range(3)]
     assert torch.allclose(torch.stack(slopes).mean(0), FullBatch(density, [(x, y)])(w)[1])
@@ -168,7 +168,7 @@ def moved(method, lr, chains_, steps, x, y):
     """A transition run by hand, and its last states."""
     model = regression.bnn().model
     density = Density(model, model.values())
-    transition = method.transition(density, Job(intake((x, y)), 1, None, lr, 0))
+    transition = method.transition(density, FitJob(intake((x, y)), 1, None, lr, 0))
     state = transition.start(torch.zeros(chains_, 4, dtype=DOUBLE), torch.Generator().manual_seed(0))
     kept = []
     for index in range(steps):

@@ -48,8 +48,8 @@ def objective(net=None, random="all", train_samples=1, num_data=N):
     torch.manual_seed(0)
     net = (Plain if net is None else net)().double()
     model = make_model(net, random, Gaussian(std=STD)).flat()
-    values, live = model.values(), ["code"]
-    posterior = with_points(model, values, [Stochastic.of({n: values[n] for n in model.random}, live)])
+    values, noisy_modules = model.values(), ["code"]
+    posterior = with_points(model, values, [Stochastic.of({n: values[n] for n in model.random}, noisy_modules)])
     made = Bottlenecked(model, posterior, num_data, train_samples)
     model.shell().train(True)
     return made
@@ -179,7 +179,7 @@ def test_the_rate_is_the_mean_over_an_epochs_examples():
         kls = [float(made(X[rows], Y[rows])[1]) * size / N for rows, size in shares]
     assert made.rate() == pytest.approx(sum(kls) / N) and float(made.divergence()) == pytest.approx(sum(kls))
     assert made.monitor()["rate"] == made.rate() and "tally" not in made.state_dict()
-    made.look(0, 1)
+    made.after_epoch(0, 1)
     with torch.no_grad():
         _, kl = made(X, Y)
     assert made.rate() == pytest.approx(float(kl) / N)

@@ -26,7 +26,7 @@ from credo.core.tree import take
 from credo.data.source import Source
 from credo.engine.batches import own_batches
 from credo.engine.elbo import family_prior
-from credo.engine.fit_job import Fitted, Job
+from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.initial_posterior import point_posterior
 from credo.engine.learner import Learner
 from credo.engine.model import Model
@@ -161,9 +161,9 @@ class Flock(Learner):
 
     # --- the data term ------------------------------------------------------------------------------------------------
 
-    def batches(self, source: Source, job: Job, epoch: int) -> Iterator[tuple[Any, Tensor]]:
+    def batches(self, source: Source, fit_job: FitJob, epoch: int) -> Iterator[tuple[Any, Tensor]]:
         """One epoch, ``(K, B, ...)``, each member in its own order."""
-        return self.feed(source, [generator(seed, "order", epoch) for seed in self.seeds], job.batch_size)
+        return self.feed(source, [generator(seed, "order", epoch) for seed in self.seeds], fit_job.batch_size)
 
     def examples(self, y: Tensor) -> int:
         """B."""
@@ -317,13 +317,13 @@ class Flock(Learner):
             rows.append(self._voice[0].monitor())
         return {key: sum(row[key] for row in rows) / len(rows) for key in rows[0]}
 
-    def look(self, epoch: int, epochs: int) -> None:
+    def after_epoch(self, epoch: int, epochs: int) -> None:
         """The likelihood speaks as the members do, for whoever watches; then let the trace see."""
         self._speak()
         if self.trace is not None:
             self.trace.see(self, epoch, epochs)
 
-    def settle(self) -> None:
+    def after_fit(self) -> None:
         """Drop the last pass."""
         self.forget()
         self._speak()

@@ -9,7 +9,7 @@ from typing import Any
 from credo.core.settings import setting
 from credo.engine.batches import on_device
 from credo.engine.descent import GradientMethod
-from credo.engine.fit_job import Fitted, Job
+from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.initial_posterior import initial_values
 from credo.engine.model import Model
 from credo.engine.training_loop import train
@@ -36,13 +36,13 @@ class EnsembleMethod(GradientMethod):
         kind=bool,
     )
 
-    def flock(self, model: Model, job: Job, members: int, trace: Trace | None = None) -> Flock:
+    def flock(self, model: Model, fit_job: FitJob, members: int, trace: Trace | None = None) -> Flock:
         """Members with their own seeds; the first has the fit's."""
-        seeds = member_seeds(job.seed, members)
+        seeds = member_seeds(fit_job.seed, members)
         return Flock(model, [initial_values(model, self.init, seed) for seed in seeds], seeds, trace, self.vectorise)
 
-    def train(self, flock: Flock, job: Job, decay: Callable[[float], float], adversarial: float = 0.0) -> Fitted:
+    def train(self, flock: Flock, fit_job: FitJob, decay: Callable[[float], float], adversarial: float = 0.0) -> Fitted:
         """The members' descent."""
-        reach = reaches(on_device(job.source, flock.model), adversarial) if adversarial else None
+        reach = reaches(on_device(fit_job.source, flock.model), adversarial) if adversarial else None
         reach = flock.model.move(reach)
-        return train(flock, job, moving(self.optimizer, self.momentum), stepping(reach), decay=decay, compile=self.compile)
+        return train(flock, fit_job, moving(self.optimizer, self.momentum), stepping(reach), decay=decay, compile=self.compile)

@@ -15,7 +15,7 @@ import torch
 from credo.core.errors import CredoError, SettingError
 from credo.core.settings import setting
 from credo.engine.batchnorm import norms, statistics
-from credo.engine.fit_job import Fitted, Job
+from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.initial_posterior import by_dtype, gaussian, with_points
 from credo.engine.model import Model
 from credo.engine.schedules import fall
@@ -31,7 +31,7 @@ class PathMethod(EnsembleMethod):
 
     lr: ClassVar[float] = 1e-2
     tolerance: ClassVar[float] = 0.2
-    small: ClassVar[dict[str, Any]] = {"epochs": 300, "batch_size": 16, "lr": 0.01, "start": 0.25}
+    conformance_settings: ClassVar[dict[str, Any]] = {"epochs": 300, "batch_size": 16, "lr": 0.01, "start": 0.25}
     exceptions: ClassVar[dict[str, str]] = {
         "conjugate_covariance": "the spread is that of the optimizer's path, which only by chance is that of the posterior"
     }
@@ -56,41 +56,41 @@ class PathMethod(EnsembleMethod):
         share = min(progress / self.start, 1.0) if self.start else 1.0
         return self.swa_lr + (1.0 - self.swa_lr) * fall(share) if self.lr_schedule == "cosine" or share == 1.0 else 1.0
 
-    def gather(self, model: Model, job: Job, members: int) -> Fitted:
+    def gather(self, model: Model, fit_job: FitJob, members: int) -> Fitted:
         """Fit the members and the Gaussians of their paths."""
-        count = sum(epoch / job.epochs >= self.start for epoch in range(job.epochs))
+        count = sum(epoch / fit_job.epochs >= self.start for epoch in range(fit_job.epochs))
         if count < 2:
             raise SettingError(
-                f"epochs={job.epochs} with start={self.start} leaves {count} to gather; it takes 2: more epochs or an earlier start."
+                f"epochs={fit_job.epochs} with start={self.start} leaves {count} to gather; it takes 2: more epochs or an earlier start."
             )
         trace = PathMoments(
             self.start, self.rank if self.covariance == "low_rank" else 0, self.newest if self.average == "exponential" else 0.0
         )
-        flock = self.flock(model, job, members, trace)
-        last = self.train(flock, job, self.course)
+        flock = self.flock(model, fit_job, members, trace)
+        last = self.train(flock, fit_job, self.course)
         if int(trace.seen) < 2:
             raise CredoError(f"A callback stopped {self.name} after {int(trace.seen)} gathered epochs; it takes 2.")
         spreads = [trace.spread(flock, k) for k in range(members)]
         _speak(model, spreads)
         if norms(model.net):
-            return Fitted(self._with_statistics(model, job, spreads), last.buffers)
+            return Fitted(self._with_statistics(model, fit_job, spreads), last.buffers)
         if members == 1:
             return Fitted(with_points(model, spreads[0].values, _gaussians(model, spreads[0])), last.buffers)
         parts = [Posterior([*_gaussians(model, s), *one(model, s.values, s.voices)]) for s in spreads]
         return Fitted(Posterior([Mixture.of(parts)]), last.buffers)
 
-    def _with_statistics(self, model: Model, job: Job, spreads: list[Spread]) -> Posterior:
+    def _with_statistics(self, model: Model, fit_job: FitJob, spreads: list[Spread]) -> Posterior:
         """Draws, each with the statistics that its weights have on the training data."""
         each = max(self.draws // len(spreads), 1)
         rows: list[tuple[Params, Params]] = []
-        for seed, spread in zip(member_seeds(job.seed, len(spreads)), spreads, strict=True):
+        for seed, spread in zip(member_seeds(fit_job.seed, len(spreads)), spreads, strict=True):
             drawn = Posterior(_gaussians(model, spread)).sample(each, seed=seed)
             rows += [
                 ({n: drawn[n][i] if n in drawn else v for n, v in spread.values.items()}, spread.voices) for i in range(each)
             ]
         values = {n: torch.stack([row[0][n] for row in rows]) for n in spreads[0].values}
         voices = {n: torch.stack([row[1][n] for row in rows]) for n in spreads[0].voices} if len(spreads) > 1 else {}
-        return several(model, values, voices, statistics(model, job, (row[0] for row in rows)))
+        return several(model, values, voices, statistics(model, fit_job, (row[0] for row in rows)))
 
 
 def _gaussians(model: Model, spread: Spread) -> list[Family]:

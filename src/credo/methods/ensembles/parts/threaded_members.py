@@ -90,7 +90,7 @@ class Apart(Step):
         if self.pool is None:
             return self.whole(x, y, weight)
         jobs = [self.pool.submit(self._go, member, rows) for member, rows in zip(self.members, x, strict=True)]
-        nll = torch.stack([job.result() for job in jobs]).mean()
+        nll = torch.stack([fit_job.result() for fit_job in jobs]).mean()
         for state in self.optimizer.state.values():
             state["step"].copy_(self.members[0].steps)
         return nll, torch.zeros_like(nll)

@@ -15,7 +15,7 @@ from credo.core.settings import setting
 from credo.core.shell import Shell
 from credo.engine.draws import Draws
 from credo.engine.elbo import Buffers, family_prior
-from credo.engine.fit_job import Fitted, Job
+from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.learner import Learner
 from credo.engine.method import Method
 from credo.engine.model import Model
@@ -106,7 +106,7 @@ class ProcessMethod(Method):
     inducing: int = setting(64, "Inducing points, at most one per different training example.", ge=1)
     lr_schedule: str = setting("cosine", "Course of the learning rate.", choices=("constant", "cosine"))
 
-    def descend(self, learner: ProcessElbo, job: Job, faster: float = 1.0) -> Fitted:
+    def descend(self, learner: ProcessElbo, fit_job: FitJob, faster: float = 1.0) -> Fitted:
         """Adam; the process and the likelihood move ``faster`` than point estimates of the network."""
 
         def adam(learner: ProcessElbo, lr: float | Tensor, num_data: int) -> torch.optim.Optimizer:
@@ -121,7 +121,7 @@ class ProcessMethod(Method):
         def step(learner: ProcessElbo, optimizer: torch.optim.Optimizer, num_data: int, compile: bool | str) -> Step:
             return ProcessStep(learner, optimizer, num_data)
 
-        return train(learner, job, adam, step, decay=decays[self.lr_schedule])
+        return train(learner, fit_job, adam, step, decay=decays[self.lr_schedule])
 
 
 class Last(NamedTuple):
@@ -159,14 +159,14 @@ def num_outputs(model: Model, x: Any) -> int:
 
 
 @torch.no_grad()
-def first_rows(model: Model, job: Job, values: Params, read: Callable[[Shell, Any], Tensor]) -> Tensor:
+def first_rows(model: Model, fit_job: FitJob, values: Params, read: Callable[[Shell, Any], Tensor]) -> Tensor:
     """What ``read`` gives for up to 2,048 random examples, ``(R, D)``, from a network with ``values`` as it is when training begins."""
     shell = model.shell()
     shell.train(True)
     shell.place(model.frozen() | model.buffers() | values)
     rows: list[Tensor] = []
-    with isolated(mix(job.seed, "rows"), model.device):
-        for x, _ in job.source(generator(job.seed, "rows"), job.batch_size):
+    with isolated(mix(fit_job.seed, "rows"), model.device):
+        for x, _ in fit_job.source(generator(fit_job.seed, "rows"), fit_job.batch_size):
             try:
                 rows.append(read(shell, model.move(x)))
             except ValueError as error:  # such as BatchNorm's about a batch of one example

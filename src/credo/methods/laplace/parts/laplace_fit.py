@@ -19,7 +19,7 @@ from credo.curvature.structures import Measured
 from credo.data.source import Source
 from credo.engine.draws import Draws
 from credo.engine.elbo import Elbo
-from credo.engine.fit_job import Job
+from credo.engine.fit_job import FitJob
 from credo.engine.initial_posterior import with_points
 from credo.engine.model import Model
 from credo.engine.outputs import sampled_outputs
@@ -40,7 +40,7 @@ class OnlineElbo(Elbo):
         super().__init__(model, posterior, estimators["weights"])
         self._renew, self._every = renew, every
 
-    def look(self, epoch: int, epochs: int) -> None:
+    def after_epoch(self, epoch: int, epochs: int) -> None:
         """Not after the last epochs: the weights must still come to rest under the prior that stays."""
         if (epoch + 1) % self._every == 0 and epoch + 1 <= 0.9 * epochs:
             values = {n: v.detach().clone() for n, v in self.posterior.mean().items()}
@@ -93,13 +93,14 @@ def _with_full(family: Full, block: FullBlock, values: Params) -> Centred:
     return Centred(block.layout.split(diagonal), block.layout.split(offset))
 
 
-def fit_noise(model: Model, job: Job, values: Params, buffers: Mapping[str, Tensor]) -> None:
+def fit_noise(model: Model, fit_job: FitJob, values: Params, buffers: Mapping[str, Tensor]) -> None:
     """What the likelihood learns, such as noise, by maximum likelihood given a network that is trained already."""
     learned = [p for p in model.likelihood.parameters() if p.requires_grad]
     if not learned:
         return
     parts = [
-        (sampled_outputs(model, Draws.point(values), x, buffers, 0, 1000)[0][0], y) for x, y in job.source(None, job.batch_size)
+        (sampled_outputs(model, Draws.point(values), x, buffers, 0, 1000)[0][0], y)
+        for x, y in fit_job.source(None, fit_job.batch_size)
     ]
     outputs = torch.cat([f for f, _ in parts])
     y = model.likelihood.check_pair(outputs, torch.cat([y for _, y in parts]))

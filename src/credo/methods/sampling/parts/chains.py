@@ -19,7 +19,7 @@ from credo.core.errors import CredoError, SettingError
 from credo.core.seeds import generator, isolated, mix
 from credo.core.settings import setting
 from credo.engine.draws import prior_draws
-from credo.engine.fit_job import Fitted, Job
+from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.initial_posterior import with_points
 from credo.engine.method import Method
 from credo.engine.model import Model
@@ -106,27 +106,27 @@ class Sampler(Method):
     )
 
     @abstractmethod
-    def transition(self, density: Density, job: Job) -> Transition:
+    def transition(self, density: Density, fit_job: FitJob) -> Transition:
         """How chains move."""
 
     def course(self) -> Course:
         """Warm-up, then draws."""
         return Course(self.name, self.num_warmup, self.num_draws, self.thin)
 
-    def fit(self, model: Model, job: Job) -> Fitted:
+    def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Run the chains and keep their draws."""
-        if self.store == "disk" and job.run is None:
+        if self.store == "disk" and fit_job.run is None:
             raise SettingError("store='disk' keeps draws in the run's directory; give one with run=.")
-        starts = start_values(model, self.init, self.num_chains, job.seed)
+        starts = start_values(model, self.init, self.num_chains, fit_job.seed)
         density = Density(model, {n: v[0] for n, v in starts.items()})
-        transition = self.transition(density, job)
+        transition = self.transition(density, fit_job)
 
         flat = density.layout.join({n: starts[n] for n in model.random})
-        if self.init == "annealing" and (job.run is None or job.run.restore() is None):
-            target = FullBatch.of(density, job.source, job.batch_size)
-            flat = anneal(Integrator(target), flat, generator(job.seed, "annealing", device=flat.device))
-        kept = run_chains(self.course(), transition, flat, job, lambda kept: score(density, kept, job))
-        if self.store == "memory" and job.run is not None:
+        if self.init == "annealing" and (fit_job.run is None or fit_job.run.restore() is None):
+            target = FullBatch.of(density, fit_job.source, fit_job.batch_size)
+            flat = anneal(Integrator(target), flat, generator(fit_job.seed, "annealing", device=flat.device))
+        kept = run_chains(self.course(), transition, flat, fit_job, lambda kept: score(density, kept, fit_job))
+        if self.store == "memory" and fit_job.run is not None:
             kept = kept.to(model.device, copy=True)  # the run's file goes when the run is finished
         return of_draws(density, kept, len(kept))
 
@@ -143,18 +143,18 @@ def of_draws(density: Density, kept: Tensor, chains: int) -> Fitted:
     return Fitted(posterior_of(density, kept, chains), density.buffers)
 
 
-def score(density: Density, kept: Tensor, job: Job) -> dict[str, float]:
+def score(density: Density, kept: Tensor, fit_job: FitJob) -> dict[str, float]:
     """The validation nll of all draws, where there are data to validate on."""
-    if job.validate is None:
+    if fit_job.validate is None:
         return {}
-    return {"validation_nll": job.validate(posterior_of(density, kept.to(density.model.device), len(kept)), density.buffers)}
+    return {"validation_nll": fit_job.validate(posterior_of(density, kept.to(density.model.device), len(kept)), density.buffers)}
 
 
 def run_chains(
     course: Course,
     transition: Transition,
     flat: Tensor,
-    job: Job,
+    fit_job: FitJob,
     score: Callable[[Tensor], dict[str, float]] = lambda _: {},
 ) -> Tensor:
     """Draws ``(C, D, P)`` of chains that start at ``flat`` ``(C, P)``, or where an earlier run was when it was killed.
@@ -162,26 +162,26 @@ def run_chains(
     ``score`` adds to the last row what it says of all draws. A network that draws random numbers by itself leaves the caller's alone.
     """
     device = flat.device
-    state, first = _restore(course, transition, job)
+    state, first = _restore(course, transition, fit_job)
     if state is None:
-        with isolated(mix(job.seed, "start"), device):
-            state = transition.start(flat, generator(job.seed, "start", device=device))
+        with isolated(mix(fit_job.seed, "start"), device):
+            state = transition.start(flat, generator(fit_job.seed, "start", device=device))
         _check_start(course.name, transition, state)
     state = {key: value.to(device) for key, value in state.items()}
     here = transition.kept(state)
     size = torch.Size((len(here), course.num_draws, here.shape[1]))
     kept = (
         torch.empty(size, dtype=here.dtype, device=device)
-        if job.run is None
-        else job.run.draws(size.numel(), here.dtype).reshape(size)
+        if fit_job.run is None
+        else fit_job.run.draws(size.numel(), here.dtype).reshape(size)
     )
     count = max([draw + 1 for index in range(first) if (draw := course.draw_after(index)) is not None], default=0)
     saved, started = time.monotonic(), time.perf_counter()
-    with progress(job, course.moves()) as advance:
+    with progress(fit_job, course.moves()) as advance:
         advance(first)
         for index in range(first, course.moves()):
-            with isolated(mix(job.seed, "ambient", index), device):
-                state, info = transition.move(state, index, generator(job.seed, "move", index, device=device))
+            with isolated(mix(fit_job.seed, "ambient", index), device):
+                state, info = transition.move(state, index, generator(fit_job.seed, "move", index, device=device))
             draw = course.draw_after(index)
             if draw is not None:
                 kept[:, draw] = transition.kept(state).to(kept.device)
@@ -192,9 +192,9 @@ def run_chains(
                 started = time.perf_counter()
                 _check(course.name, row, draw is not None)
                 row |= score(kept) if index == course.moves() - 1 else {}
-                stop = job.note(row)
-            if job.run is not None and (stop or time.monotonic() - saved >= job.checkpoint_seconds):
-                job.run.checkpoint(_flat(state, transition), index)
+                stop = fit_job.note(row)
+            if fit_job.run is not None and (stop or time.monotonic() - saved >= fit_job.checkpoint_seconds):
+                fit_job.run.checkpoint(_flat(state, transition), index)
                 saved = time.monotonic()
             advance(1, _text(row))
             if stop:
@@ -228,10 +228,10 @@ def _check(name: str, row: dict[str, Any], drawn: bool) -> None:
         )
 
 
-def _restore(course: Course, transition: Transition, job: Job) -> tuple[State | None, int]:
-    found = None if job.run is None else job.run.restore()
-    if job.run is not None:
-        job.history[:] = job.run.history(-1 if found is None else course.number(found[1]))
+def _restore(course: Course, transition: Transition, fit_job: FitJob) -> tuple[State | None, int]:
+    found = None if fit_job.run is None else fit_job.run.restore()
+    if fit_job.run is not None:
+        fit_job.history[:] = fit_job.run.history(-1 if found is None else course.number(found[1]))
     if found is None:
         return None, 0
     tensors, index = found

@@ -22,7 +22,7 @@ from credo.engine.batches import on_device
 from credo.engine.model import Model
 from credo.kernels.target import Target, differentiable
 from credo.posteriors import Params, PosteriorPrior
-from credo.posteriors.family import Layout
+from credo.posteriors.family import FlatLayout
 from credo.posteriors.kl import Factorised
 from credo.priors import Optimal
 
@@ -44,7 +44,7 @@ class Density:
         kinds = {site.dtype for site in model.random.values()}
         if len(kinds) > 1:
             raise SettingError(f"Samplers need random parameters of one type, got {sorted(map(str, kinds))}.")
-        self.layout = Layout({n: s.shape for n, s in model.random.items()})
+        self.layout = FlatLayout({n: s.shape for n, s in model.random.items()})
         self.dtype = kinds.pop()
         self.points = {n: values[n].detach().clone() for n in model.point}
         self.buffers = model.buffers()

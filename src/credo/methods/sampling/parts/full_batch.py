@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from credo.core.settings import setting
-from credo.engine.fit_job import Job
+from credo.engine.fit_job import FitJob
 from credo.kernels.hamiltonian import first_step
 from credo.kernels.leapfrog import Integrator
 from credo.kernels.metric import check_dense, unit
@@ -28,12 +28,12 @@ class Mover(Fitting, Generic[S]):
 
     integrator: Integrator
 
-    def __init__(self, density: Density, job: Job, sampler: S) -> None:
+    def __init__(self, density: Density, fit_job: FitJob, sampler: S) -> None:
         self.sampler = sampler
         if sampler.dense:
             check_dense(density.numel)
-        self.target = FullBatch.of(density, job.source, job.batch_size)
-        self.free = Free(density, job.lr, int(LEARNING * sampler.num_warmup))
+        self.target = FullBatch.of(density, fit_job.source, fit_job.batch_size)
+        self.free = Free(density, fit_job.lr, int(LEARNING * sampler.num_warmup))
         self.warmup = WarmUp(sampler.num_warmup, sampler.target_rate, sampler.dense)
 
     def first(self, point: Point, source: torch.Generator) -> State:

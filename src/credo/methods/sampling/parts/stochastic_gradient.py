@@ -17,7 +17,7 @@ from torch import Tensor
 from credo.core.seeds import generator
 from credo.core.settings import setting
 from credo.engine.batches import on_device, own_batches
-from credo.engine.fit_job import Job
+from credo.engine.fit_job import FitJob
 from credo.kernels.target import State
 from credo.methods.sampling.parts.chains import Sampler
 from credo.methods.sampling.parts.density import Batch, Density
@@ -30,10 +30,10 @@ S = TypeVar("S", bound="StochasticSampler")
 class Feed:
     """Batch t of every chain, ``(C, B, ...)``: epochs in orders drawn from (seed, epoch, chain), so that any step can be reached again."""
 
-    def __init__(self, density: Density, job: Job, chains: int) -> None:
-        self.model, self.job, self.chains = density.model, job, chains
-        self.source = on_device(job.source, density.model)
-        self.count = self.source.num_batches(job.batch_size)
+    def __init__(self, density: Density, fit_job: FitJob, chains: int) -> None:
+        self.model, self.fit_job, self.chains = density.model, fit_job, chains
+        self.source = on_device(fit_job.source, density.model)
+        self.count = self.source.num_batches(fit_job.batch_size)
         self._place, self._rows = -1, iter(())
 
     def at(self, index: int) -> Batch:
@@ -45,18 +45,18 @@ class Feed:
         return next(self._rows)
 
     def _epoch(self, epoch: int) -> Iterator[Batch]:
-        orders = [generator(self.job.seed, "order", epoch, c) for c in range(self.chains)]
-        for x, y in own_batches(self.source, orders, self.job.batch_size):
+        orders = [generator(self.fit_job.seed, "order", epoch, c) for c in range(self.chains)]
+        for x, y in own_batches(self.source, orders, self.fit_job.batch_size):
             yield self.model.move(x), self.model.move(y)
 
 
 class Drift(Fitting, Generic[S]):
     """Moves on stochastic gradients; a subclass says how (``go``)."""
 
-    def __init__(self, density: Density, job: Job, sampler: S) -> None:
-        self.sampler, self.density, self.num_data = sampler, density, job.source.num_data
-        self.eta = job.lr / self.num_data
-        self.feed = Feed(density, job, sampler.num_chains)
+    def __init__(self, density: Density, fit_job: FitJob, sampler: S) -> None:
+        self.sampler, self.density, self.num_data = sampler, density, fit_job.source.num_data
+        self.eta = fit_job.lr / self.num_data
+        self.feed = Feed(density, fit_job, sampler.num_chains)
         self.free = Free(density, sampler.point_lr, sampler.learning())
 
     def start(self, position: Tensor, source: torch.Generator) -> State:

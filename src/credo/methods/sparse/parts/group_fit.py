@@ -14,7 +14,7 @@ from credo.core.settings import setting
 from credo.core.sites import Site
 from credo.engine.elbo import Elbo
 from credo.engine.elbo_fit import ElboMethod
-from credo.engine.fit_job import Job
+from credo.engine.fit_job import FitJob
 from credo.engine.initial_posterior import by_dtype, with_points
 from credo.engine.model import Model
 from credo.engine.training_loop import MakeOptimizer, adam
@@ -111,11 +111,11 @@ class GroupMethod(ElboMethod):
         earlier = isinstance(model.prior, PosteriorPrior)
         return replace(model.only(places), prior=model.prior if earlier else Fixed(Grouped(part.label, part.proper)))
 
-    def make_posterior(self, model: Model, job: Job) -> Posterior:
+    def make_posterior(self, model: Model, fit_job: FitJob) -> Posterior:
         """Gaussian weights and scales; those of an earlier posterior, where that is the prior, since w = z v says little of z and
         v.
         """
-        values, places = self.start(model, job), self.places(model.random)
+        values, places = self.start(model, fit_job), self.places(model.random)
         if isinstance(model.prior, PosteriorPrior):
             return with_points(model, values, [copy.deepcopy(earlier).requires_grad_() for earlier in self._earlier(model.prior)])
         families = []
@@ -135,7 +135,7 @@ class GroupMethod(ElboMethod):
 
     def make_optimizer(self, model: Model) -> MakeOptimizer[Elbo] | None:
         """Adam, faster for scales: one number steers a whole group."""
-        return partial(adam, dial_lr=self.scale_lr)
+        return partial(adam, rate_lr=self.scale_lr)
 
     def make_estimator(self) -> Estimator:
         """The chosen estimator."""

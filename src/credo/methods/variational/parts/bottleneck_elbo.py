@@ -68,6 +68,6 @@ class Bottlenecked(Elbo):
         """The rate, beside what posterior and likelihood say."""
         return {"rate": self.rate()} | super().monitor()
 
-    def look(self, epoch: int, epochs: int) -> None:
+    def after_epoch(self, epoch: int, epochs: int) -> None:
         """An epoch is over: count from zero."""
         self.tally.zero_()
