@@ -1,10 +1,12 @@
-"""credo as a contestant of the peers' harness: run it there with ``--plugin credo_contestants`` and this folder on PYTHONPATH.
+"""credo as a contestant of the peers' harness: run it there with ``--plugin credo_contestants`` and
+this folder on PYTHONPATH.
 
-W1: a training step under each estimator, and of natural-gradient VI. W2: mean probabilities of 1,000 inputs from 100 posterior draws.
-W3: draws of a small regression network's posterior by ``hmc`` and ``nuts``, compiled, warmed up for as many moves as the peers.
-W4: the curvature of a trained network, predictions of the linearised network, and a step on the log evidence.
-W5: an epoch of a deep ensemble under a normal prior, all members at once.
-On a GPU the steps are also entered as one CUDA graph, next to the plain network captured the same way.
+W1: a training step under each estimator, and of natural-gradient VI. W2: mean probabilities of
+1,000 inputs from 100 posterior draws. W3: draws of a small regression network's posterior by
+``hmc`` and ``nuts``, compiled, warmed up for as many moves as the peers. W4: the curvature of a
+trained network, predictions of the linearised network, and a step on the log evidence. W5: an epoch
+of a deep ensemble under a normal prior, all members at once. On a GPU the steps are also entered as
+one CUDA graph, next to the plain network captured the same way.
 """
 
 from __future__ import annotations
@@ -32,23 +34,31 @@ from workloads import (
 )
 
 for _estimator in ESTIMATORS:
-    contestant("W1", f"credo {_estimator}")(lambda case, e=_estimator: vi_step(case.build(), case.x, case.y, e))
+    contestant("W1", f"credo {_estimator}")(
+        lambda case, e=_estimator: vi_step(case.build(), case.x, case.y, e)
+    )
 
 
 contestant("W1", "credo ivon")(lambda case: ivon_step(case.build(), case.x, case.y))
 
 
 def captured(case: Any, estimator: str) -> Callable[[], Any]:
-    """A step as one CUDA graph, captured here: the harness would take the seconds that takes for the step's own."""
+    """A step as one CUDA graph, captured here: the harness would take the seconds that takes for
+    the step's own.
+    """
     step = vi_step(case.build(), case.x, case.y, estimator, compile=True)
     step()
     return step
 
 
 if torch.cuda.is_available():
-    contestant("W1", "deterministic PyTorch, CUDA graph")(lambda case: plain_graph(case.build(), case.x, case.y))
+    contestant("W1", "deterministic PyTorch, CUDA graph")(
+        lambda case: plain_graph(case.build(), case.x, case.y)
+    )
     for _estimator in ESTIMATORS:
-        contestant("W1", f"credo {_estimator}, CUDA graph")(lambda case, e=_estimator: captured(case, e))
+        contestant("W1", f"credo {_estimator}, CUDA graph")(
+            lambda case, e=_estimator: captured(case, e)
+        )
 
 
 @contestant("W2", "credo, loop")
@@ -83,8 +93,12 @@ if torch.cuda.is_available():
 
 
 def ensemble(case: Any, compile: bool = False) -> FitJob:
-    """All members at once; a step is traced, or captured as a graph on a GPU, in an epoch before the timed ones."""
-    epoch = ensemble_epoch(case.members(w5_ensemble.MEMBERS), case.x, case.y, w5_ensemble.BATCH, compile)
+    """All members at once; a step is traced, or captured as a graph on a GPU, in an epoch before
+    the timed ones.
+    """
+    epoch = ensemble_epoch(
+        case.members(w5_ensemble.MEMBERS), case.x, case.y, w5_ensemble.BATCH, compile
+    )
     if compile:
         epoch()
     return FitJob(epoch, note="own data order per member, N(0, 1) prior")
@@ -104,15 +118,25 @@ LAPLACES = {
 
 
 def _laplace(name: str) -> None:
-    contestant("W4-fit", f"credo {name}")(lambda case: laplace_fit(case.net, case.x, case.y, **LAPLACES[name]))
+    contestant("W4-fit", f"credo {name}")(
+        lambda case: laplace_fit(case.net, case.x, case.y, **LAPLACES[name])
+    )
 
     @contestant("W4-predict", f"credo {name}, linear probit")
     def predict(case: Any) -> FitJob:
-        return FitJob(laplace_predictor(laplace_fit(case.net, case.x, case.y, **LAPLACES[name])(), case.x_test))
+        return FitJob(
+            laplace_predictor(
+                laplace_fit(case.net, case.x, case.y, **LAPLACES[name])(), case.x_test
+            )
+        )
 
     @contestant("W4-marglik", f"credo {name}")
     def step(case: Any) -> FitJob:
-        return FitJob(evidence_step(case.net, case.x, case.y, "tensor" if "all" in name else "global", **LAPLACES[name]))
+        return FitJob(
+            evidence_step(
+                case.net, case.x, case.y, "tensor" if "all" in name else "global", **LAPLACES[name]
+            )
+        )
 
 
 for _name in LAPLACES:

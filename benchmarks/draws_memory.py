@@ -1,8 +1,11 @@
-"""Memory of many draws of a large network: ``python benchmarks/draws_memory.py [--draws 1000] [--width 1000] [--out FILE]``.
+"""Memory of many draws of a large network: ``python benchmarks/draws_memory.py [--draws 1000]
+[--width 1000] [--out FILE]``.
 
-Draws of a network with about a million parameters are taken by ``sgld``, kept in memory or on disk, saved, loaded and predicted with, each in
-a process of its own whose peak resident memory is read at the end. Draws alone take draws * parameters * 4 bytes; pages of a file
-that is mapped count as resident while they are in use, although the system may drop them at any time, so the anonymous part is given too.
+Draws of a network with about a million parameters are taken by ``sgld``, kept in memory or on disk,
+saved, loaded and predicted with, each in a process of its own whose peak resident memory is read at
+the end. Draws alone take draws * parameters * 4 bytes; pages of a file that is mapped count as
+resident while they are in use, although the system may drop them at any time, so the anonymous part
+is given too.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ import credo
 def resident() -> tuple[float, float]:
     """Resident and anonymous memory now, in GB."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    return tuple(int(status[key].split()[0]) / 1e6 for key in ("VmRSS", "RssAnon"))  # type: ignore[return-value]
+    return tuple(int(status[key].split()[0]) / 1e6 for key in ("VmRSS", "RssAnon"))  # type: ignore
 
 
 def fit_job(kind: str, draws: int, width: int, folder: str) -> None:
@@ -39,13 +42,26 @@ def fit_job(kind: str, draws: int, width: int, folder: str) -> None:
     else:
         bnn = credo.BNN(net, credo.likelihoods.Gaussian(std=1.0))
         more = {"run": run, "store": "disk"} if kind == "disk" else {}
-        bnn.fit((x, y), "sgld", num_chains=1, num_warmup=1, num_draws=draws, thin=1, lr=1e-4, progress=False, **more)
+        bnn.fit(
+            (x, y),
+            "sgld",
+            num_chains=1,
+            num_warmup=1,
+            num_draws=draws,
+            thin=1,
+            lr=1e-4,
+            progress=False,
+            **more,
+        )
     fitted, (_, anonymous) = time.perf_counter() - started, resident()
     p = bnn.predict(x, samples=draws)
     assert p.num_samples == draws
     seconds = time.perf_counter() - started - fitted
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    print(f"| {kind} | {draws} | {numel} | {peak:.2f} | {max(anonymous, resident()[1]):.2f} | {fitted:.0f} | {seconds:.0f} |")
+    print(
+        f"| {kind} | {draws} | {numel} | {peak:.2f} | {max(anonymous, resident()[1]):.2f} | "
+        f"{fitted:.0f} | {seconds:.0f} |"
+    )
 
 
 def main() -> None:
@@ -60,7 +76,8 @@ def main() -> None:
         fit_job(args.fit_job, args.draws, args.width, args.folder)
         return
     lines = [
-        "| draws kept | draws | parameters | peak resident GB | anonymous GB | fit or load s | predict s |",
+        "| draws kept | draws | parameters | peak resident GB | anonymous GB | fit or load s | "
+        "predict s |",
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
     with tempfile.TemporaryDirectory() as folder:
@@ -77,12 +94,17 @@ def main() -> None:
                 "--folder",
                 folder,
             ]
-            lines.append(subprocess.run(command, check=True, capture_output=True, text=True, env=os.environ).stdout.strip())
+            lines.append(
+                subprocess.run(
+                    command, check=True, capture_output=True, text=True, env=os.environ
+                ).stdout.strip()
+            )
     page = "\n".join(lines) + "\n"
     print(page)
     if args.out:
         Path(args.out).write_text(
-            f"# Memory of draws\n\n`python benchmarks/draws_memory.py --draws {args.draws} --width {args.width}`\n\n{page}"
+            f"# Memory of draws\n\n`python benchmarks/draws_memory.py --draws {args.draws} "
+            f"--width {args.width}`\n\n{page}"
         )
 
 

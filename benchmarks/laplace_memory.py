@@ -1,7 +1,9 @@
-"""Memory of Laplace's approximation where it is large: ``python benchmarks/laplace_memory.py [--images 60000] [--out FILE]``.
+"""Memory of Laplace's approximation where it is large: ``python benchmarks/laplace_memory.py
+[--images 60000] [--out FILE]``.
 
-Full covariance of the last layer of a residual network with 100 classes, and Kronecker factors of all of LeNet-5 with every MNIST-sized image,
-each fitted to synthetic images and predicted with in a process of its own whose peak resident memory is read at the end.
+Full covariance of the last layer of a residual network with 100 classes, and Kronecker factors of
+all of LeNet-5 with every MNIST-sized image, each fitted to synthetic images and predicted with in a
+process of its own whose peak resident memory is read at the end.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ def fit_job(kind: str, images: int) -> None:
     seconds = time.perf_counter() - started - fitted
     numel = sum(site.numel for site in bnn.model.random.values())
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    label = "full, last layer of ResNet-20, 100 classes" if kind == "resnet" else "KFAC, all of LeNet-5"
+    label = (
+        "full, last layer of ResNet-20, 100 classes" if kind == "resnet" else "KFAC, all of LeNet-5"
+    )
     print(f"| {label} | {images} | {numel} | {peak:.2f} | {fitted:.0f} | {seconds:.1f} |")
 
 
@@ -51,18 +55,22 @@ def main() -> None:
         fit_job(args.fit_job, args.images)
         return
     lines = [
-        "| what | images | parameters | peak resident GB | fit, prior width tuned, s | probit predictions of 500 images s |",
+        "| what | images | parameters | peak resident GB | fit, prior width tuned, s | probit "
+        "predictions of 500 images s |",
         "|---|---:|---:|---:|---:|---:|",
     ]
     for kind in ("resnet", "lenet"):
         command = [sys.executable, __file__, "--job", kind, "--images", str(args.images)]
-        lines.append(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.strip())
+        lines.append(
+            subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+        )
     text = "\n".join(lines)
     print(text)
     if args.out:
         with open(args.out, "w") as file:
             file.write(
-                f"# Memory of Laplace's approximation\n\n`python benchmarks/laplace_memory.py --images {args.images}`\n\n{text}\n"
+                "# Memory of Laplace's approximation\n\n`python benchmarks/laplace_memory.py "
+                f"--images {args.images}`\n\n{text}\n"
             )
 
 

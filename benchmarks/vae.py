@@ -1,8 +1,8 @@
 """An epoch of MNIST with a VAE next to a plain autoencoder of the same sizes, in one run.
 
-784-500-500-20 and back, batches of 100, cross-entropy of grey pixels. Plain: a loop in torch, with its default Adam and with the fused
-one. credo: the last of a few epochs of ``fit``, with all that an epoch costs. Rounds are interleaved; the ratio is to the plain epoch
-timed just before.
+784-500-500-20 and back, batches of 100, cross-entropy of grey pixels. Plain: a loop in torch, with
+its default Adam and with the fused one. credo: the last of a few epochs of ``fit``, with all that
+an epoch costs. Rounds are interleaved; the ratio is to the plain epoch timed just before.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ def coders(width: int, device: torch.device) -> tuple[nn.Module, nn.Module]:
 
 def plain(x: Tensor, fused: bool | None = None) -> Epoch:
     encoder, decoder = coders(LATENT, x.device)
-    optimizer = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], lr=1e-3, fused=fused)
+    optimizer = torch.optim.Adam(
+        [*encoder.parameters(), *decoder.parameters()], lr=1e-3, fused=fused
+    )
 
     def epoch() -> float:
         sync(x.device)
@@ -44,7 +46,9 @@ def plain(x: Tensor, fused: bool | None = None) -> Epoch:
         for rows in torch.randperm(len(x), device=x.device).split(BATCH):
             batch = x[rows]
             optimizer.zero_grad()
-            loss = F.binary_cross_entropy_with_logits(decoder(encoder(batch)), batch, reduction="sum") / len(batch)
+            loss = F.binary_cross_entropy_with_logits(
+                decoder(encoder(batch)), batch, reduction="sum"
+            ) / len(batch)
             loss.backward()
             optimizer.step()
         sync(x.device)
@@ -57,7 +61,14 @@ def ours(x: Tensor, kind: type[VAE] | type[Autoencoder], **settings: object) -> 
     def epoch() -> float:
         networks = coders(2 * LATENT if kind is VAE else LATENT, x.device)
         model = kind(*networks, LATENT, Bernoulli(grey=True))
-        model.fit(x, epochs=3 if settings.get("compile") else 2, batch_size=BATCH, device=x.device, progress=False, **settings)
+        model.fit(
+            x,
+            epochs=3 if settings.get("compile") else 2,
+            batch_size=BATCH,
+            device=x.device,
+            progress=False,
+            **settings,
+        )
         return model.history[-1]["seconds"]
 
     return epoch
@@ -95,17 +106,23 @@ def main() -> None:
             times[base].append(contestants[base]())
             times[name].append(contestants[name]())
             ratios[name].append(times[name][-1] / times[base][-1])
-    where = torch.cuda.get_device_name() if device.type == "cuda" else f"{platform.machine()} CPU, {os.cpu_count()} cores"
+    where = (
+        torch.cuda.get_device_name()
+        if device.type == "cuda"
+        else f"{platform.machine()} CPU, {os.cpu_count()} cores"
+    )
     lines = [
         f"# An epoch of {len(x):,} MNIST images\n",
-        f"{where}; torch {torch.__version__}, {torch.get_num_threads()} threads, {args.rounds} rounds.\n",
+        f"{where}; torch {torch.__version__}, {torch.get_num_threads()} threads, {args.rounds} "
+        "rounds.\n",
         "| | median s | ratio | range of the ratio |\n|---|---:|---:|---:|",
         f"| {base} | {statistics.median(times[base]):.3g} | 1.00 | |",
     ]
     for name in others:
         low, high = min(ratios[name]), max(ratios[name])
         lines.append(
-            f"| {name} | {statistics.median(times[name]):.3g} | {statistics.median(ratios[name]):.2f} | {low:.2f} - {high:.2f} |"
+            f"| {name} | {statistics.median(times[name]):.3g} | "
+            f"{statistics.median(ratios[name]):.2f} | {low:.2f} - {high:.2f} |"
         )
     text = "\n".join(lines) + "\n"
     print(text)

@@ -42,7 +42,9 @@ STUDIED = {
 }
 
 
-def plain_step(net: nn.Module, x: Tensor, y: Tensor, fused: bool | None = None) -> Callable[[], Any]:
+def plain_step(
+    net: nn.Module, x: Tensor, y: Tensor, fused: bool | None = None
+) -> Callable[[], Any]:
     """One step of the deterministic network with torch's Adam."""
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-3, fused=fused, capturable=x.is_cuda)
 
@@ -57,7 +59,9 @@ def plain_step(net: nn.Module, x: Tensor, y: Tensor, fused: bool | None = None) 
 
 
 def plain_graph(net: nn.Module, x: Tensor, y: Tensor, compile: bool = False) -> Callable[[], Any]:
-    """The deterministic step captured as one CUDA graph, as credo captures its own; with ``compile`` fused by inductor first."""
+    """The deterministic step captured as one CUDA graph, as credo captures its own; with
+    ``compile`` fused by inductor first.
+    """
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-3, fused=True, capturable=True)
 
     def loss() -> Tensor:
@@ -80,14 +84,20 @@ def plain_graph(net: nn.Module, x: Tensor, y: Tensor, compile: bool = False) -> 
     with torch.cuda.graph(graph, stream=stream):
         step()
 
-    def replay(held: Any = (net, optimizer, x, y)) -> None:  # the graph does not keep its tensors alive
+    def replay(
+        held: Any = (net, optimizer, x, y),
+    ) -> None:  # the graph does not keep its tensors alive
         graph.replay()
 
     return replay
 
 
-def vi_step(net: nn.Module, x: Tensor, y: Tensor, estimator: str, compile: bool = False) -> Callable[[], Any]:
-    """One step of VI, the step that ``fit`` takes; mean-field unless the estimator is for discrete weights."""
+def vi_step(
+    net: nn.Module, x: Tensor, y: Tensor, estimator: str, compile: bool = False
+) -> Callable[[], Any]:
+    """One step of VI, the step that ``fit`` takes; mean-field unless the estimator is for discrete
+    weights.
+    """
     family, draws = STUDIED.get(estimator, ("mean_field", 1))
     model = credo.BNN(net, "categorical", prior=Normal(0.0, 1.0)).model
     if family == "discrete":
@@ -106,7 +116,9 @@ def ivon_step(net: nn.Module, x: Tensor, y: Tensor, compile: bool = False) -> Ca
     return _stepper(elbo, method.make_optimizer(model), x, y, compile)
 
 
-def _stepper(elbo: Elbo, make: MakeOptimizer, x: Tensor, y: Tensor, compile: bool) -> Callable[[], Any]:
+def _stepper(
+    elbo: Elbo, make: MakeOptimizer, x: Tensor, y: Tensor, compile: bool
+) -> Callable[[], Any]:
     lr = torch.tensor(1e-3, device=x.device) if x.is_cuda else 1e-3
     step = make_step(elbo, make(elbo, lr, NUM_DATA), NUM_DATA, compile)
     elbo.model.shell().train(True)
@@ -117,13 +129,19 @@ def predictor(net: nn.Module, x: Tensor, vectorise: bool | None) -> Callable[[in
     """samples -> mean probabilities under a mean-field posterior around the network's weights."""
     bnn = credo.BNN(net, "categorical", prior=Normal(0.0, 1.0))
     model = bnn.model
-    posterior = start_posterior(model, "mean_field", model.values(), 0.05, 1, "log", 0).requires_grad_(False)
+    posterior = start_posterior(
+        model, "mean_field", model.values(), 0.05, 1, "log", 0
+    ).requires_grad_(False)
     bnn._fitted = Fitted(posterior, model.buffers())
     return lambda samples: bnn.predict(x, samples, vectorise=vectorise).mean
 
 
-def dropout_predictor(net: nn.Module, x: Tensor, vectorise: bool | None = None) -> Callable[[int], Tensor]:
-    """samples -> mean probabilities by MC dropout, of a network with dropout modules as it is or with masks on its hidden layers."""
+def dropout_predictor(
+    net: nn.Module, x: Tensor, vectorise: bool | None = None
+) -> Callable[[int], Tensor]:
+    """samples -> mean probabilities by MC dropout, of a network with dropout modules as it is or
+    with masks on its hidden layers.
+    """
     bnn = credo.BNN(net, "categorical").fit(
         (x[:64], torch.arange(64) % 10), "mc_dropout", epochs=1, device=x.device, progress=False
     )
@@ -147,12 +165,19 @@ def dropout_batch(net: nn.Module, x: Tensor) -> Callable[[int], Tensor]:
 
     @torch.no_grad()
     def predict(samples: int) -> Tensor:
-        return net(x.repeat(samples, *[1] * (x.dim() - 1))).view(samples, len(x), -1).softmax(-1).mean(0)
+        return (
+            net(x.repeat(samples, *[1] * (x.dim() - 1)))
+            .view(samples, len(x), -1)
+            .softmax(-1)
+            .mean(0)
+        )
 
     return predict
 
 
-def dropout_step(net: nn.Module, x: Tensor, y: Tensor, method: str, compile: bool = False) -> Callable[[], Any]:
+def dropout_step(
+    net: nn.Module, x: Tensor, y: Tensor, method: str, compile: bool = False
+) -> Callable[[], Any]:
     """One step of a dropout method, prior N(0, 1)."""
     chosen: Any = credo.methods.make_method(method, {})
     model = credo.BNN(net, "categorical", prior=Normal(0.0, 1.0)).model
@@ -167,7 +192,9 @@ def dropout_step(net: nn.Module, x: Tensor, y: Tensor, method: str, compile: boo
 
 
 class Regression(nn.Module):
-    """The network of the harness's workload W3: tanh(x w1 / sqrt(D) + b1) w2 / sqrt(H) + b2, all weights N(0, 1)."""
+    """The network of the harness's workload W3: tanh(x w1 / sqrt(D) + b1) w2 / sqrt(H) + b2, all
+    weights N(0, 1).
+    """
 
     def __init__(self, features: int, hidden: int) -> None:
         super().__init__()
@@ -177,20 +204,30 @@ class Regression(nn.Module):
         self.scales = features**0.5, hidden**0.5
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.tanh(x @ self.w1 / self.scales[0] + self.b1) @ self.w2 / self.scales[1] + self.b2
+        return (
+            torch.tanh(x @ self.w1 / self.scales[0] + self.b1) @ self.w2 / self.scales[1] + self.b2
+        )
 
 
-def regression_chains(case: Any, method: str, chains: int, moves: int, num_warmup: int) -> tuple[Callable[[], Any], list[float]]:
-    """A function that draws ``(chains, moves, P)`` more after a warm-up, the moves that ``fit`` makes, and its gradients per draw."""
+def regression_chains(
+    case: Any, method: str, chains: int, moves: int, num_warmup: int
+) -> tuple[Callable[[], Any], list[float]]:
+    """A function that draws ``(chains, moves, P)`` more after a warm-up, the moves that ``fit``
+    makes, and its gradients per draw.
+    """
     from w3_mcmc import NOISE, D, H
 
     net = Regression(D, H).to(case.device)
     model = credo.BNN(net, credo.likelihoods.Gaussian(std=NOISE), prior=Normal(0.0, 1.0)).model
-    sampler = credo.methods.make_method(method, {"compile": True, "num_chains": chains, "num_warmup": num_warmup})
+    sampler = credo.methods.make_method(
+        method, {"compile": True, "num_chains": chains, "num_warmup": num_warmup}
+    )
     x, y = case.torch_data()
     fit_job = FitJob(Source(Arrays(x, y.unsqueeze(1)), len(x)), epochs=1, batch_size=None, lr=1e-2)
     transition = sampler.transition(Density(model, model.values()), fit_job)
-    start = 0.1 * torch.randn(chains, case.start.shape[1], generator=torch.Generator().manual_seed(0))
+    start = 0.1 * torch.randn(
+        chains, case.start.shape[1], generator=torch.Generator().manual_seed(0)
+    )
     start[: len(case.start)] = torch.from_numpy(case.start)[:chains]
     state = transition.start(start.to(case.device), generator(0, "start", device=case.device))
     index, steps = 0, []
@@ -208,8 +245,12 @@ def regression_chains(case: Any, method: str, chains: int, moves: int, num_warmu
     return lambda: torch.stack([move() for _ in range(moves)], 1).cpu().numpy(), steps
 
 
-def ensemble_epoch(nets: Sequence[nn.Module], x: Tensor, y: Tensor, batch_size: int, compile: bool = False) -> Callable[[], None]:
-    """One epoch of a deep ensemble that starts at ``nets``, all members at once, each in its own order of the data."""
+def ensemble_epoch(
+    nets: Sequence[nn.Module], x: Tensor, y: Tensor, batch_size: int, compile: bool = False
+) -> Callable[[], None]:
+    """One epoch of a deep ensemble that starts at ``nets``, all members at once, each in its own
+    order of the data.
+    """
     model = credo.BNN(nets[0], "categorical", prior=Normal(0.0, 1.0)).model
     starts = [{name: p.detach().clone() for name, p in net.named_parameters()} for net in nets]
     flock = Flock(model, starts, member_seeds(0, len(nets)))
@@ -232,7 +273,9 @@ def laplace_fit(net: nn.Module, x: Tensor, y: Tensor, **settings: Any) -> Callab
     """The curvature of a trained network on all data, prior N(0, 1) as it is."""
 
     def fit() -> credo.BNN:
-        return credo.BNN(net).fit((x, y), "laplace", train=False, tune="none", device=x.device, progress=False, **settings)
+        return credo.BNN(net).fit(
+            (x, y), "laplace", train=False, tune="none", device=x.device, progress=False, **settings
+        )
 
     return fit
 
@@ -242,20 +285,36 @@ def laplace_predictor(bnn: credo.BNN, x: Tensor) -> Callable[[], Tensor]:
     return lambda: bnn.predict(x, shortcut="probit").mean
 
 
-def evidence_step(net: nn.Module, x: Tensor, y: Tensor, per: str, **settings: Any) -> Callable[[], Any]:
-    """A step of Adam on the log evidence by the prior's precision, one for every tensor or for all."""
+def evidence_step(
+    net: nn.Module, x: Tensor, y: Tensor, per: str, **settings: Any
+) -> Callable[[], Any]:
+    """A step of Adam on the log evidence by the prior's precision, one for every tensor or for
+    all.
+    """
     method = make_method("laplace", settings)
     bnn = credo.BNN(net)
     model = method.adapt(bnn.model)
     values = model.values()
-    measured = method.measure(model, FitJob(source=intake((x, y)), epochs=1, batch_size=None, lr=1.0), values, model.buffers())  # type: ignore[attr-defined]
+    measured = method.measure(
+        model,
+        FitJob(source=intake((x, y)), epochs=1, batch_size=None, lr=1.0),
+        values,
+        model.buffers(),
+    )  # type: ignore[attr-defined]
     prior, names = centred(model, values), list(model.random)
-    scales = torch.zeros(len(names) if per == "tensor" else 1, dtype=torch.float64, device=x.device, requires_grad=True)
+    scales = torch.zeros(
+        len(names) if per == "tensor" else 1,
+        dtype=torch.float64,
+        device=x.device,
+        requires_grad=True,
+    )
     mover = torch.optim.Adam([scales], lr=0.1)
 
     def step() -> None:
         mover.zero_grad()
-        by_name = {name: scales[place if per == "tensor" else 0] for place, name in enumerate(names)}
+        by_name = {
+            name: scales[place if per == "tensor" else 0] for place, name in enumerate(names)
+        }
         (-log_evidence(measured.blocks, measured.nll, prior, by_name)).backward()
         mover.step()
 

@@ -1,4 +1,6 @@
-"""Fill the methods page from the registry when the documentation is built, so that it cannot fall behind the code."""
+"""Fill the methods page from the registry when the documentation is built, so that it cannot fall
+behind the code.
+"""
 
 from __future__ import annotations
 
@@ -22,21 +24,40 @@ def fill(markdown: str) -> str:
 
 
 def section(name: str, kind: type[Method]) -> str:
-    """Summary, the rule and when it fails, defaults, settings, declared exceptions and reference of one method."""
+    """Summary, the rule and when it fails, defaults, settings, declared exceptions and reference of
+    one method.
+    """
     about = inspect.getdoc(inspect.getmodule(kind)) or inspect.getdoc(kind) or ""
-    parts = [f"## `{name}`", kind.summary, about.replace("``", "`"), _defaults(kind), _settings(kind), _exceptions(kind)]
+    parts = [
+        f"## `{name}`",
+        kind.summary,
+        about.replace("``", "`"),
+        _defaults(kind),
+        _settings(kind),
+        _exceptions(kind),
+    ]
     return "\n\n".join([*filter(None, parts), f"Reference: {kind.reference}"]) + "\n"
 
 
 def _defaults(kind: type[Method]) -> str:
     size = "the whole data set" if kind.batch_size is None else f"`{kind.batch_size}`"
     epochs = f"`epochs={kind.epochs}`, " if kind.takes_epochs else ""
-    return f"Posterior: {kind.fidelity}. Defaults of `fit`: {epochs}`batch_size` {size}, `lr={kind.lr:g}`."
+    return (
+        f"Posterior: {kind.fidelity}. Defaults of `fit`: {epochs}`batch_size` {size}, "
+        f"`lr={kind.lr:g}`."
+    )
 
 
 def _settings(kind: type[Method]) -> str:
-    rows = [f"| `{r['name']}` | `{r['default']!r}` | {_cell(r['range'])} | {_cell(r['help'])} |" for r in describe(kind)]
-    return "\n".join(["| setting | default | values | meaning |", "|---|---|---|---|", *rows]) if rows else "No settings."
+    rows = [
+        f"| `{r['name']}` | `{r['default']!r}` | {_cell(r['range'])} | {_cell(r['help'])} |"
+        for r in describe(kind)
+    ]
+    return (
+        "\n".join(["| setting | default | values | meaning |", "|---|---|---|---|", *rows])
+        if rows
+        else "No settings."
+    )
 
 
 def _exceptions(kind: type[Method]) -> str:

@@ -1,4 +1,6 @@
-"""Shared setting of every test: one thread, and the zoo of networks and statistics importable as ``zoo``."""
+"""Shared setting of every test: one thread, and the zoo of networks and statistics importable as
+``zoo``.
+"""
 
 import sys
 from pathlib import Path

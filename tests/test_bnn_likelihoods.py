@@ -34,7 +34,9 @@ def test_a_likelihood_of_ones_own_is_saved_loaded_and_adopted(tmp_path):
 
 def test_a_likelihood_given_at_loading_is_left_as_found(tmp_path):
     x, y, _ = problem()
-    bnn(likelihood=OwnNoise()).fit((x, y), "vi", epochs=3, lr=0.3, progress=False).save(tmp_path / "model")
+    bnn(likelihood=OwnNoise()).fit((x, y), "vi", epochs=3, lr=0.3, progress=False).save(
+        tmp_path / "model"
+    )
     given = OwnNoise()
     credo.load(tmp_path / "model", nn.Linear(3, 1).double(), likelihood=given)
     assert float(given.log_std.detach()) == 0.0

@@ -38,7 +38,13 @@ def image_net():
         (classifier, torch.randn(6, 4), torch.arange(5) % 3, DataError, "6.*5|5.*6"),
         (classifier, torch.randn(6, 4), torch.arange(6) - 1, DataError, "-1"),
         (classifier, torch.randn(6, 4), torch.rand(6), DataError, "whole|integer|class"),
-        (classifier, torch.randn(0, 4), torch.zeros(0).long(), DataError, "empty|no example|at least one"),
+        (
+            classifier,
+            torch.randn(0, 4),
+            torch.zeros(0).long(),
+            DataError,
+            "empty|no example|at least one",
+        ),
     ],
 )
 def test_bad_data_is_refused_in_one_clear_sentence(net, x, y, kind, words):

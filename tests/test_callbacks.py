@@ -22,7 +22,9 @@ def test_a_callback_sees_the_posterior_of_the_moment_and_looking_changes_nothing
 
     def look(row):
         values = bnn.posterior.sample(1)["0.weight"].detach().clone()
-        seen.append((values, bnn.predict(X, samples=3).mean, bnn.evaluate((X, Y), samples=3)["nll"]))
+        seen.append(
+            (values, bnn.predict(X, samples=3).mean, bnn.evaluate((X, Y), samples=3)["nll"])
+        )
 
     bnn.fit((X, Y), method, callbacks=[look], **settings)
     straight = fresh().fit((X, Y), method, **settings)
@@ -50,4 +52,12 @@ def test_the_posterior_of_the_moment_replaces_an_earlier_one_only_if_the_fit_suc
 def test_methods_that_have_no_posterior_yet_say_so():
     bnn = fresh()
     with pytest.raises(credo.CredoError, match="no posterior yet"):
-        bnn.fit((X, Y), "hmc", num_warmup=2, num_draws=2, num_chains=1, callbacks=[lambda row: bnn.posterior], progress=False)
+        bnn.fit(
+            (X, Y),
+            "hmc",
+            num_warmup=2,
+            num_draws=2,
+            num_chains=1,
+            callbacks=[lambda row: bnn.posterior],
+            progress=False,
+        )

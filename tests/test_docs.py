@@ -1,8 +1,9 @@
 """Every example in the README and the docs runs, and what the pages list is what exists.
 
-The blocks of a page share one namespace and one empty directory and run in order. Fences by language: ``python`` is executed;
-``bash`` holds ``credo`` commands, run through the command line; ``output`` is what the block above it printed, compared word
-for word; ``text``, ``console`` and ``yaml`` are shown only (make, pip and git change more than a test may).
+The blocks of a page share one namespace and one empty directory and run in order. Fences by
+language: ``python`` is executed; ``bash`` holds ``credo`` commands, run through the command line;
+``output`` is what the block above it printed, compared word for word; ``text``, ``console`` and
+``yaml`` are shown only (make, pip and git change more than a test may).
 """
 
 from __future__ import annotations
@@ -48,10 +49,15 @@ class Block:
 
 def blocks_of(page: Path) -> list[Block]:
     text = page.read_text()
-    return [Block(m["language"], m["body"], text.count("\n", 0, m.start()) + 2) for m in FENCE.finditer(text)]
+    return [
+        Block(m["language"], m["body"], text.count("\n", 0, m.start()) + 2)
+        for m in FENCE.finditer(text)
+    ]
 
 
-EXECUTABLE = [page for page in PAGES if any(block.language in EXECUTED for block in blocks_of(page))]
+EXECUTABLE = [
+    page for page in PAGES if any(block.language in EXECUTED for block in blocks_of(page))
+]
 
 
 @pytest.fixture
@@ -64,8 +70,12 @@ def own_registry(monkeypatch):
 def test_fences_are_known_and_not_hidden(page):
     text = page.read_text()
     unknown = {block.language for block in blocks_of(page)} - EXECUTED - SHOWN
-    assert not unknown, f"{page.name} has fences of language {unknown}; use one of {EXECUTED | SHOWN}"
-    assert not re.search(r"^[ >]+```", text, re.MULTILINE), f"{page.name} has an indented fence, which would not be executed"
+    assert not unknown, (
+        f"{page.name} has fences of language {unknown}; use one of {EXECUTED | SHOWN}"
+    )
+    assert not re.search(r"^[ >]+```", text, re.MULTILINE), (
+        f"{page.name} has an indented fence, which would not be executed"
+    )
     assert text.count("\n```") % 2 == 0, f"{page.name} has a fence that is not closed"
 
 
@@ -82,7 +92,9 @@ def test_examples_run(page, tmp_path, monkeypatch, own_registry):
         elif block.language == "bash":
             printed = run_commands(block, where)
         elif block.language == "output":
-            assert printed.strip() == block.body.strip(), f"{where}: the page shows something else than was printed"
+            assert printed.strip() == block.body.strip(), (
+                f"{where}: the page shows something else than was printed"
+            )
 
 
 def run_python(block: Block, where: str, namespace: dict) -> str:
@@ -98,9 +110,13 @@ def run_commands(block: Block, where: str) -> str:
     for words in (shlex.split(line, comments=True) for line in lines):
         if not words:
             continue
-        assert words[0] == "credo", f"{where}: only credo commands are run; show {words[0]!r} in a console fence"
+        assert words[0] == "credo", (
+            f"{where}: only credo commands are run; show {words[0]!r} in a console fence"
+        )
         result = CliRunner().invoke(app, words[1:])
-        assert result.exit_code == 0, f"{where}: {' '.join(words)} gave {result.exit_code}: {result.output}"
+        assert result.exit_code == 0, (
+            f"{where}: {' '.join(words)} gave {result.exit_code}: {result.output}"
+        )
         printed += result.stdout
     return printed
 
@@ -123,13 +139,20 @@ def test_readme_lists_what_exists():
     assert {"FanIn", "Flat", "scale_mixture"} <= priors
 
 
-REGISTRIES = {"likelihoods": likelihoods, "posteriors": families, "estimators": estimators, "conformance": checks}
+REGISTRIES = {
+    "likelihoods": likelihoods,
+    "posteriors": families,
+    "estimators": estimators,
+    "conformance": checks,
+}
 
 
 @pytest.mark.parametrize("name", REGISTRIES)
 def test_tables_are_their_registry(name):
     listed = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / f"{name}.md").read_text(), re.MULTILINE)
-    assert sorted(listed) == sorted(REGISTRIES[name].names()), f"the table in docs/{name}.md is not what exists"
+    assert sorted(listed) == sorted(REGISTRIES[name].names()), (
+        f"the table in docs/{name}.md is not what exists"
+    )
 
 
 def load_hook():
@@ -159,14 +182,27 @@ def test_every_page_is_in_the_navigation():
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_links_between_pages_exist(page):
     for target in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", page.read_text()):
-        assert (page.parent / target).exists(), f"{page.name} links to {target}, which does not exist"
+        assert (page.parent / target).exists(), (
+            f"{page.name} links to {target}, which does not exist"
+        )
 
 
 def test_site_builds_without_warnings(tmp_path):
     pytest.importorskip("mkdocs", reason="the docs extra is not installed")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--quiet",
+        "--site-dir",
+        str(tmp_path / "site"),
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]
     reference = (tmp_path / "site" / "reference" / "index.html").read_text()
     assert 'id="credo.BNN.fit"' in reference
-    assert not re.findall(r'(?:src|href)="https?://(?:fonts|cdn|unpkg)', reference), "the site fetches from elsewhere"
+    assert not re.findall(r'(?:src|href)="https?://(?:fonts|cdn|unpkg)', reference), (
+        "the site fetches from elsewhere"
+    )

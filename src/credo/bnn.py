@@ -1,4 +1,7 @@
-"""``BNN``: a network with a likelihood, a prior and, once fitted, a posterior. The only object most users meet."""
+"""``BNN``: a network with a likelihood, a prior and, once fitted, a posterior.
+
+The only object most users meet.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,16 @@ from credo.engine.method import Method, make_method
 from credo.engine.model import Model
 from credo.engine.objective import log_weights, objective
 from credo.engine.outputs import sampled_outputs, with_drawn
-from credo.engine.run import CONFIG, FORMAT, HISTORY, POSTERIOR, Run, replace_directory, write_json, write_tensors
+from credo.engine.run import (
+    CONFIG,
+    FORMAT,
+    HISTORY,
+    POSTERIOR,
+    Run,
+    replace_directory,
+    write_json,
+    write_tensors,
+)
 from credo.likelihoods.base import Likelihood, get
 from credo.posteriors import Params, Posterior, PosteriorPrior
 from credo.predictive import Predictive, evaluate
@@ -40,9 +52,10 @@ from credo.priors import Prior, Unstored, as_prior, default_prior, from_config, 
 class BNN:
     """A network, what its outputs mean, and what is known about its weights.
 
-    ``net``: any ``nn.Module``; it is read, never changed. ``likelihood``: a registry name or a ``credo.likelihoods`` object.
-    ``prior``: a torch distribution, a credo prior, its name, a posterior, or a dict pattern -> prior. ``random``: "all", "weights",
-    "last", name patterns, or module types; the rest are point estimates. ``output``: which entry of a dict-like network
+    ``net``: any ``nn.Module``; it is read, never changed. ``likelihood``: a registry name or a
+    ``credo.likelihoods`` object. ``prior``: a torch distribution, a credo prior, its name, a
+    posterior, or a dict pattern -> prior. ``random``: "all", "weights", "last", name patterns, or
+    module types; the rest are point estimates. ``output``: which entry of a dict-like network
     output the likelihood sees.
     """
 
@@ -57,7 +70,11 @@ class BNN:
         self.net = unwrap(net)
         earlier = isinstance(prior, Posterior)
         self.prior: Prior = (
-            default_prior() if prior is None else PosteriorPrior(copy.deepcopy(prior)) if earlier else as_prior(prior)
+            default_prior()
+            if prior is None
+            else PosteriorPrior(copy.deepcopy(prior))
+            if earlier
+            else as_prior(prior)
         )
         self.likelihood = copy.deepcopy(get(likelihood))
         self.random, self.point = select(self.net, random)
@@ -71,8 +88,17 @@ class BNN:
 
     def __repr__(self) -> str:
         numel = sum(site.numel for site in self.random.values())
-        state = f"fitted with {self.method.name}" if self._fitted and self.method else "fitted" if self._fitted else "not fitted"
-        return f"BNN({type(self.net).__name__}, {self.likelihood.name}, {numel} random parameters, prior {self.prior.describe()}, {state})"
+        state = (
+            f"fitted with {self.method.name}"
+            if self._fitted and self.method
+            else "fitted"
+            if self._fitted
+            else "not fitted"
+        )
+        return (
+            f"BNN({type(self.net).__name__}, {self.likelihood.name}, {numel} random parameters, "
+            f"prior {self.prior.describe()}, {state})"
+        )
 
     @property
     def posterior(self) -> Posterior:
@@ -81,15 +107,25 @@ class BNN:
 
     def _result(self) -> Fitted:
         if self._fitted is None:
-            raise CredoError("This BNN has no posterior yet; call fit(data) or load one with credo.load.")
+            raise CredoError(
+                "This BNN has no posterior yet; call fit(data) or load one with credo.load."
+            )
         return self._fitted
 
-    def _make_model(self, device: torch.device | str | None, prior: Prior, method: Method | None = None) -> Model:
-        where = torch.device(device) if device is not None else next(iter(self.random.values())).device
-        model = Model(self.net, self.likelihood.to(where), prior, self.random, self.point, where, self.output)
+    def _make_model(
+        self, device: torch.device | str | None, prior: Prior, method: Method | None = None
+    ) -> Model:
+        where = (
+            torch.device(device) if device is not None else next(iter(self.random.values())).device
+        )
+        model = Model(
+            self.net, self.likelihood.to(where), prior, self.random, self.point, where, self.output
+        )
         if method is not None:
             model = method.adapt(model)
-        model.prior = model.prior.fresh({n: s for n, s in model.sites.items() if n in model.random or model.prior_for_point(n)})
+        model.prior = model.prior.fresh(
+            {n: s for n, s in model.sites.items() if n in model.random or model.prior_for_point(n)}
+        )
         return model
 
     @property
@@ -118,24 +154,51 @@ class BNN:
     ) -> Self:
         """Turn data into a posterior with a method of the registry and its settings.
 
-        ``data``: (x, y) of tensors, arrays or DataFrames, a Dataset, or a DataLoader. ``run``: a directory to write to and to resume from.
-        ``validation``: data whose predictive nll is added to the history after every epoch, or when sampling ends. A callback gets
-        each row of the history and ends the fit by returning True; in it, where the method descends on an objective, ``posterior`` and
-        ``predict`` are those of the moment.
+        ``data``: (x, y) of tensors, arrays or DataFrames, a Dataset, or a DataLoader. ``run``: a
+        directory to write to and to resume from. ``validation``: data whose predictive nll is added
+        to the history after every epoch, or when sampling ends. A callback gets each row of the
+        history and ends the fit by returning True; in it, where the method descends on an
+        objective, ``posterior`` and ``predict`` are those of the moment.
         """
         chosen = make_method(method, settings)
         self.likelihood = copy.deepcopy(self._initial)
         return self._fit(
-            data, chosen, self.prior, epochs, batch_size, lr, num_data, validation, seed, device, run, progress, callbacks
+            data,
+            chosen,
+            self.prior,
+            epochs,
+            batch_size,
+            lr,
+            num_data,
+            validation,
+            seed,
+            device,
+            run,
+            progress,
+            callbacks,
         )
 
     def _fit(
-        self, data: Any, method: Method, prior: Prior, epochs: int | None, batch_size: int | None, lr: float | None, num_data: int | None,
-        validation: Any, seed: int, device: Any, run: Any, progress: bool, callbacks: Sequence[Callback],
-    ) -> Self:  # fmt: skip
+        self,
+        data: Any,
+        method: Method,
+        prior: Prior,
+        epochs: int | None,
+        batch_size: int | None,
+        lr: float | None,
+        num_data: int | None,
+        validation: Any,
+        seed: int,
+        device: Any,
+        run: Any,
+        progress: bool,
+        callbacks: Sequence[Callback],
+    ) -> Self:
         dtype = self._dtype
         if epochs is not None and not method.takes_epochs:
-            raise SettingError(f"epochs={epochs}: {method.name} counts moves; set num_warmup, num_draws and thin.")
+            raise SettingError(
+                f"epochs={epochs}: {method.name} counts moves; set num_warmup, num_draws and thin."
+            )
         source = intake(data, num_data=num_data, dtype=dtype)
         held = None if validation is None else intake(validation, dtype=dtype)
         model = self._make_model(device, prior, method)
@@ -145,7 +208,9 @@ class BNN:
         fit_job = FitJob(
             source=source,
             epochs=positive("epochs", epochs, method.epochs),
-            batch_size=None if size is None or size >= source.num_data else positive("batch_size", size, 1),
+            batch_size=None
+            if size is None or size >= source.num_data
+            else positive("batch_size", size, 1),
             lr=positive("lr", lr, method.lr),
             seed=whole("seed", seed),
             run=directory,
@@ -166,19 +231,31 @@ class BNN:
         except BaseException:
             self._fitted, self._model, self.method = before
             raise
-        self._fitted, self._model, self.method, self.history = fitted, model, method, fit_job.history
+        self._fitted, self._model, self.method, self.history = (
+            fitted,
+            model,
+            method,
+            fit_job.history,
+        )
         self._used = prior
         fitted.posterior.requires_grad_(False)
         warn_if_collapsed(model, fitted.posterior)
         if directory is not None:
-            directory.finish(saved_model.pack(fitted, model), config | saved_model.describe(model, prior, fitted.posterior))
+            directory.finish(
+                saved_model.pack(fitted, model),
+                config | saved_model.describe(model, prior, fitted.posterior),
+            )
         return self
 
     def _show(self, model: Model, fitted: Fitted) -> None:
-        """What callbacks find in ``posterior`` and ``predict``, which draws, since shortcuts are for a finished method."""
+        """What callbacks find in ``posterior`` and ``predict``, which draws, since shortcuts are
+        for a finished method.
+        """
         self._fitted, self._model, self.method = fitted, model, None
 
-    def _config(self, model: Model, prior: Prior, method: Method, fit_job: FitJob) -> dict[str, Any]:
+    def _config(
+        self, model: Model, prior: Prior, method: Method, fit_job: FitJob
+    ) -> dict[str, Any]:
         fit = {
             "epochs": fit_job.epochs,
             "batch_size": fit_job.batch_size,
@@ -186,26 +263,43 @@ class BNN:
             "seed": fit_job.seed,
             "num_data": fit_job.source.num_data,
             "data": fit_job.source.fingerprint() if fit_job.run is not None else None,
-            "held": saved_model.held(model, method.given(model, fit_job.seed)) if fit_job.run is not None else None,
+            "held": saved_model.held(model, method.given(model, fit_job.seed))
+            if fit_job.run is not None
+            else None,
         }
-        return saved_model.describe(model, prior) | {"method": method.name, "settings": method.settings(), "fit": fit}
+        return saved_model.describe(model, prior) | {
+            "method": method.name,
+            "settings": method.settings(),
+            "fit": fit,
+        }
 
     def _adopt(self, path: Path, model: Model, method: Method) -> Self:
         """Take over the result of a finished run."""
         _, fitted, likelihood, prior = saved_model.unpack(path, self.likelihood)
         self.likelihood.load_state_dict(likelihood.state_dict())
         saved_model.load_prior(model, prior)
-        self._fitted, self._model, self.method, self.history = fitted.to(model.device), model, method, Run(path).history()
+        self._fitted, self._model, self.method, self.history = (
+            fitted.to(model.device),
+            model,
+            method,
+            Run(path).history(),
+        )
         return self
 
     def _check(self, model: Model, source: Source) -> None:
-        """One forward pass of two examples: shapes that do not fit are refused before training starts."""
+        """One forward pass of two examples: shapes that do not fit are refused before training
+        starts.
+        """
         y = model.likelihood.check_training_targets(source.targets())
-        outputs, _ = sampled_outputs(model, Draws.point(model.values()), source.example(2), model.buffers(), 0)
+        outputs, _ = sampled_outputs(
+            model, Draws.point(model.values()), source.example(2), model.buffers(), 0
+        )
         if not model.likelihood.accepts(outputs.shape[-1], y):
             raise DataError(
-                f"The network gives {outputs.shape[-1]} outputs per example, but the {model.likelihood.name} likelihood needs "
-                f"{model.likelihood.num_outputs(y)} for these targets; change the network's last layer."
+                f"The network gives {outputs.shape[-1]} outputs per example, but the "
+                f"{model.likelihood.name} likelihood needs "
+                f"{model.likelihood.num_outputs(y)} for these targets; change the network's last "
+                "layer."
             )
 
     def _validator(self, model: Model, source: Source) -> Any:
@@ -213,7 +307,9 @@ class BNN:
             total = 0.0
             for x, y in source(None, 1024):
                 outputs, extra = sampled_outputs(model, Draws.of(posterior, 16, 0), x, buffers, 0)
-                total -= float(Predictive(outputs, with_drawn(model.likelihood, extra)).log_prob(y).sum())
+                total -= float(
+                    Predictive(outputs, with_drawn(model.likelihood, extra)).log_prob(y).sum()
+                )
             return total / source.num_data
 
         return score
@@ -229,11 +325,14 @@ class BNN:
         process = self.posterior.process if self._fitted is not None else None
         if process is not None and not process.of_network:
             raise CredoError(
-                f"The prior of {process.name!r} is a Gaussian process, not this network's; source='prior' has nothing to draw."
+                f"The prior of {process.name!r} is a Gaussian process, not this network's; "
+                "source='prior' has nothing to draw."
             )
         fitted = self._fitted is not None and process is None
         start = self.posterior.mean() if fitted else self.model.values()
-        return Draws.prior(self.model, start, self.posterior.members if fitted else (), samples, seed)
+        return Draws.prior(
+            self.model, start, self.posterior.members if fitted else (), samples, seed
+        )
 
     def predict(
         self,
@@ -245,27 +344,45 @@ class BNN:
         source: str = "posterior",
         vectorise: bool | None = None,
     ) -> Predictive:
-        """The predictive distribution at ``x`` from posterior draws (or prior draws: ``source="prior"``).
+        """The predictive distribution at ``x`` from posterior draws (or prior draws:
+        ``source="prior"``).
 
-        ``shortcut="mean"`` is one pass with E[w]; ``"moments"`` one pass that carries means and variances of the activations
-        (``"moments_full"``: covariances too), for Gaussian posteriors and dropout; ``"linear"`` the network linearised at E[w], ``"probit"`` the same
-        without draws, for labels; ``"weights"`` draws of the weights, which is what None means unless the method prefers a shortcut. A seed
-        fixes every draw; batching and vectorising do not change them.
+        ``shortcut="mean"`` is one pass with E[w]; ``"moments"`` one pass that carries means and
+        variances of the activations (``"moments_full"``: covariances too), for Gaussian posteriors
+        and dropout; ``"linear"`` the network linearised at E[w], ``"probit"`` the same without
+        draws, for labels; ``"weights"`` draws of the weights, which is what None means unless the
+        method prefers a shortcut. A seed fixes every draw; batching and vectorising do not change
+        them.
         """
         way = way_of(shortcut, source, self.method)
         if way in SHORTCUTS:
             count = positive("samples", samples, 1)
-            outputs = SHORTCUTS[way](self.model, self.posterior, self._inputs(x), self._result().buffers, count, batch_size)
+            outputs = SHORTCUTS[way](
+                self.model,
+                self.posterior,
+                self._inputs(x),
+                self._result().buffers,
+                count,
+                batch_size,
+            )
             return Predictive(outputs, self.model.likelihood)
-        draws = Draws.mean(self.posterior, self.model) if way == "mean" else self._draws(source, samples, seed)
+        draws = (
+            Draws.mean(self.posterior, self.model)
+            if way == "mean"
+            else self._draws(source, samples, seed)
+        )
         outputs, extra = self._forward(draws, x, seed, batch_size, vectorise)
         return Predictive(outputs, with_drawn(self.model.likelihood, extra))
 
     def functions(self, x: Any, n: int, seed: int = 0, source: str = "posterior") -> Tensor:
-        """``n`` draws of the network's function at ``x``: outputs ``(n, N, F)`` without observation noise."""
+        """``n`` draws of the network's function at ``x``: outputs ``(n, N, F)`` without observation
+        noise.
+        """
         draws = self._draws(source, n, seed, joint=True)
         if way_of(None, source, self.method) in ("linear", "probit"):
-            return linear_functions(self.model, self.posterior, draws, self._inputs(x), self._result().buffers, None)
+            return linear_functions(
+                self.model, self.posterior, draws, self._inputs(x), self._result().buffers, None
+            )
         return self._forward(draws, x, seed, None, None)[0]
 
     @property
@@ -275,57 +392,119 @@ class BNN:
     def _inputs(self, x: Any) -> Any:
         return check_inputs(x, dtype=self._dtype)
 
-    def _forward(self, draws: Draws, x: Any, seed: int, batch_size: int | None, vectorise: bool | None) -> tuple[Tensor, Params]:
+    def _forward(
+        self, draws: Draws, x: Any, seed: int, batch_size: int | None, vectorise: bool | None
+    ) -> tuple[Tensor, Params]:
         x = self._inputs(x)
         buffers = self._fitted.buffers if self._fitted else self.model.buffers()
         return sampled_outputs(self.model, draws, x, buffers, seed, batch_size, vectorise)
 
-    def evaluate(self, data: Any, samples: int = 100, seed: int = 0, batch_size: int | None = None) -> dict[str, float]:
+    def evaluate(
+        self, data: Any, samples: int = 100, seed: int = 0, batch_size: int | None = None
+    ) -> dict[str, float]:
         """Metrics on data: nll, accuracy or rmse, calibration, and more (see ``credo.metrics``)."""
         predictive, y = self._predict_all(data, samples, seed, batch_size)
         return evaluate(predictive, y)
 
     def _predict_all(
-        self, data: Any, samples: int, seed: int, batch_size: int | None = None, shortcut: str | None = None
+        self,
+        data: Any,
+        samples: int,
+        seed: int,
+        batch_size: int | None = None,
+        shortcut: str | None = None,
     ) -> tuple[Predictive, Tensor]:
         parts = [
-            (self.predict(x, samples, seed, shortcut=shortcut), y) for x, y in intake(data, dtype=self._dtype)(None, batch_size)
+            (self.predict(x, samples, seed, shortcut=shortcut), y)
+            for x, y in intake(data, dtype=self._dtype)(None, batch_size)
         ]
         outputs = torch.cat([part.outputs for part, _ in parts], 1)
-        return Predictive(outputs, parts[0][0].likelihood), torch.cat([y for _, y in parts]).to(outputs.device)
+        return Predictive(outputs, parts[0][0].likelihood), torch.cat([y for _, y in parts]).to(
+            outputs.device
+        )
 
     def update(self, data: Any, **fit_settings: Any) -> Self:
-        """Learn from more data: the posterior becomes the prior, and the same method runs again from where it is."""
+        """Learn from more data: the posterior becomes the prior, and the same method runs again
+        from where it is.
+        """
         if self.posterior.atoms == 1 or self.method is None:
             raise CredoError(
-                "update needs a posterior with spread: a point estimate as prior would ignore the new data. Fit with 'vi' or 'exact'."
+                "update needs a posterior with spread: a point estimate as prior would ignore the "
+                "new data. Fit with 'vi' or 'exact'."
             )
-        odd = next((f.name for f in self.posterior.members if f.atoms != 1 and (f.atoms or not f.kl_is_bound)), None)
+        odd = next(
+            (
+                f.name
+                for f in self.posterior.members
+                if f.atoms != 1 and (f.atoms or not f.kl_is_bound)
+            ),
+            None,
+        )
         if odd is not None:
-            raise CredoError(f"update needs a posterior with a density to be the next prior; {odd!r} has none. Fit with 'vi'.")
-        known = ("epochs", "batch_size", "lr", "num_data", "validation", "seed", "device", "run", "progress", "callbacks")
+            raise CredoError(
+                f"update needs a posterior with a density to be the next prior; {odd!r} has none. "
+                "Fit with 'vi'."
+            )
+        known = (
+            "epochs",
+            "batch_size",
+            "lr",
+            "num_data",
+            "validation",
+            "seed",
+            "device",
+            "run",
+            "progress",
+            "callbacks",
+        )
         given = {name: fit_settings.pop(name, None) for name in known}
         prior = PosteriorPrior(copy.deepcopy(self.posterior))
         settings = dict(fit_settings)
-        several = len(self.posterior.components()) > 1  # their mean is no place to start any of them from
-        if "init" in type(self.method).__dataclass_fields__ and "init" not in settings and not several:
-            settings["init"] = {n: v.detach().clone() for n, v in self.posterior.mean().items() if n in self.model.sites}
+        several = (
+            len(self.posterior.components()) > 1
+        )  # their mean is no place to start any of them from
+        if (
+            "init" in type(self.method).__dataclass_fields__
+            and "init" not in settings
+            and not several
+        ):
+            settings["init"] = {
+                n: v.detach().clone()
+                for n, v in self.posterior.mean().items()
+                if n in self.model.sites
+            }
         method = make_method(self.method, settings)
         device = given["device"] or self.model.device
         progress = True if given["progress"] is None else given["progress"]
         earlier = self.history[-1].get("log_evidence") if self.history else None
         self._fit(
-            data, method, prior, given["epochs"], given["batch_size"], given["lr"], given["num_data"], given["validation"],
-            given["seed"] or 0, device, given["run"], progress, given["callbacks"] or (),
-        )  # fmt: skip
-        if earlier is not None and "log_evidence" in self.history[-1]:  # log p(D1, D2) = log p(D1) + log p(D2 given D1)
+            data,
+            method,
+            prior,
+            given["epochs"],
+            given["batch_size"],
+            given["lr"],
+            given["num_data"],
+            given["validation"],
+            given["seed"] or 0,
+            device,
+            given["run"],
+            progress,
+            given["callbacks"] or (),
+        )
+        if (
+            earlier is not None and "log_evidence" in self.history[-1]
+        ):  # log p(D1, D2) = log p(D1) + log p(D2 given D1)
             self.history[-1]["log_evidence"] += earlier
         return self
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a directory of JSON and safetensors, whole or not at all."""
         fitted, model = self._result(), self.model
-        config = saved_model.describe(model, self._used, fitted.posterior) | {"format": FORMAT, "complete": True}
+        config = saved_model.describe(model, self._used, fitted.posterior) | {
+            "format": FORMAT,
+            "complete": True,
+        }
         if self.method is not None:
             config |= {"method": self.method.name, "settings": self.method.settings()}
         with replace_directory(path) as beside:
@@ -334,31 +513,42 @@ class BNN:
             lines = "".join(json.dumps(row) + "\n" for row in self.history)
             write_atomic(beside / HISTORY, lambda file: file.write_text(lines))
 
-    def objective(self, data: Any, samples: int = 100, seed: int = 0, precision: float | None = None) -> dict[str, float]:
-        """The ELBO on ``data`` in its parts, nats per data set, and as a description length in bits.
+    def objective(
+        self, data: Any, samples: int = 100, seed: int = 0, precision: float | None = None
+    ) -> dict[str, float]:
+        """The ELBO on ``data`` in its parts, nats per data set, and as a description length in
+        bits.
 
-        nll = -E_q[log p(D given w)] from ``samples`` draws, kl = KL[q, p], elbo = -nll - kl, and the ELBO's standard error. Bits:
-        data given weights, weights net (the KL), total; and what sending a draw of the weights takes before its bits come back.
-        Continuous targets have a length only at a stated ``precision`` t: bits = -log2(t p(y)); without it bits are left out.
+        nll = -E_q[log p(D given w)] from ``samples`` draws, kl = KL[q, p], elbo = -nll - kl, and
+        the ELBO's standard error. Bits: data given weights, weights net (the KL), total; and what
+        sending a draw of the weights takes before its bits come back. Continuous targets have a
+        length only at a stated ``precision`` t: bits = -log2(t p(y)); without it bits are left out.
         """
         predictive, y = self._predict_all(data, samples, seed, shortcut="weights")
         return objective(self.model, self.posterior, predictive, y, seed, precision)
 
     def log_weights(self, data: Any, samples: int = 100, seed: int = 0) -> Tensor:
-        """log p(D, w_s) - log q(w_s) of draws w_s ~ q: their mean is the ELBO, the mean of their exponentials the evidence."""
+        """log p(D, w_s) - log q(w_s) of draws w_s ~ q: their mean is the ELBO, the mean of their
+        exponentials the evidence.
+        """
         predictive, y = self._predict_all(data, samples, seed, shortcut="weights")
         return log_weights(self.model, self.posterior, predictive, y, seed)
 
     def relevance(self, name: str | None = None) -> Tensor:
-        """Learned prior standard deviation of each input feature ``(in_features,)``: near zero, the feature was switched off (ARD).
+        """Learned prior standard deviation of each input feature ``(in_features,)``: near zero, the
+        feature was switched off (ARD).
 
-        Of the weight called ``name``, by default the first layer's. Needs a prior learned per input or per weight, such as "ard".
+        Of the weight called ``name``, by default the first layer's. Needs a prior learned per input
+        or per weight, such as "ard".
         """
         model = self.model
         chosen = name or next((n for n, s in model.random.items() if len(s.shape) >= 2), "")
         found = model.prior.relevance(chosen)
         if found is None:
-            raise CredoError(f"The prior of {chosen!r} is not learned per input; fit with prior='ard' to see relevance.")
+            raise CredoError(
+                f"The prior of {chosen!r} is not learned per input; fit with prior='ard' to see "
+                "relevance."
+            )
         return found
 
     @property
@@ -368,9 +558,13 @@ class BNN:
 
     @property
     def proper(self) -> bool:
-        """Whether every random parameter has a prior that integrates to one, so that evidences mean something."""
+        """Whether every random parameter has a prior that integrates to one, so that evidences mean
+        something.
+        """
         model = self.model
-        return isinstance(model.prior, PosteriorPrior) or all(is_proper(model.prior.at(site)) for site in model.random.values())
+        return isinstance(model.prior, PosteriorPrior) or all(
+            is_proper(model.prior.at(site)) for site in model.random.values()
+        )
 
 
 def load(
@@ -382,7 +576,8 @@ def load(
 ) -> BNN:
     """A saved model or finished run, for a network of the same structure.
 
-    ``prior`` only where the run could not store its own, ``likelihood`` only where it is one of your own that no registry holds.
+    ``prior`` only where the run could not store its own, ``likelihood`` only where it is one of
+    your own that no registry holds.
     """
     config, fitted, likelihood, learned = saved_model.unpack(Path(path), likelihood)
     saved_model.check_network(config, unwrap(net), path)
@@ -391,7 +586,9 @@ def load(
     bnn = BNN(net, likelihood, prior, config["random"], config["output"])
     if "method" in config:
         plain = {k: tuple(v) if isinstance(v, list) else v for k, v in config["settings"].items()}
-        restorable = {k: v for k, v in plain.items() if not (isinstance(v, str) and v.startswith("<"))}
+        restorable = {
+            k: v for k, v in plain.items() if not (isinstance(v, str) and v.startswith("<"))
+        }
         bnn.method = make_method(config["method"], restorable)
     bnn._model = bnn._make_model(device, bnn.prior, bnn.method)
     saved_model.load_prior(bnn._model, learned)

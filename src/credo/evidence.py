@@ -1,4 +1,6 @@
-"""Compare models by their evidence: Bayes factors, posterior probabilities and description lengths, with Monte Carlo error."""
+"""Compare models by their evidence: Bayes factors, posterior probabilities and description lengths,
+with Monte Carlo error.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,11 @@ class Factor(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """Log evidences (or lower bounds of them) in nats with standard errors, and the probabilities they imply.
+    """Log evidences (or lower bounds of them) in nats with standard errors, and the probabilities
+    they imply.
 
-    ``probability_error`` is the standard error of each probability by the delta method. A bound's gap to the evidence is not part of
-    any error: models with looser bounds are held back by it.
+    ``probability_error`` is the standard error of each probability by the delta method. A bound's
+    gap to the evidence is not part of any error: models with looser bounds are held back by it.
     """
 
     log_evidence: tuple[float, ...]
@@ -38,17 +41,25 @@ class Comparison:
     probability_error: tuple[float, ...]
 
     def bayes_factor(self, a: int, b: int) -> float:
-        """p(D given model a) / p(D given model b); infinite where it is beyond the largest number."""
+        """p(D given model a) / p(D given model b); infinite where it is beyond the largest
+        number.
+        """
         return self.factor(a, b).value
 
     def factor(self, a: int, b: int) -> Factor:
         """The Bayes factor of a over b with the error of its logarithm."""
         log = self.log_evidence[a] - self.log_evidence[b]
-        return Factor(log, math.hypot(self.error[a], self.error[b]) if a != b else 0.0, math.exp(log) if log < 700 else math.inf)
+        return Factor(
+            log,
+            math.hypot(self.error[a], self.error[b]) if a != b else 0.0,
+            math.exp(log) if log < 700 else math.inf,
+        )
 
     @property
     def bits(self) -> tuple[float, ...]:
-        """Description length of the data under each model, -log2 evidence (continuous data: at unit precision)."""
+        """Description length of the data under each model, -log2 evidence (continuous data: at unit
+        precision).
+        """
         return tuple(-value / math.log(2) for value in self.log_evidence)
 
     @property
@@ -67,11 +78,12 @@ def compare(
 ) -> Comparison:
     """Posterior probabilities of fitted models given their training data.
 
-    A model fitted with ``exact`` brings its evidence, one fitted with ``laplace`` an approximation of it. For any other,
-    ``evidence="elbo"`` takes the ELBO, a lower bound, so that a loose bound can reverse the order; ``"importance"`` estimates
-    log p(D) = log E_q[p(D, w) / q(w)] from the same draws, a bound that tightens with ``samples`` but whose error is itself
-    uncertain when few draws carry the weight (that is warned about).
-    Point estimates and improper priors have no evidence and are refused.
+    A model fitted with ``exact`` brings its evidence, one fitted with ``laplace`` an approximation
+    of it. For any other, ``evidence="elbo"`` takes the ELBO, a lower bound, so that a loose bound
+    can reverse the order; ``"importance"`` estimates log p(D) = log E_q[p(D, w) / q(w)] from the
+    same draws, a bound that tightens with ``samples`` but whose error is itself uncertain when few
+    draws carry the weight (that is warned about). Point estimates and improper priors have no
+    evidence and are refused.
     """
     if len(bnns) < 2:
         raise CredoError(f"compare needs at least two models, got {len(bnns)}.")
@@ -86,32 +98,54 @@ def compare(
     top = max(scores)
     total = sum(math.exp(s - top) for s in scores)
     probability = tuple(math.exp(s - top) / total for s in scores)
-    return Comparison(values, errors, bounds, probability, tuple(_spread(probability, errors, k) for k in range(len(rows))))
+    return Comparison(
+        values,
+        errors,
+        bounds,
+        probability,
+        tuple(_spread(probability, errors, k) for k in range(len(rows))),
+    )
 
 
 def _spread(probability: Sequence[float], errors: Sequence[float], place: int) -> float:
     """d p_k = p_k (d l_k - sum_j p_j d l_j), for independent errors of the log evidences l."""
     own = probability[place]
-    return own * math.hypot(*[((place == j) - p) * error for j, (p, error) in enumerate(zip(probability, errors, strict=True))])
+    return own * math.hypot(
+        *[
+            ((place == j) - p) * error
+            for j, (p, error) in enumerate(zip(probability, errors, strict=True))
+        ]
+    )
 
 
-def _evidence(bnn: BNN, data: Any, samples: int, seed: int, place: int, kind: str) -> tuple[float, float, bool]:
+def _evidence(
+    bnn: BNN, data: Any, samples: int, seed: int, place: int, kind: str
+) -> tuple[float, float, bool]:
     if not bnn.proper:
-        raise CredoError(f"Model {place} has an improper prior, under which evidence is undefined; give it a proper one.")
+        raise CredoError(
+            f"Model {place} has an improper prior, under which evidence is undefined; give it a "
+            "proper one."
+        )
     if bnn.posterior.atoms is not None:
         raise CredoError(
-            f"Model {place} is a point estimate or a set of samples, which has no ELBO; fit it with 'vi' or 'exact'."
+            f"Model {place} is a point estimate or a set of samples, which has no ELBO; fit it "
+            "with 'vi' or 'exact'."
         )
-    if any(not family.kl_is_bound and family_prior(family, bnn.model) is not None for family in bnn.posterior.members):
+    if any(
+        not family.kl_is_bound and family_prior(family, bnn.model) is not None
+        for family in bnn.posterior.members
+    ):
         raise CredoError(
-            f"Model {place} has points or masks under its prior, whose KL leaves out an infinite constant, so its ELBO bounds no "
+            f"Model {place} has points or masks under its prior, whose KL leaves out an infinite "
+            "constant, so its ELBO bounds no "
             "evidence; fit it with 'vi' or 'exact'."
         )
     if bnn.history and "log_evidence" in bnn.history[-1]:
         return bnn.history[-1]["log_evidence"], 0.0, False
     if bnn.updated:
         raise CredoError(
-            f"Model {place} was fitted in parts, so its ELBO bounds only the last part's evidence; fit it to all data at once."
+            f"Model {place} was fitted in parts, so its ELBO bounds only the last part's "
+            "evidence; fit it to all data at once."
         )
     if kind == "importance":
         return _importance(bnn, data, samples, seed, place)
@@ -119,7 +153,9 @@ def _evidence(bnn: BNN, data: Any, samples: int, seed: int, place: int, kind: st
     return parts["elbo"], parts["error"], True
 
 
-def _importance(bnn: BNN, data: Any, samples: int, seed: int, place: int) -> tuple[float, float, bool]:
+def _importance(
+    bnn: BNN, data: Any, samples: int, seed: int, place: int
+) -> tuple[float, float, bool]:
     """log mean_s exp(l_s), with the delta method's error from the spread of the weights."""
     logs = bnn.log_weights(data, samples, seed)
     value = float(torch.logsumexp(logs, 0)) - math.log(len(logs))
@@ -127,7 +163,8 @@ def _importance(bnn: BNN, data: Any, samples: int, seed: int, place: int) -> tup
     effective = float(weights.sum() ** 2 / weights.square().sum())
     if effective < 0.05 * len(logs):
         warnings.warn(
-            f"Model {place}: {effective:.0f} of {len(logs)} draws carry the importance weight, so its evidence is a rough lower bound; "
+            f"Model {place}: {effective:.0f} of {len(logs)} draws carry the importance weight, so "
+            "its evidence is a rough lower bound; "
             "take more samples, a richer posterior, or evidence='elbo'.",
             stacklevel=4,
         )

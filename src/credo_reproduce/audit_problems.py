@@ -1,4 +1,6 @@
-"""The three fixed problems every method is audited on, each small enough for its true posterior to be drawn."""
+"""The three fixed problems every method is audited on, each small enough for its true posterior to
+be drawn.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ Pair = tuple[Tensor, Tensor]
 
 
 class Problem(NamedTuple):
-    """Data, network and likelihood; the prior is N(0, 1). ``lr``: of stochastic-gradient samplers, below the largest stable step."""
+    """Data, network and likelihood; the prior is N(0, 1).
+
+    ``lr``: of stochastic-gradient samplers, below the largest stable step.
+    """
 
     name: str
     train: Pair
@@ -37,26 +42,48 @@ class Problem(NamedTuple):
 
 
 def linear() -> Problem:
-    """Conjugate regression: 40 points, three correlated inputs, noise 0.5; its posterior is Gaussian and known."""
+    """Conjugate regression: 40 points, three correlated inputs, noise 0.5; its posterior is
+    Gaussian and known.
+    """
     source = generator("audit", "linear")
     x = torch.randn(240, 3, generator=source)
     x[:, 1] = 0.6 * x[:, 0] + 0.8 * x[:, 1]
-    y = x @ torch.tensor([[1.0], [-0.5], [0.25]]) + 0.3 + 0.5 * torch.randn(240, 1, generator=source)
-    return Problem("linear", (x[:40], y[:40]), (x[40:], y[40:]), lambda: nn.Linear(3, 1), Gaussian(std=0.5), 0.01)
+    y = (
+        x @ torch.tensor([[1.0], [-0.5], [0.25]])
+        + 0.3
+        + 0.5 * torch.randn(240, 1, generator=source)
+    )
+    return Problem(
+        "linear",
+        (x[:40], y[:40]),
+        (x[40:], y[40:]),
+        lambda: nn.Linear(3, 1),
+        Gaussian(std=0.5),
+        0.01,
+    )
 
 
 def yacht() -> Problem:
-    """Yacht hydrodynamics (308 rows, 6 inputs), standardised, the first published split: a network 6-20-1 with noise 0.1."""
+    """Yacht hydrodynamics (308 rows, 6 inputs), standardised, the first published split: a network
+    6-20-1 with noise 0.1.
+    """
     data = load("uci_yacht")
     train, test = (torch.as_tensor(data[f"{part}_idx"][0]).long() for part in ("train", "test"))
-    x, y = (torch.as_tensor(data[key], dtype=torch.float32).reshape(len(data["y"]), -1) for key in ("X", "y"))
+    x, y = (
+        torch.as_tensor(data[key], dtype=torch.float32).reshape(len(data["y"]), -1)
+        for key in ("X", "y")
+    )
     x, y = ((v - v[train].mean(0)) / v[train].std(0).clamp_min(1e-6) for v in (x, y))
     network = lambda: mlp(6, (20,), 1, activation="tanh")  # noqa: E731
-    return Problem("yacht", (x[train], y[train]), (x[test], y[test]), network, Gaussian(std=0.1), 1e-3)
+    return Problem(
+        "yacht", (x[train], y[train]), (x[test], y[test]), network, Gaussian(std=0.1), 1e-3
+    )
 
 
 def crescents() -> Problem:
-    """Two interleaved crescents in the plane, 100 points with noise, and a network 2-16-2; tested on fresh points and around them."""
+    """Two interleaved crescents in the plane, 100 points with noise, and a network 2-16-2; tested
+    on fresh points and around them.
+    """
     source = generator("audit", "crescents")
 
     def points(count: int) -> Pair:
@@ -66,12 +93,24 @@ def crescents() -> Problem:
         x = torch.stack([sign * angle.cos() + y - 0.5, sign * angle.sin() + 0.25 * sign], 1)
         return x + 0.25 * torch.randn(count, 2, generator=source), y
 
-    return Problem("crescents", points(100), points(200), lambda: mlp(2, (16,), 2, activation="tanh"), Categorical(), 0.05)
+    return Problem(
+        "crescents",
+        points(100),
+        points(200),
+        lambda: mlp(2, (16,), 2, activation="tanh"),
+        Categorical(),
+        0.05,
+    )
 
 
-PROBLEMS: dict[str, Callable[[], Problem]] = {"linear": linear, "yacht": yacht, "crescents": crescents}
+PROBLEMS: dict[str, Callable[[], Problem]] = {
+    "linear": linear,
+    "yacht": yacht,
+    "crescents": crescents,
+}
 
-#: What a method is fitted with, beside its defaults, where full-batch descent with Adam at 0.01 is not the thing.
+#: What a method is fitted with, beside its defaults, where full-batch descent with Adam at 0.01 is
+#: not the thing.
 DESCENT: dict[str, Any] = {"lr": 1e-2}
 SETTINGS: dict[str, dict[str, Any]] = {
     "bbvi": {"train_samples": 4, "lr": 1e-2},
@@ -80,7 +119,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "hmc": {"num_warmup": 500, "num_draws": 500, "compile": True},
     "nuts": {"num_warmup": 300, "num_draws": 150, "compile": True},
     "metropolis": {"num_warmup": 10_000, "num_draws": 500, "thin": 20},
-    "tempering": {"num_warmup": 500, "num_draws": 500, "num_rungs": 8, "num_steps": 50, "compile": True},
+    "tempering": {
+        "num_warmup": 500,
+        "num_draws": 500,
+        "num_rungs": 8,
+        "num_steps": 50,
+        "compile": True,
+    },
     "annealing": {"num_moves": 1000, "num_steps": 50, "compile": True},
     "importance": {"num_proposals": 20_000, "lr": 1e-2},
     "sgld": {"num_warmup": 10_000, "num_draws": 500, "thin": 20},

@@ -1,7 +1,9 @@
-"""How far every method is from the truth, and at what cost: all registered methods on three fixed problems, against a long HMC reference.
+"""How far every method is from the truth, and at what cost: all registered methods on three fixed
+problems, against a long HMC reference.
 
-Distances are of predictions at test inputs (see ``credo.audit.compare``), each beside the reference's distance from itself, which is what an
-exact method would reach with as many draws. Noise and prior are fixed, so that all methods approximate one posterior per problem.
+Distances are of predictions at test inputs (see ``credo.audit.compare``), each beside the
+reference's distance from itself, which is what an exact method would reach with as many draws.
+Noise and prior are fixed, so that all methods approximate one posterior per problem.
 """
 
 from __future__ import annotations
@@ -22,7 +24,16 @@ from credo_reproduce.audit_problems import APART, DESCENT, PROBLEMS, SETTINGS, P
 from credo_reproduce.base import Experiment, Say, experiments
 from credo_reproduce.outcome import Check, Outcome, Row, Table
 
-COLUMNS = ("total variation", "±", "Wasserstein", "sd ratio", "mean error", "nll difference", "calibration difference", "seconds")
+COLUMNS = (
+    "total variation",
+    "±",
+    "Wasserstein",
+    "sd ratio",
+    "mean error",
+    "nll difference",
+    "calibration difference",
+    "seconds",
+)
 KEYS = (
     "total_variation",
     "total_variation_error",
@@ -55,12 +66,17 @@ class AuditTable(Experiment):
 
     name: ClassVar[str] = "audit"
     title: ClassVar[str] = "How far every method is from the true posterior"
-    reference: ClassVar[str] = "Izmailov et al. 2021, What are Bayesian neural network posteriors really like? (the measures)"
+    reference: ClassVar[str] = (
+        "Izmailov et al. 2021, What are Bayesian neural network posteriors really like? (the "
+        "measures)"
+    )
     cost: ClassVar[str] = "an hour on one CPU core"
     needs: ClassVar[tuple[str, ...]] = ("uci_yacht",)
     quick_settings: ClassVar[dict[str, Any]] = {"epochs": 3, "num_warmup": 20, "num_draws": 20}
 
-    problems: Any = setting("all", "Which problems: names with commas between them, or all.", kind=(str, tuple, list))
+    problems: Any = setting(
+        "all", "Which problems: names with commas between them, or all.", kind=(str, tuple, list)
+    )
     methods: Any = setting("all", "Which methods, likewise.", kind=(str, tuple, list))
     epochs: int = setting(4000, "Steps of methods that descend.", ge=1)
     num_warmup: int = setting(1000, "Warm-up of the reference.", ge=1)
@@ -79,7 +95,12 @@ class AuditTable(Experiment):
             seconds = time.perf_counter() - started
             mixed = audit.converged(truth, problem.test[0])
             checks.append(
-                Check(f"{name}: the reference has converged", mixed.text, "R-hat below 1.05, 100 effective draws", mixed.ok)
+                Check(
+                    f"{name}: the reference has converged",
+                    mixed.text,
+                    "R-hat below 1.05, 100 effective draws",
+                    mixed.ok,
+                )
             )
             rows = [self._row(problem, method, truth, device, seed, say) for method in audited]
             tables.append(_table(problem, rows, mixed.text, seconds))
@@ -88,15 +109,25 @@ class AuditTable(Experiment):
         return Outcome(tables, figures, checks)
 
     def _reference(self, problem: Problem, device: torch.device, seed: int) -> BNN:
-        moves = {"num_warmup": self.num_warmup, "num_draws": self.num_draws, "compile": not self.quick}
+        moves = {
+            "num_warmup": self.num_warmup,
+            "num_draws": self.num_draws,
+            "compile": not self.quick,
+        }
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # convergence is a check of its own
-            return audit.reference(problem.bnn(), problem.train, seed=seed + 1, progress=False, device=device, **moves)
+            return audit.reference(
+                problem.bnn(), problem.train, seed=seed + 1, progress=False, device=device, **moves
+            )
 
-    def _row(self, problem: Problem, method: str, truth: BNN, device: torch.device, seed: int, say: Say) -> Row:
+    def _row(
+        self, problem: Problem, method: str, truth: BNN, device: torch.device, seed: int, say: Say
+    ) -> Row:
         if method in APART:
             return Row(method, {"total variation": APART[method]})
-        given: dict[str, Any] = dict(SETTINGS.get(method, DESCENT)) | ({"lr": problem.lr} if method in STOCHASTIC else {})
+        given: dict[str, Any] = dict(SETTINGS.get(method, DESCENT)) | (
+            {"lr": problem.lr} if method in STOCHASTIC else {}
+        )
         if methods[method].takes_epochs:
             given["epochs"] = self.epochs
         if self.quick:
@@ -106,23 +137,46 @@ class AuditTable(Experiment):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 given = {"batch_size": len(problem.train[1])} | given
-                bnn = problem.bnn().fit(problem.train, method, seed=seed, progress=False, device=device, **given)
+                bnn = problem.bnn().fit(
+                    problem.train, method, seed=seed, progress=False, device=device, **given
+                )
         except CredoError as error:
-            return Row(method, {"total variation": str(error).split(";")[0].split(". ")[0].rstrip(".")})
+            return Row(
+                method, {"total variation": str(error).split(";")[0].split(". ")[0].rstrip(".")}
+            )
         seconds = time.perf_counter() - started
         found = audit.compare(bnn, truth, *problem.test)
-        say(f"{problem.name}: {method}, total variation {found['total_variation']:.3f}, {seconds:.0f} s")
-        measured: dict[str, Any] = {label: found[key] for label, key in zip(COLUMNS, KEYS, strict=False)}
-        measured |= {"agreement": found.get("agreement"), "ceiling": found["total_variation_ceiling"], "seconds": seconds}
+        say(
+            f"{problem.name}: {method}, total variation {found['total_variation']:.3f}, "
+            f"{seconds:.0f} s"
+        )
+        measured: dict[str, Any] = {
+            label: found[key] for label, key in zip(COLUMNS, KEYS, strict=False)
+        }
+        measured |= {
+            "agreement": found.get("agreement"),
+            "ceiling": found["total_variation_ceiling"],
+            "seconds": seconds,
+        }
         return Row(method, measured)
 
 
 def chosen(setting: str, given: Any, known: list[str]) -> list[str]:
-    """The names in a setting: all of them, or those given; an unknown one is refused with the nearest."""
-    names = known if given == "all" else [part.strip() for part in given.split(",")] if isinstance(given, str) else list(given)
+    """The names in a setting: all of them, or those given; an unknown one is refused with the
+    nearest.
+    """
+    names = (
+        known
+        if given == "all"
+        else [part.strip() for part in given.split(",")]
+        if isinstance(given, str)
+        else list(given)
+    )
     for name in names:
         if name not in known:
-            raise SettingError(f"Unknown {setting.removesuffix('s')} {name!r}.{nearest(name, known)}")
+            raise SettingError(
+                f"Unknown {setting.removesuffix('s')} {name!r}.{nearest(name, known)}"
+            )
     return names
 
 
@@ -134,25 +188,44 @@ def _value(row: Row) -> float | None:
 def _table(problem: Problem, rows: list[Row], mixed: str, seconds: float) -> Table:
     rows = sorted(rows, key=lambda row: (_value(row) is None, _value(row) or 0.0))
     ceiling = next((row.measured["ceiling"] for row in rows if "ceiling" in row.measured), None)
-    columns = [*(["agreement"] if any(row.measured.get("agreement") is not None for row in rows) else []), *COLUMNS]
-    halves = f" Two halves of the reference's chains differ by a total variation of {ceiling:.4f}." if ceiling is not None else ""
+    columns = [
+        *(["agreement"] if any(row.measured.get("agreement") is not None for row in rows) else []),
+        *COLUMNS,
+    ]
+    halves = (
+        f" Two halves of the reference's chains differ by a total variation of {ceiling:.4f}."
+        if ceiling is not None
+        else ""
+    )
     note = f"Reference: HMC, {seconds:.0f} s; {mixed}{halves}"
-    return Table(f"{problem.name}: distance from the true posterior's predictions", columns, rows, note)
+    return Table(
+        f"{problem.name}: distance from the true posterior's predictions", columns, rows, note
+    )
 
 
 def _figure(problem: Problem, rows: list[Row]) -> dict[str, Any]:
     known = sorted((value, row.label) for row in rows if (value := _value(row)) is not None)
     return {
-        "kind": "bars", "title": f"{problem.name}: total variation from the truth", "names": [label for _, label in known],
-        "values": [value for value, _ in known], "x_label": "total variation",
+        "kind": "bars",
+        "title": f"{problem.name}: total variation from the truth",
+        "names": [label for _, label in known],
+        "values": [value for value, _ in known],
+        "x_label": "total variation",
         "caption": "Of the predictive distributions at test inputs; 0 is the truth.",
-    }  # fmt: skip
+    }
 
 
 def _checks(problem: Problem, rows: list[Row]) -> list[Check]:
-    """Methods that are exact in the limit come nearer than mean-field variational inference and than a point."""
+    """Methods that are exact in the limit come nearer than mean-field variational inference and
+    than a point.
+    """
     known = {row.label: value for row in rows if (value := _value(row)) is not None}
-    pairs = [(exact, other) for exact in ("hmc", "nuts") for other in ("vi", "map") if exact in known and other in known]
+    pairs = [
+        (exact, other)
+        for exact in ("hmc", "nuts")
+        for other in ("vi", "map")
+        if exact in known and other in known
+    ]
     return [
         Check(
             f"{problem.name}: {exact} is nearer than {other}",

@@ -1,4 +1,6 @@
-"""What an experiment is: frozen settings, what it needs and costs, and one verb that repeats a published table or figure."""
+"""What an experiment is: frozen settings, what it needs and costs, and one verb that repeats a
+published table or figure.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,10 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Experiment(ABC):
-    """One published table or figure. Expected values stand in the file of the experiment, beside the code that measures them."""
+    """One published table or figure.
+
+    Expected values stand in the file of the experiment, beside the code that measures them.
+    """
 
     name: ClassVar[str]
     title: ClassVar[str]
@@ -31,23 +36,29 @@ class Experiment(ABC):
     cost: ClassVar[str]
     #: Data sets that ``credo.data.load`` must find.
     needs: ClassVar[tuple[str, ...]] = ()
-    #: Threads on a CPU; None leaves torch's own choice. Small networks gain nothing from more than one.
+    #: Threads on a CPU; None leaves torch's own choice. Small networks gain nothing from more than
+    #: one.
     threads: ClassVar[int | None] = 1
     #: Settings that ``make_experiment`` puts in place of the defaults in a quick run.
     quick_settings: ClassVar[dict[str, Any]] = {}
 
-    quick: bool = setting(False, "Sizes cut down to seconds, to see that everything runs; the numbers mean nothing.")
+    quick: bool = setting(
+        False, "Sizes cut down to seconds, to see that everything runs; the numbers mean nothing."
+    )
 
     def __post_init__(self) -> None:
         validate(self, f"Experiment {self.name!r}")
 
     @abstractmethod
     def run(self, device: torch.device, seed: int, say: Say) -> Outcome:
-        """Measure. ``say`` takes lines of progress; the same seed on the same machine gives the same numbers (times apart)."""
+        """Measure. ``say`` takes lines of progress; the same seed on the same machine gives the
+        same numbers (times apart).
+        """
 
 
 def make_experiment(name: str, settings: dict[str, Any]) -> Experiment:
-    """An experiment of the registry with some settings replaced; unknown names and values are refused.
+    """An experiment of the registry with some settings replaced; unknown names and values are
+    refused.
 
     With ``quick`` its small settings take the place of the defaults; what is given keeps its value.
     """
@@ -56,7 +67,12 @@ def make_experiment(name: str, settings: dict[str, Any]) -> Experiment:
     return kind(**(kind.quick_settings | settings if settings.get("quick") else settings))
 
 
-def perform(experiment: Experiment, device: torch.device | str = "cpu", seed: int = 0, say: Say = lambda _: None) -> Result:
+def perform(
+    experiment: Experiment,
+    device: torch.device | str = "cpu",
+    seed: int = 0,
+    say: Say = lambda _: None,
+) -> Result:
     """Run an experiment and keep the record: settings, seed, seconds and machine."""
     whole("seed", seed)
     where = check_device(device)

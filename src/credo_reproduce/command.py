@@ -1,4 +1,6 @@
-"""``credo reproduce``: published tables and figures, measured again and shown beside what the source says."""
+"""``credo reproduce``: published tables and figures, measured again and shown beside what the
+source says.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,26 @@ if TYPE_CHECKING:
 
 @guarded
 def reproduce(
-    name: Annotated[str | None, typer.Argument(help="An experiment; without one, the list of them.", show_default=False)] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="An experiment; without one, the list of them.", show_default=False),
+    ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Directory for report.html and results.json; reproduce/NAME if not given.")
+        Path | None,
+        typer.Option(
+            help="Directory for report.html and results.json; reproduce/NAME if not given."
+        ),
     ] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     seed: Annotated[int, typer.Option(min=0, help="Seed of every random choice.")] = 0,
-    quick: Annotated[bool, typer.Option("--quick", help="Small sizes, to see that everything runs.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Small sizes, to see that everything runs.")
+    ] = False,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of the experiment; repeat for more.")
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="A setting of the experiment; repeat for more."
+        ),
     ] = None,
 ) -> None:
     """Measure a published table or figure again, side by side with the source."""
@@ -34,7 +47,10 @@ def reproduce(
 
     if name is None:
         if set_ or out:
-            raise SettingError("--set and --out need the name of an experiment: credo reproduce NAME --set name=value.")
+            raise SettingError(
+                "--set and --out need the name of an experiment: credo reproduce NAME --set "
+                "name=value."
+            )
         _list()
         return
     from credo.core.settings import describe
@@ -57,7 +73,10 @@ def _list() -> None:
     from credo.cli.printing import print_table
     from credo_reproduce.catalogue import experiments
 
-    rows = [[name, kind.title, kind.cost, ", ".join(kind.needs) or "nothing"] for name, kind in experiments.items()]
+    rows = [
+        [name, kind.title, kind.cost, ", ".join(kind.needs) or "nothing"]
+        for name, kind in experiments.items()
+    ]
     print_table("Experiments", ["experiment", "what", "cost", "data"], rows)
     typer.echo("credo reproduce NAME runs one; add --quick to see in seconds that it runs.")
 
@@ -70,13 +89,20 @@ def _print(result: Result) -> None:
     if result.quick:
         typer.echo("QUICK RUN: the numbers mean nothing.\n")
     for table in outcome.tables:
-        print_table(table.title, ["", *table.columns], [[row.label, *table.cells(row)] for row in table.rows])
+        print_table(
+            table.title,
+            ["", *table.columns],
+            [[row.label, *table.cells(row)] for row in table.rows],
+        )
         if table.caption():
             typer.echo(f"{table.caption()}\n")
     rows = [[c.name, verdict(c), c.expected, c.measured] for c in outcome.checks]
     if rows:
         print_table("Checks", ["check", "", "expected", "measured"], rows)
         failed = [c.name for c in outcome.checks if not c.holds]
-        typer.echo(f"{len(rows) - len(failed)} of {len(rows)} checks hold." + (f" Not: {'; '.join(failed)}." if failed else ""))
+        typer.echo(
+            f"{len(rows) - len(failed)} of {len(rows)} checks hold."
+            + (f" Not: {'; '.join(failed)}." if failed else "")
+        )
     for note in outcome.notes:
         typer.echo(note)

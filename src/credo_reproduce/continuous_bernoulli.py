@@ -1,10 +1,12 @@
 """Continuous against plain Bernoulli likelihoods on grey images (Loaiza-Ganem and Cunningham 2019).
 
-A Bernoulli likelihood on grey pixels is a cross-entropy, not a density: it leaves out the normaliser C(l), which is largest where pixels
-are sure. VAEs of equal sizes are fitted to the same images, one with each likelihood. The decoders are then judged by the probability they
-give the 256 grey levels: the plain one's outputs read as parameters of continuous Bernoullis, and, in its favour, turned into those with the
-same mean. The encoders are judged by the labels of nearest neighbours of the latent means. Pixels that are exactly black draw an unbounded
-density, so a third VAE has bounded parameters.
+A Bernoulli likelihood on grey pixels is a cross-entropy, not a density: it leaves out the
+normaliser C(l), which is largest where pixels are sure. VAEs of equal sizes are fitted to the same
+images, one with each likelihood. The decoders are then judged by the probability they give the 256
+grey levels: the plain one's outputs read as parameters of continuous Bernoullis, and, in its
+favour, turned into those with the same mean. The encoders are judged by the labels of nearest
+neighbours of the latent means. Pixels that are exactly black draw an unbounded density, so a third
+VAE has bounded parameters.
 """
 
 from __future__ import annotations
@@ -35,15 +37,24 @@ Pair = tuple[Tensor, Tensor]
 
 @final
 class Binned(ContinuousBernoulli):
-    """Probabilities of grey levels l = 0..255 under continuous Bernoullis: the mass of the bin from l / 256 to (l + 1) / 256.
+    """Probabilities of grey levels l = 0..255 under continuous Bernoullis: the mass of the bin from
+    l / 256 to (l + 1) / 256.
 
-    A density of pixels that are exactly black has no upper limit, and says how far a model went, not how well it fits; a probability has one.
+    A density of pixels that are exactly black has no upper limit, and says how far a model went,
+    not how well it fits; a probability has one.
     """
 
     def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """sum_d f (m - 1/2) - log w(f) with m the middle of the bin, all in a form that neither overflows nor cancels, ``(..., N)``."""
+        """sum_d f (m - 1/2) - log w(f) with m the middle of the bin, all in a form that neither
+        overflows nor cancels, ``(..., N)``.
+        """
         middle = ((y * (LEVELS - 1)).round() + 0.5) / LEVELS
-        mass = outputs * (middle - 0.5) + log_sinhc(outputs / (2 * LEVELS)) - log_sinhc(outputs / 2) - math.log(LEVELS)
+        mass = (
+            outputs * (middle - 0.5)
+            + log_sinhc(outputs / (2 * LEVELS))
+            - log_sinhc(outputs / 2)
+            - math.log(LEVELS)
+        )
         return mass.sum(-1)
 
 
@@ -64,7 +75,8 @@ class Bounded(nn.Module):
 class SameMean(nn.Module):
     """Logits f of Bernoullis as the natural parameters of continuous Bernoullis of mean sigmoid(f).
 
-    By a table of the inverse; beyond it, where the law is exponential, the parameter is one over the mean's distance from the end.
+    By a table of the inverse; beyond it, where the law is exponential, the parameter is one over
+    the mean's distance from the end.
     """
 
     means: Tensor
@@ -129,23 +141,34 @@ class ContinuousAgainstPlain(Experiment):
             for row in rows:
                 say(f"{name}: {row.label}: {dict(row.measured)}")
             note = (
-                "log P of test images' grey levels, nats per image; squared error of reconstructions per pixel; mean grey value of "
-                f"samples (data: {float(test[0].mean()):.3f}); % accuracy of {NEIGHBOURS} nearest neighbours in the latent space."
+                "log P of test images' grey levels, nats per image; squared error of "
+                "reconstructions per pixel; mean grey value of "
+                f"samples (data: {float(test[0].mean()):.3f}); % accuracy of {NEIGHBOURS} nearest "
+                "neighbours in the latent space."
             )
             tables.append(Table(name, columns, rows, note, digits=4))
             found = [float(row.measured["log P"] or 0.0) for row in rows]
             right, wrong = max(found[:2]), max(found[2:])
             text = f"{right:.0f} against {wrong:.0f}"
             checks.append(
-                Check(f"{name}: a better fit of grey levels", text, "continuous above plain, read either way", right > wrong)
+                Check(
+                    f"{name}: a better fit of grey levels",
+                    text,
+                    "continuous above plain, read either way",
+                    right > wrong,
+                )
             )
         return Outcome(tables, [], checks)
 
     def _measure(self, train: Pair, test: Pair, seed: int, device: torch.device) -> list[Row]:
         models = {
             "continuous Bernoulli": self._fit(ContinuousBernoulli(), train[0], seed, device),
-            f"continuous Bernoulli, |logits| below {LIMIT:g}": self._fit(ContinuousBernoulli(LIMIT), train[0], seed, device),
-            "plain Bernoulli, read as it is": self._fit(Bernoulli(grey=True), train[0], seed, device),
+            f"continuous Bernoulli, |logits| below {LIMIT:g}": self._fit(
+                ContinuousBernoulli(LIMIT), train[0], seed, device
+            ),
+            "plain Bernoulli, read as it is": self._fit(
+                Bernoulli(grey=True), train[0], seed, device
+            ),
         }
         rows = []
         for label, vae in models.items():
@@ -155,9 +178,21 @@ class ContinuousAgainstPlain(Experiment):
         value = self._mass(vae, SameMean(vae.networks()[1]).to(device), None, test[0], seed, device)
         return [*rows, Row("plain Bernoulli, read by its mean", {"log P": value})]
 
-    def _mass(self, vae: VAE, decoder: nn.Module, limit: float | None, x: Tensor, seed: int, device: torch.device) -> float:
+    def _mass(
+        self,
+        vae: VAE,
+        decoder: nn.Module,
+        limit: float | None,
+        x: Tensor,
+        seed: int,
+        device: torch.device,
+    ) -> float:
         """log P of the grey levels, by importance sampling from the model's own encoder."""
-        net = LatentNet(vae.networks()[0], decoder, vae.code, vae.prior, Binned(), vae.shape).eval().to(device)
+        net = (
+            LatentNet(vae.networks()[0], decoder, vae.code, vae.prior, Binned(), vae.shape)
+            .eval()
+            .to(device)
+        )
         if limit is not None:
             net.decoder = nn.Sequential(net.decoder, Bounded(limit))
         with torch.no_grad(), isolated(mix(seed, "mass"), device):
@@ -165,12 +200,27 @@ class ContinuousAgainstPlain(Experiment):
 
     def _fit(self, likelihood: Likelihood, x: Tensor, seed: int, device: torch.device) -> VAE:
         hidden = (self.hidden, self.hidden)
-        vae = VAE(*coders(seed, 2 * self.latent_dim, self.latent_dim, hidden), self.latent_dim, likelihood)
-        return vae.fit(x, epochs=self.epochs, batch_size=100, seed=seed, device=device, compile=self.compile, progress=False)
+        vae = VAE(
+            *coders(seed, 2 * self.latent_dim, self.latent_dim, hidden), self.latent_dim, likelihood
+        )
+        return vae.fit(
+            x,
+            epochs=self.epochs,
+            batch_size=100,
+            seed=seed,
+            device=device,
+            compile=self.compile,
+            progress=False,
+        )
 
     def _shared(self, vae: VAE, train: Pair, test: Pair, seed: int) -> dict[str, float]:
         codes, known = vae.encode(test[0]).mean, vae.encode(train[0]).mean
-        near = torch.cat([torch.cdist(part, known).topk(NEIGHBOURS, largest=False).indices for part in codes.split(500)])
+        near = torch.cat(
+            [
+                torch.cdist(part, known).topk(NEIGHBOURS, largest=False).indices
+                for part in codes.split(500)
+            ]
+        )
         votes = torch.nn.functional.one_hot(train[1][near], 10).sum(1).argmax(-1)
         return {
             "squared error": float((vae.reconstruct(test[0]) - test[0]).square().mean()),

@@ -1,7 +1,9 @@
-"""The first part of ``dark_knowledge``: twenty points in the plane, and the true predictive distribution to compare with.
+"""The first part of ``dark_knowledge``: twenty points in the plane, and the true predictive
+distribution to compare with.
 
-Two overlapping clouds, a network 2-10-2 under N(0, 1), and long HMC chains as the truth. Distances are KL(truth, prediction) in nats, averaged over a
-grid that reaches well beyond the data, where a single network is sure of itself and the posterior is not.
+Two overlapping clouds, a network 2-10-2 under N(0, 1), and long HMC chains as the truth. Distances
+are KL(truth, prediction) in nats, averaged over a grid that reaches well beyond the data, where a
+single network is sure of itself and the posterior is not.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ TINY = 1e-12
 
 
 class Toy(NamedTuple):
-    """Sizes: cells of the grid a side, moves and draws of the truth's chains, the sampler's, and how the student is taught."""
+    """Sizes: cells of the grid a side, moves and draws of the truth's chains, the sampler's, and
+    how the student is taught.
+    """
 
     cells: int
     truth_warmup: int
@@ -53,42 +57,76 @@ def clouds(seed: int) -> tuple[Tensor, Tensor]:
 
 
 def divergence(truth: Tensor, prediction: Tensor) -> float:
-    """Mean over inputs of sum_c p_c log(p_c / q_c), for probabilities ``(N, C)``; those below 1e-12 count as that."""
+    """Mean over inputs of sum_c p_c log(p_c / q_c), for probabilities ``(N, C)``; those below 1e-12
+    count as that.
+    """
     p, q = truth.double().clamp_min(TINY), prediction.double().clamp_min(TINY)
     return float((p * (p.log() - q.log())).sum(-1).mean())
 
 
 def toy(sizes: Toy, seed: int, say: Say) -> Found:
-    """Truth, a point, a sampler and its student, on a CPU: a network of 52 weights gains nothing from a GPU."""
+    """Truth, a point, a sampler and its student, on a CPU: a network of 52 weights gains nothing
+    from a GPU.
+    """
     data = clouds(seed)
     axis = torch.linspace(-REACH, REACH, sizes.cells)
     grid = torch.cartesian_prod(axis, axis)
     common: dict[str, Any] = {"progress": False, "seed": seed, "device": "cpu"}
-    long: dict[str, Any] = {"num_chains": 8, "num_warmup": sizes.truth_warmup, "num_draws": sizes.truth_draws}
+    long: dict[str, Any] = {
+        "num_chains": 8,
+        "num_warmup": sizes.truth_warmup,
+        "num_draws": sizes.truth_draws,
+    }
     other: dict[str, Any] = common | {"seed": mix(seed, "truth")}
     truth = _bnn(seed).fit(data, "hmc", **long, **other)
     mixed = converged(truth, grid)
     say(f"toy, truth: {mixed.text}")
     point = _bnn(seed).fit(data, "map", epochs=2000, lr=1e-2, **common)
     sampler = _bnn(seed).fit(
-        data, "sgld", batch_size=10, lr=0.02, num_warmup=4 * sizes.draws, num_draws=sizes.draws, thin=20, **common
+        data,
+        "sgld",
+        batch_size=10,
+        lr=0.02,
+        num_warmup=4 * sizes.draws,
+        num_draws=sizes.draws,
+        thin=20,
+        **common,
     )
     area = REACH * (2.0 * torch.rand(sizes.points, 2, generator=generator("area", seed)) - 1.0)
     with isolated(mix(seed, "student")):
         net = mlp(2, sizes.hidden, 2)
     taught = distill(
-        sampler, net, area, inputs="perturbed", samples=20, epochs=sizes.epochs, batch_size=50, lr=1e-2, test=grid, **common
+        sampler,
+        net,
+        area,
+        inputs="perturbed",
+        samples=20,
+        epochs=sizes.epochs,
+        batch_size=50,
+        lr=1e-2,
+        test=grid,
+        **common,
     )
     models = {"point": point, "sampler": sampler, "student": taught.student}
-    predictions = {name: bnn.predict(grid, bnn.posterior.atoms or 1, batch_size=500) for name, bnn in models.items()}
+    predictions = {
+        name: bnn.predict(grid, bnn.posterior.atoms or 1, batch_size=500)
+        for name, bnn in models.items()
+    }
     actual = truth.predict(grid, truth.posterior.atoms or 1, batch_size=500).mean
     distances = {name: divergence(actual, p.mean) for name, p in predictions.items()}
-    say(f"toy, KL from the truth: { ({name: round(value, 5) for name, value in distances.items()}) }")
+    say(
+        "toy, KL from the truth: "
+        f"{ ({name: round(value, 5) for name, value in distances.items()}) }"
+    )
     passes = {name: bnn.posterior.atoms or 1 for name, bnn in models.items()}
     maps = {"truth": actual} | {name: p.mean for name, p in predictions.items()}
     entropies = predictions["sampler"].entropy, predictions["student"].entropy
     figures = [_maps(maps, sizes.cells), against("Toy: entropy at the grid", *entropies)]
-    return Found(_table(distances, passes, sizes, taught.fidelity["kl"]), figures, [_settled(mixed), *_checks(distances)])
+    return Found(
+        _table(distances, passes, sizes, taught.fidelity["kl"]),
+        figures,
+        [_settled(mixed), *_checks(distances)],
+    )
 
 
 def _bnn(seed: int) -> BNN:
@@ -96,30 +134,56 @@ def _bnn(seed: int) -> BNN:
         return BNN(mlp(2, (10,), 2), prior=Normal(0.0, 1.0))
 
 
-def _table(distances: dict[str, float], passes: dict[str, int], sizes: Toy, from_teacher: float) -> Table:
+def _table(
+    distances: dict[str, float], passes: dict[str, int], sizes: Toy, from_teacher: float
+) -> Table:
     shape = "-".join(map(str, (2, *sizes.hidden, 2)))
     labels = {"point": "point (map)", "sampler": "sampler (sgld)", "student": f"student ({shape})"}
     rows = [
-        Row(labels[name], {"KL from the truth": value, "passes per prediction": passes[name]}, {"KL from the truth": PAPER[name]})
+        Row(
+            labels[name],
+            {"KL from the truth": value, "passes per prediction": passes[name]},
+            {"KL from the truth": PAPER[name]},
+        )
         for name, value in distances.items()
     ]
     note = (
-        "Nats, mean over the grid; data of the same kind as the paper's, not the same; its student is the best of three. The student's KL "
+        "Nats, mean over the grid; data of the same kind as the paper's, not the same; its "
+        "student is the best of three. The student's KL "
         f"from its teacher: {from_teacher:.2g}."
     )
-    return Table("Twenty points in the plane", ["KL from the truth", "passes per prediction"], rows, note)
+    return Table(
+        "Twenty points in the plane", ["KL from the truth", "passes per prediction"], rows, note
+    )
 
 
 def _settled(mixed: Any) -> Check:
-    return Check("toy: the truth has converged", mixed.text, "R-hat, draws, energies in order", mixed.ok)
+    return Check(
+        "toy: the truth has converged", mixed.text, "R-hat, draws, energies in order", mixed.ok
+    )
 
 
 def _checks(distances: dict[str, float]) -> list[Check]:
     point, sampler, student = (distances[name] for name in PAPER)
     return [
-        Check("toy: the student is near the truth", f"{student:.4f}", f"at most {PAPER['student']}", student <= PAPER["student"]),
-        Check("toy: so is the sampler", f"{sampler:.4f}", f"at most {PAPER['sampler']}", sampler <= PAPER["sampler"]),
-        Check("toy: a point is not", f"{point:.4f}", "more than 10 times the student's", point > 10 * student),
+        Check(
+            "toy: the student is near the truth",
+            f"{student:.4f}",
+            f"at most {PAPER['student']}",
+            student <= PAPER["student"],
+        ),
+        Check(
+            "toy: so is the sampler",
+            f"{sampler:.4f}",
+            f"at most {PAPER['sampler']}",
+            sampler <= PAPER["sampler"],
+        ),
+        Check(
+            "toy: a point is not",
+            f"{point:.4f}",
+            "more than 10 times the student's",
+            point > 10 * student,
+        ),
     ]
 
 
@@ -135,7 +199,8 @@ def _maps(maps: dict[str, Tensor], cells: int) -> dict[str, Any]:
         "width": cells,
         "pixels": torch.stack(pictures).double().clamp(0, 1).flatten().tolist(),
         "column_labels": list(maps),
-        "caption": "Black: surely class 1; white: surely class 2. The data lie within 3 of the middle.",
+        "caption": "Black: surely class 1; white: surely class 2. The data lie within 3 of the "
+        "middle.",
     }
 
 

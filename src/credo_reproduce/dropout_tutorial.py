@@ -1,10 +1,13 @@
-"""Dropout on a thousand digits (Lee's implementation tutorial): accuracy by the mean weights and by sampling, and what the draws say.
+"""Dropout on a thousand digits (Lee's implementation tutorial): accuracy by the mean weights and by
+sampling, and what the draws say.
 
-The first 100 training images of every class of MNIST, a perceptron with 500-500 ReLU units, Adam at 1e-3, weight decay 1e-4, S = 100, over
-several seeds. The tutorial states neither its drop rate nor its number of epochs; here p = 0.5 and 100 epochs of batches of 100, the
-learning rate falling along a cosine. Its decay (half of 1e-4 times the squared weights, added to the mean nll) is a prior N(0, l^-2) with
-l^2 = 1e-4 N (1 - p), which all methods but variational dropout share; that one has the log-uniform prior. The size of the decay in its log, 0.054
-after an epoch, tells the initial weights: Glorot's uniform ones, as here. Dropout is on hidden units, as there.
+The first 100 training images of every class of MNIST, a perceptron with 500-500 ReLU units, Adam at
+1e-3, weight decay 1e-4, S = 100, over several seeds. The tutorial states neither its drop rate nor
+its number of epochs; here p = 0.5 and 100 epochs of batches of 100, the learning rate falling along
+a cosine. Its decay (half of 1e-4 times the squared weights, added to the mean nll) is a prior N(0,
+l^-2) with l^2 = 1e-4 N (1 - p), which all methods but variational dropout share; that one has the
+log-uniform prior. The size of the decay in its log, 0.054 after an epoch, tells the initial
+weights: Glorot's uniform ones, as here. Dropout is on hidden units, as there.
 """
 
 from __future__ import annotations
@@ -30,7 +33,9 @@ DECAY, RATE = 1e-4, 0.5
 
 
 class Kind(NamedTuple):
-    """A row of the table: the method with its settings, and the tutorial's accuracies (mean, deviation) by mean weights and by sampling."""
+    """A row of the table: the method with its settings, and the tutorial's accuracies (mean,
+    deviation) by mean weights and by sampling.
+    """
 
     label: str
     method: str
@@ -42,25 +47,51 @@ class Kind(NamedTuple):
 KINDS = (
     Kind("base", "map", {}, (89.37, 0.32), None),
     Kind("MC dropout", "mc_dropout", {"p": RATE}, (90.07, 0.44), (90.17, 0.23)),
-    Kind("concrete dropout", "concrete_dropout", {"p": RATE, "rate_lr": 10.0}, (90.23, 0.21), (90.20, 0.32)),
-    Kind("variational dropout", "variational_dropout", {"p": 0.3, "rate_lr": 10.0}, (88.77, 0.53), (89.60, 0.56)),
+    Kind(
+        "concrete dropout",
+        "concrete_dropout",
+        {"p": RATE, "rate_lr": 10.0},
+        (90.23, 0.21),
+        (90.20, 0.32),
+    ),
+    Kind(
+        "variational dropout",
+        "variational_dropout",
+        {"p": 0.3, "rate_lr": 10.0},
+        (88.77, 0.53),
+        (89.60, 0.56),
+    ),
 )
 
 
 @experiments.register("dropout_tutorial")
 @dataclass(frozen=True)
 class DropoutTutorial(Experiment):
-    """Four fits of the same perceptron to 1,000 digits, learned keep probabilities, and class probabilities over draws."""
+    """Four fits of the same perceptron to 1,000 digits, learned keep probabilities, and class
+    probabilities over draws.
+    """
 
     name: ClassVar[str] = "dropout_tutorial"
-    title: ClassVar[str] = "Dropout on a thousand digits: accuracy, keep probabilities, class probabilities"
-    reference: ClassVar[str] = "Lee 2019, Implementation tutorial: Bayesian deep learning, parts II and III."
+    title: ClassVar[str] = (
+        "Dropout on a thousand digits: accuracy, keep probabilities, class probabilities"
+    )
+    reference: ClassVar[str] = (
+        "Lee 2019, Implementation tutorial: Bayesian deep learning, parts II and III."
+    )
     cost: ClassVar[str] = "6 minutes on two CPU cores, 2 on a GPU"
     needs: ClassVar[tuple[str, ...]] = ("mnist",)
     threads: ClassVar[int | None] = None
     quick_settings: ClassVar[dict[str, Any]] = {
-        "per_class": 10, "more": 200, "epochs": 3, "more_epochs": 1, "seeds": 2, "samples": 5, "draws": 20, "num_test": 200, "width": 20,
-    }  # fmt: skip
+        "per_class": 10,
+        "more": 200,
+        "epochs": 3,
+        "more_epochs": 1,
+        "seeds": 2,
+        "samples": 5,
+        "draws": 20,
+        "num_test": 200,
+        "width": 20,
+    }
 
     per_class: int = setting(100, "Training images of every class.", ge=2)
     more: int = setting(10_000, "Training images of the second fit of keep probabilities.", ge=100)
@@ -82,9 +113,12 @@ class DropoutTutorial(Experiment):
         for place in range(self.seeds):
             for kind in KINDS:
                 bnn = self._fit(kind.method, kind.settings, few, self.epochs, seed + place, device)
-                found[kind.label].append((self._accuracy(bnn, test, "mean"), self._accuracy(bnn, test, None)))
+                found[kind.label].append(
+                    (self._accuracy(bnn, test, "mean"), self._accuracy(bnn, test, None))
+                )
                 say(
-                    f"seed {seed + place}, {kind.label}: {found[kind.label][-1][0]:.2f} by mean weights, {found[kind.label][-1][1]:.2f} sampled"
+                    f"seed {seed + place}, {kind.label}: {found[kind.label][-1][0]:.2f} by mean "
+                    f"weights, {found[kind.label][-1][1]:.2f} sampled"
                 )
                 shown = bnn if kind.method == "mc_dropout" and shown is None else shown
         assert shown is not None
@@ -94,10 +128,18 @@ class DropoutTutorial(Experiment):
             (f"{self.more:,} images", _head(train, self.more), self.more_epochs),
         ):
             bnn = self._fit(
-                "concrete_dropout", {"per": "unit", "layers": "all", "p": 0.2, "rate_lr": 10.0}, data, epochs, seed, device
+                "concrete_dropout",
+                {"per": "unit", "layers": "all", "p": 0.2, "rate_lr": 10.0},
+                data,
+                epochs,
+                seed,
+                device,
             )
             keeps[label] = _keep(bnn)
-            say(f"keep probabilities with {label}: " + ", ".join(f"{float(k.mean()):.3f}" for k in keeps[label]))
+            say(
+                f"keep probabilities with {label}: "
+                + ", ".join(f"{float(k.mean()):.3f}" for k in keeps[label])
+            )
         spread, figures = self._images(shown, test)
         return Outcome(
             [_accuracies(found, self), _kept(keeps), spread],
@@ -107,7 +149,13 @@ class DropoutTutorial(Experiment):
         )
 
     def _fit(
-        self, method: str, settings: dict[str, Any], data: tuple[Tensor, Tensor], epochs: int, seed: int, device: torch.device
+        self,
+        method: str,
+        settings: dict[str, Any],
+        data: tuple[Tensor, Tensor],
+        epochs: int,
+        seed: int,
+        device: torch.device,
     ) -> BNN:
         with isolated(mix(seed, "net")):
             net = mlp(784, (self.width, self.width), 10)
@@ -116,13 +164,25 @@ class DropoutTutorial(Experiment):
                     nn.init.xavier_uniform_(layer.weight)
                     nn.init.zeros_(layer.bias)
         size = len(data[1])
-        prior = torch.distributions.Normal(0.0, 1.0 / length_scale(DECAY, RATE if method != "map" else 0.0, size))
+        prior = torch.distributions.Normal(
+            0.0, 1.0 / length_scale(DECAY, RATE if method != "map" else 0.0, size)
+        )
         bnn = BNN(net, prior=prior)
         common = {"epochs": epochs, "batch_size": 100, "lr": 1e-3, "progress": False}
-        return bnn.fit(data, method, seed=seed, device=device, compile=device.type == "cuda", **common, **settings)
+        return bnn.fit(
+            data,
+            method,
+            seed=seed,
+            device=device,
+            compile=device.type == "cuda",
+            **common,
+            **settings,
+        )
 
     def _accuracy(self, bnn: BNN, test: tuple[Tensor, Tensor], shortcut: str | None) -> float:
-        right = bnn.predict(test[0], self.samples, batch_size=2000, shortcut=shortcut).label == test[1]
+        right = (
+            bnn.predict(test[0], self.samples, batch_size=2000, shortcut=shortcut).label == test[1]
+        )
         return 100.0 * float(right.double().mean())
 
     def _images(self, bnn: BNN, test: tuple[Tensor, Tensor]) -> tuple[Table, list[dict[str, Any]]]:
@@ -131,9 +191,13 @@ class DropoutTutorial(Experiment):
         one, seven = (x[y == digit][0] for digit in (1, 7))
         zero, six = (x[y == digit][0] for digit in (0, 6))
         cases = {
-            "real digit 7": seven, "real digit 0": zero, "blend of 0 and 6": 0.5 * (zero + six), "blend of 1 and 7": 0.5 * (one + seven),
-            "7 turned by 90 degrees": turned(seven, 90.0), "1 turned by 60 degrees": turned(one, 60.0),
-        }  # fmt: skip
+            "real digit 7": seven,
+            "real digit 0": zero,
+            "blend of 0 and 6": 0.5 * (zero + six),
+            "blend of 1 and 7": 0.5 * (one + seven),
+            "7 turned by 90 degrees": turned(seven, 90.0),
+            "1 turned by 60 degrees": turned(one, 60.0),
+        }
         p = bnn.predict(torch.stack(list(cases.values())), self.draws)
         rows = []
         for place, label in enumerate(cases):
@@ -151,15 +215,27 @@ class DropoutTutorial(Experiment):
                 )
             )
         groups = self._groups(bnn, x)
-        rows += [Row(label, {"entropy": a, "mutual information": b}) for label, (a, b) in groups.items()]
-        note = f"MC dropout, S = {self.draws}; nats. The last three rows are means over the first {min(len(x), 500)} test images."
+        rows += [
+            Row(label, {"entropy": a, "mutual information": b}) for label, (a, b) in groups.items()
+        ]
+        note = (
+            f"MC dropout, S = {self.draws}; nats. The last three rows are means over the first "
+            f"{min(len(x), 500)} test images."
+        )
         table = Table("Class probabilities over draws", list(rows[0].measured), rows, note)
-        return table, [*(_classes(label, p.probs[:, place]) for place, label in enumerate(cases)), self._turning(bnn, seven)]
+        return table, [
+            *(_classes(label, p.probs[:, place]) for place, label in enumerate(cases)),
+            self._turning(bnn, seven),
+        ]
 
     def _groups(self, bnn: BNN, x: Tensor) -> dict[str, tuple[float, float]]:
         """Mean entropy and mutual information of many real, blended and rotated images."""
         real = x[:500]
-        sets = {"real images": real, "blended images": 0.5 * (real + real.roll(1, 0)), "rotated images": turned(real, 90.0)}
+        sets = {
+            "real images": real,
+            "blended images": 0.5 * (real + real.roll(1, 0)),
+            "rotated images": turned(real, 90.0),
+        }
         out = {}
         for label, part in sets.items():
             p = bnn.predict(part, self.samples)
@@ -171,18 +247,31 @@ class DropoutTutorial(Experiment):
         angles = list(range(0, 181, 6))
         p = bnn.predict(torch.stack([turned(image, float(a)) for a in angles]), self.draws)
         winners = sorted({int(k) for k in p.label})
-        lines = [{"name": f"class {k}", "x": angles, "y": p.mean[:, k].tolist(), "colour": i} for i, k in enumerate(winners)]
+        lines = [
+            {"name": f"class {k}", "x": angles, "y": p.mean[:, k].tolist(), "colour": i}
+            for i, k in enumerate(winners)
+        ]
         bands = [
             {
-                "name": f"class {k}, ± 1 sd", "x": angles, "colour": i,
-                "lower": (p.mean[:, k] - p.std[:, k]).clamp(0, 1).tolist(), "upper": (p.mean[:, k] + p.std[:, k]).clamp(0, 1).tolist(),
+                "name": f"class {k}, ± 1 sd",
+                "x": angles,
+                "colour": i,
+                "lower": (p.mean[:, k] - p.std[:, k]).clamp(0, 1).tolist(),
+                "upper": (p.mean[:, k] + p.std[:, k]).clamp(0, 1).tolist(),
             }
             for i, k in enumerate(winners)
-        ]  # fmt: skip
+        ]
         return {
-            "kind": "curves", "title": "A seven, turned", "x_label": "angle in degrees", "y_label": "probability", "y_range": [0, 1],
-            "lines": lines, "bands": bands, "caption": "Mean and deviation over draws, for the classes that are most likely somewhere.",
-        }  # fmt: skip
+            "kind": "curves",
+            "title": "A seven, turned",
+            "x_label": "angle in degrees",
+            "y_label": "probability",
+            "y_range": [0, 1],
+            "lines": lines,
+            "bands": bands,
+            "caption": "Mean and deviation over draws, for the classes that are most likely "
+            "somewhere.",
+        }
 
 
 def _first(data: tuple[Tensor, Tensor], per_class: int) -> tuple[Tensor, Tensor]:
@@ -204,8 +293,13 @@ def turned(rows: Tensor, degrees: float) -> Tensor:
     """Images ``(..., 784)`` turned about their centre."""
     angle = math.radians(degrees)
     flat = rows.reshape(-1, 1, 28, 28)
-    matrix = torch.tensor([[math.cos(angle), math.sin(angle), 0.0], [-math.sin(angle), math.cos(angle), 0.0]], device=rows.device)
-    grid = F.affine_grid(matrix.expand(len(flat), 2, 3), [len(flat), 1, 28, 28], align_corners=False)
+    matrix = torch.tensor(
+        [[math.cos(angle), math.sin(angle), 0.0], [-math.sin(angle), math.cos(angle), 0.0]],
+        device=rows.device,
+    )
+    grid = F.affine_grid(
+        matrix.expand(len(flat), 2, 3), [len(flat), 1, 28, 28], align_corners=False
+    )
     return F.grid_sample(flat, grid, align_corners=False).reshape(rows.shape)
 
 
@@ -227,16 +321,36 @@ def _accuracies(found: dict[str, list[tuple[float, float]]], run: DropoutTutoria
         columns = {"mean weights": ([a for a, _ in found[kind.label]], kind.mean_weights)}
         if kind.sampled is not None:
             columns["sampled"] = ([b for _, b in found[kind.label]], kind.sampled)
-        ours = {name: "{:.2f} ± {:.2f}".format(*_spread(values)) for name, (values, _) in columns.items()}
-        rows.append(Row(kind.label, ours, {name: "{:.2f} ± {:.2f}".format(*theirs) for name, (_, theirs) in columns.items()}))
-    note = f"Mean and deviation over {run.seeds} seeds; {run.samples} draws; {run.num_test:,} test images."
+        ours = {
+            name: "{:.2f} ± {:.2f}".format(*_spread(values))
+            for name, (values, _) in columns.items()
+        }
+        rows.append(
+            Row(
+                kind.label,
+                ours,
+                {name: "{:.2f} ± {:.2f}".format(*theirs) for name, (_, theirs) in columns.items()},
+            )
+        )
+    note = (
+        f"Mean and deviation over {run.seeds} seeds; {run.samples} draws; {run.num_test:,} test "
+        "images."
+    )
     return Table("Test accuracy, per cent", ["mean weights", "sampled"], rows, note)
 
 
 def _kept(keeps: dict[str, list[Tensor]]) -> Table:
     columns = ["input", "first hidden layer", "second hidden layer"]
-    rows = [Row(label, {c: float(k.mean()) for c, k in zip(columns, layers, strict=True)}) for label, layers in keeps.items()]
-    return Table("Learned keep probabilities, mean over units", columns, rows, "Concrete dropout with a rate for every unit.")
+    rows = [
+        Row(label, {c: float(k.mean()) for c, k in zip(columns, layers, strict=True)})
+        for label, layers in keeps.items()
+    ]
+    return Table(
+        "Learned keep probabilities, mean over units",
+        columns,
+        rows,
+        "Concrete dropout with a rate for every unit.",
+    )
 
 
 def _histogram(label: str, layers: list[Tensor]) -> dict[str, Any]:
@@ -244,13 +358,21 @@ def _histogram(label: str, layers: list[Tensor]) -> dict[str, Any]:
     centres = ((edges[1:] + edges[:-1]) / 2).tolist()
     names = ("input", "first hidden layer", "second hidden layer")
     lines = [
-        {"name": name, "x": centres, "y": (torch.histc(keep.float(), 40, 0, 1) / keep.numel()).tolist()}
+        {
+            "name": name,
+            "x": centres,
+            "y": (torch.histc(keep.float(), 40, 0, 1) / keep.numel()).tolist(),
+        }
         for name, keep in zip(names, layers, strict=True)
     ]
     return {
-        "kind": "curves", "title": f"Learned keep probabilities, {label}", "x_label": "keep probability", "y_label": "share of units",
-        "lines": lines, "caption": "One keep probability per unit, started at 0.8.",
-    }  # fmt: skip
+        "kind": "curves",
+        "title": f"Learned keep probabilities, {label}",
+        "x_label": "keep probability",
+        "y_label": "share of units",
+        "lines": lines,
+        "caption": "One keep probability per unit, started at 0.8.",
+    }
 
 
 def _classes(label: str, probs: Tensor) -> dict[str, Any]:
@@ -258,13 +380,31 @@ def _classes(label: str, probs: Tensor) -> dict[str, Any]:
     wide = probs.quantile(torch.tensor([0.05, 0.25, 0.75, 0.95], device=probs.device), 0).cpu()
     x = list(range(10))
     bands = [
-        {"name": "nine tenths of the draws", "x": x, "lower": wide[0].tolist(), "upper": wide[3].tolist(), "colour": -1},
-        {"name": "middle half", "x": x, "lower": wide[1].tolist(), "upper": wide[2].tolist(), "colour": 0},
+        {
+            "name": "nine tenths of the draws",
+            "x": x,
+            "lower": wide[0].tolist(),
+            "upper": wide[3].tolist(),
+            "colour": -1,
+        },
+        {
+            "name": "middle half",
+            "x": x,
+            "lower": wide[1].tolist(),
+            "upper": wide[2].tolist(),
+            "colour": 0,
+        },
     ]
     lines = [{"name": "mean", "x": x, "y": probs.mean(0).tolist(), "marks": True, "colour": 0}]
     return {
-        "kind": "curves", "title": label, "x_label": "class", "y_label": "probability", "y_range": [0, 1], "bands": bands, "lines": lines,
-    }  # fmt: skip
+        "kind": "curves",
+        "title": label,
+        "x_label": "class",
+        "y_label": "probability",
+        "y_range": [0, 1],
+        "bands": bands,
+        "lines": lines,
+    }
 
 
 def _checks(found: dict[str, list[tuple[float, float]]]) -> list[Check]:
@@ -273,21 +413,39 @@ def _checks(found: dict[str, list[tuple[float, float]]]) -> list[Check]:
         if kind.sampled is not None:
             mean, _ = _spread([b for _, b in found[kind.label]])
             limit = kind.sampled[0] - kind.sampled[1]
-            out.append(Check(f"{kind.label}, sampled", f"{mean:.2f} %", f"at least {limit:.2f} %", mean >= limit))
+            out.append(
+                Check(
+                    f"{kind.label}, sampled",
+                    f"{mean:.2f} %",
+                    f"at least {limit:.2f} %",
+                    mean >= limit,
+                )
+            )
     return out
 
 
 def _more_kept(keeps: dict[str, list[Tensor]]) -> Check:
     few, more = ([float(k.mean()) for k in layers] for layers in keeps.values())
     gains = [b - a for a, b in zip(few, more, strict=True)]
-    return Check("more images, more kept", f"by at least {min(gains):.3f} in every layer", "above 0", min(gains) > 0)
+    return Check(
+        "more images, more kept",
+        f"by at least {min(gains):.3f} in every layer",
+        "above 0",
+        min(gains) > 0,
+    )
 
 
 def _wider(table: Table) -> Check:
     rows = {row.label: row.measured for row in table.rows}
     values = {
-        label: float(rows[label]["mutual information"] or 0.0) for label in ("real images", "blended images", "rotated images")
+        label: float(rows[label]["mutual information"] or 0.0)
+        for label in ("real images", "blended images", "rotated images")
     }
     told = ", ".join(f"{label} {value:.3f}" for label, value in values.items())
     holds = min(values["blended images"], values["rotated images"]) > values["real images"]
-    return Check("draws disagree more about images that are no digits", told, "blended and rotated above real", holds)
+    return Check(
+        "draws disagree more about images that are no digits",
+        told,
+        "blended and rotated above real",
+        holds,
+    )

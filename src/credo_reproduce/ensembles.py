@@ -1,8 +1,10 @@
-"""What members are worth on CIFAR-10: one network, snapshots and SWAG at the same cost, and ensembles of several at as many times the cost.
+"""What members are worth on CIFAR-10: one network, snapshots and SWAG at the same cost, and
+ensembles of several at as many times the cost.
 
-A residual network with 20 layers on 20,000 training images, shifted crops and mirror images, SGD with momentum and a learning rate that falls along a
-cosine, weight decay 5e-4 written as a prior N(0, 1 / (decay N)). Predictions average the members' probabilities. Everything shares these;
-the single network starts as the first member of the ensemble does.
+A residual network with 20 layers on 20,000 training images, shifted crops and mirror images, SGD
+with momentum and a learning rate that falls along a cosine, weight decay 5e-4 written as a prior
+N(0, 1 / (decay N)). Predictions average the members' probabilities. Everything shares these; the
+single network starts as the first member of the ensemble does.
 """
 
 from __future__ import annotations
@@ -25,12 +27,15 @@ from credo_reproduce.base import Experiment, Say, experiments
 from credo_reproduce.outcome import Check, Outcome, Row, Table
 from credo_reproduce.probes import Pair, colour_images
 
-#: Published error in % with all 50,000 training images and another network: Huang et al. 2017, DenseNet-40.
+#: Published error in % with all 50,000 training images and another network: Huang et al. 2017,
+#: DenseNet-40.
 PAPER = {"single": 5.24, "snapshot": 4.84}
 
 
 class Fit(NamedTuple):
-    """A row of the table: its label, the method, the method's settings, and how many times the epochs it trains."""
+    """A row of the table: its label, the method, the method's settings, and how many times the
+    epochs it trains.
+    """
 
     label: str
     method: str
@@ -49,7 +54,11 @@ class Score(NamedTuple):
     def of(cls, predictive: Predictive, y: Tensor) -> Score:
         """Of probabilities averaged over draws."""
         wrong = 100.0 * float((predictive.label != y).double().mean())
-        return cls(wrong, -float(predictive.log_prob(y).double().mean()), float(metrics.ece(predictive.mean, y)))
+        return cls(
+            wrong,
+            -float(predictive.log_prob(y).double().mean()),
+            float(metrics.ece(predictive.mean, y)),
+        )
 
 
 @experiments.register("ensembles")
@@ -60,15 +69,23 @@ class Ensembles(Experiment):
     name: ClassVar[str] = "ensembles"
     title: ClassVar[str] = "Snapshots, SWAG and ensembles of a residual network on CIFAR-10"
     reference: ClassVar[str] = (
-        "Huang et al. 2017, Snapshot ensembles; Maddox et al. 2019, SWAG; Lakshminarayanan et al. 2017, Deep ensembles; "
+        "Huang et al. 2017, Snapshot ensembles; Maddox et al. 2019, SWAG; Lakshminarayanan et al. "
+        "2017, Deep ensembles; "
         "Wilson and Izmailov 2020, MultiSWAG."
     )
     cost: ClassVar[str] = "7 minutes on an H200"
     needs: ClassVar[tuple[str, ...]] = ("cifar10",)
     threads: ClassVar[int | None] = None
     quick_settings: ClassVar[dict[str, Any]] = {
-        "epochs": 8, "cycles": 2, "members": 2, "depth": 8, "width": 4, "num_train": 160, "num_test": 100, "batch": 40,
-    }  # fmt: skip
+        "epochs": 8,
+        "cycles": 2,
+        "members": 2,
+        "depth": 8,
+        "width": 4,
+        "num_train": 160,
+        "num_test": 100,
+        "batch": 40,
+    }
 
     epochs: int = setting(40, "Passes over the training images, of every network.", ge=1)
     cycles: int = setting(3, "Snapshots in one training run.", ge=1)
@@ -96,19 +113,30 @@ class Ensembles(Experiment):
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
             seconds = time.perf_counter() - started
-            predictive = bnn.predict(test[0], max(self.draws, self.members, self.cycles), seed=seed, batch_size=500)
+            predictive = bnn.predict(
+                test[0], max(self.draws, self.members, self.cycles), seed=seed, batch_size=500
+            )
             scores[fit.label] = score = Score.of(predictive, test[1])
             measured = {"error %": score.error, "nll": score.nll, "ece": score.ece}
-            trained = {"epochs in all": fit.times * self.epochs, "members or draws": predictive.num_samples, "seconds": seconds}
+            trained = {
+                "epochs in all": fit.times * self.epochs,
+                "members or draws": predictive.num_samples,
+                "seconds": seconds,
+            }
             rows.append(Row(fit.label, measured | trained, {"error %": PAPER.get(fit.label)}))
-            say(f"{fit.label}: error {score.error:.2f} %, nll {score.nll:.4f}, ece {score.ece:.4f}, {seconds:.0f} s")
+            say(
+                f"{fit.label}: error {score.error:.2f} %, nll {score.nll:.4f}, ece "
+                f"{score.ece:.4f}, {seconds:.0f} s"
+            )
             if fit.label in ("deep ensemble", "snapshot"):
                 curves[fit.label] = [
                     Score.of(Predictive(predictive.outputs[:count], predictive.likelihood), test[1])
                     for count in range(1, predictive.num_samples + 1)
                 ]
         return Outcome(
-            [_table(rows), _members(curves)], [_figure(curves, key) for key in ("accuracy", "nll")], _checks(scores, curves)
+            [_table(rows), _members(curves)],
+            [_figure(curves, key) for key in ("accuracy", "nll")],
+            _checks(scores, curves),
         )
 
     def _fits(self) -> list[Fit]:
@@ -126,7 +154,12 @@ class Ensembles(Experiment):
         with isolated(mix(seed, "net")):
             net = Augmented(resnet(10, self.depth, self.width, norm=self.norm), CropFlip())
         bnn = BNN(net, prior=Normal(0.0, (self.decay * len(train[1])) ** -0.5))
-        common: dict[str, Any] = {"init": "random", "optimizer": "sgd", "momentum": 0.9, "progress": False}
+        common: dict[str, Any] = {
+            "init": "random",
+            "optimizer": "sgd",
+            "momentum": 0.9,
+            "progress": False,
+        }
         common["compile"] = "graph" if device.type == "cuda" else False
         return bnn.fit(
             train,
@@ -143,7 +176,8 @@ class Ensembles(Experiment):
 
 def _table(rows: list[Row]) -> Table:
     note = (
-        "The source's errors are of DenseNet-40 with all 50,000 training images. Single, snapshot and SWAG train for the same number of epochs, "
+        "The source's errors are of DenseNet-40 with all 50,000 training images. Single, snapshot "
+        "and SWAG train for the same number of epochs, "
         "the ensembles for as many times that as they have members."
     )
     columns = ("error %", "nll", "ece", "epochs in all", "members or draws", "seconds")
@@ -154,26 +188,43 @@ def _members(curves: dict[str, list[Score]]) -> Table:
     most = max(map(len, curves.values()))
     columns = [str(count) for count in range(1, most + 1)]
     rows = [
-        Row(f"{label}: {title}", {column: getattr(score, key) for column, score in zip(columns, scores, strict=False)})
+        Row(
+            f"{label}: {title}",
+            {column: getattr(score, key) for column, score in zip(columns, scores, strict=False)},
+        )
         for label, scores in curves.items()
         for title, key in (("error %", "error"), ("nll", "nll"))
     ]
     return Table(
-        "With the first members only", columns, rows, "Probabilities averaged over the first 1, 2, ... members.", digits=4
+        "With the first members only",
+        columns,
+        rows,
+        "Probabilities averaged over the first 1, 2, ... members.",
+        digits=4,
     )
 
 
 def _figure(curves: dict[str, list[Score]], key: str) -> dict[str, Any]:
     values = {"accuracy": lambda score: 100.0 - score.error, "nll": lambda score: score.nll}[key]
     lines = [
-        {"name": label, "x": list(range(1, len(scores) + 1)), "y": [values(score) for score in scores], "marks": True}
+        {
+            "name": label,
+            "x": list(range(1, len(scores) + 1)),
+            "y": [values(score) for score in scores],
+            "marks": True,
+        }
         for label, scores in curves.items()
     ]
     label = {"accuracy": "test accuracy in %", "nll": "test nll in nats"}[key]
     return {
-        "kind": "curves", "title": f"{label.capitalize()} by number of members", "x_label": "members", "y_label": label, "lines": lines,
-        "caption": "Members of a deep ensemble cost one training run each, all snapshots together cost one.",
-    }  # fmt: skip
+        "kind": "curves",
+        "title": f"{label.capitalize()} by number of members",
+        "x_label": "members",
+        "y_label": label,
+        "lines": lines,
+        "caption": "Members of a deep ensemble cost one training run each, all snapshots together "
+        "cost one.",
+    }
 
 
 def _checks(scores: dict[str, Score], curves: dict[str, list[Score]]) -> list[Check]:
@@ -189,5 +240,12 @@ def _checks(scores: dict[str, Score], curves: dict[str, list[Score]]) -> list[Ch
     ]
     for label, course in curves.items():
         ends = f"{course[0].nll:.4f} with one, {course[-1].nll:.4f} with {len(course)}"
-        out.append(Check(f"{label}: nll falls with members", ends, "lower with all", course[-1].nll < course[0].nll))
+        out.append(
+            Check(
+                f"{label}: nll falls with members",
+                ends,
+                "lower with all",
+                course[-1].nll < course[0].nll,
+            )
+        )
     return out

@@ -1,10 +1,13 @@
-"""The marginal likelihood of networks of many sizes ranks them as cross-validation does, from the training data alone.
+"""The marginal likelihood of networks of many sizes ranks them as cross-validation does, from the
+training data alone.
 
-A random tanh teacher of one hidden layer with five units on four inputs, noise known. Every network is fitted by ``laplace`` with its full
-curvature while the evidence sets the prior's width, from several starts of which the best evidence counts. Beside it: five-fold
-cross-validation of the predictive nll, the same fit with the same starts in every fold, and the nll of many fresh points, which no
-one has in practice. A model's place by one is compared with its place by the other (Spearman). On easy problems, such as a sine,
-all networks that are large enough predict equally well, and there is nothing to rank.
+A random tanh teacher of one hidden layer with five units on four inputs, noise known. Every network
+is fitted by ``laplace`` with its full curvature while the evidence sets the prior's width, from
+several starts of which the best evidence counts. Beside it: five-fold cross-validation of the
+predictive nll, the same fit with the same starts in every fold, and the nll of many fresh points,
+which no one has in practice. A model's place by one is compared with its place by the other
+(Spearman). On easy problems, such as a sine, all networks that are large enough predict equally
+well, and there is nothing to rank.
 """
 
 from __future__ import annotations
@@ -34,7 +37,9 @@ ALIKE = 0.8  # rank correlation from which two rankings count as the same
 
 
 class Model(NamedTuple):
-    """One size of network: log evidence in nats, nll of held-out points ``(N,)`` by cross-validation, and mean nll of fresh points."""
+    """One size of network: log evidence in nats, nll of held-out points ``(N,)`` by
+    cross-validation, and mean nll of fresh points.
+    """
 
     width: int
     depth: int
@@ -64,21 +69,35 @@ class EvidenceRanks(Experiment):
     """Log evidence against cross-validation over widths and depths."""
 
     name: ClassVar[str] = "evidence_ranks"
-    title: ClassVar[str] = "The marginal likelihood ranks widths and depths as cross-validation does"
+    title: ClassVar[str] = (
+        "The marginal likelihood ranks widths and depths as cross-validation does"
+    )
     reference: ClassVar[str] = (
-        "MacKay 1992, A practical Bayesian framework for backpropagation networks; Immer et al. 2021, Scalable marginal likelihood estimation "
+        "MacKay 1992, A practical Bayesian framework for backpropagation networks; Immer et al. "
+        "2021, Scalable marginal likelihood estimation "
         "for model selection in deep learning (no table is repeated)."
     )
     cost: ClassVar[str] = "5 minutes on one CPU core"
-    quick_settings: ClassVar[dict[str, Any]] = {"num_data": 24, "starts": 1, "epochs": 5, "num_folds": 2}
+    quick_settings: ClassVar[dict[str, Any]] = {
+        "num_data": 24,
+        "starts": 1,
+        "epochs": 5,
+        "num_folds": 2,
+    }
 
     num_data: int = setting(150, "Training points.", ge=4)
-    inputs: int = setting(4, "Inputs of the teacher; with fewer, networks that are large enough differ less.", ge=1)
-    noise: float = setting(0.1, "Deviation of the noise; the teacher's function has a variance of 1.", gt=0.0)
+    inputs: int = setting(
+        4, "Inputs of the teacher; with fewer, networks that are large enough differ less.", ge=1
+    )
+    noise: float = setting(
+        0.1, "Deviation of the noise; the teacher's function has a variance of 1.", gt=0.0
+    )
     num_folds: int = setting(5, "Folds of the cross-validation.", ge=2)
     starts: int = setting(2, "Initial values of every fit; the best evidence counts.", ge=1)
     epochs: int = setting(800, "Steps of each fit, on all of its data.", ge=1)
-    lr: float = setting(0.02, "Learning rate of Adam at the start; it falls along a cosine.", gt=0.0)
+    lr: float = setting(
+        0.02, "Learning rate of Adam at the start; it falls along a cosine.", gt=0.0
+    )
     num_fresh: int = setting(4000, "Fresh points of the teacher.", ge=2)
 
     def run(self, device: torch.device, seed: int, say: Say) -> Outcome:
@@ -90,14 +109,23 @@ class EvidenceRanks(Experiment):
             for width in widths:
                 models.append(model := self._measure(width, depth, train, fresh, device, seed))
                 told = f"{model.folds:.3f} ± {model.error:.3f}, of fresh points {model.fresh:.3f}"
-                say(f"{model.label}: log evidence {model.evidence:.1f}, nll by cross-validation {told}")
-        return Outcome([_table(models, self.noise), _correlations(models)], [_by_width(models), _places(models)], _checks(models))
+                say(
+                    f"{model.label}: log evidence {model.evidence:.1f}, nll by cross-validation "
+                    f"{told}"
+                )
+        return Outcome(
+            [_table(models, self.noise), _correlations(models)],
+            [_by_width(models), _places(models)],
+            _checks(models),
+        )
 
     def data(self, seed: int) -> list[Pair]:
         """The training and the fresh points."""
         return teacher((self.num_data, self.num_fresh), self.inputs, self.noise, seed)
 
-    def _measure(self, width: int, depth: int, train: Pair, fresh: Pair, device: torch.device, seed: int) -> Model:
+    def _measure(
+        self, width: int, depth: int, train: Pair, fresh: Pair, device: torch.device, seed: int
+    ) -> Model:
         hidden = (width,) * depth
         evidence, bnn = self._fit(hidden, train, device, seed)
         held_out = torch.empty(self.num_data, dtype=torch.float64)
@@ -108,28 +136,47 @@ class EvidenceRanks(Experiment):
             held_out[fold] = _nll(part, _rows(train, fold))
         return Model(width, depth, evidence, held_out, float(_nll(bnn, fresh).mean()))
 
-    def _fit(self, hidden: Sequence[int], data: Pair, device: torch.device, seed: int) -> tuple[float, BNN]:
-        """The start whose evidence is largest; the evidence is looked at three times on the way, and last at the end."""
+    def _fit(
+        self, hidden: Sequence[int], data: Pair, device: torch.device, seed: int
+    ) -> tuple[float, BNN]:
+        """The start whose evidence is largest; the evidence is looked at three times on the way,
+        and last at the end.
+        """
         found = []
         for start in range(self.starts):
             with isolated(mix(seed, "net", start)):
                 net = mlp(self.inputs, hidden, 1, activation="tanh").double()
             bnn = BNN(net, Gaussian(std=self.noise), prior=Normal(0.0, 1.0)).fit(
-                data, "laplace", structure="full", tune="online", every=max(1, self.epochs // 4), epochs=self.epochs, lr=self.lr,
-                batch_size=len(data[1]), seed=seed, device=device, progress=False,
-            )  # fmt: skip
+                data,
+                "laplace",
+                structure="full",
+                tune="online",
+                every=max(1, self.epochs // 4),
+                epochs=self.epochs,
+                lr=self.lr,
+                batch_size=len(data[1]),
+                seed=seed,
+                device=device,
+                progress=False,
+            )
             found.append((bnn.history[-1]["log_evidence"], bnn))
         return max(found, key=lambda pair: pair[0])
 
 
 def teacher(sizes: Sequence[int], inputs: int, noise: float, seed: int) -> list[Pair]:
-    """Data sets of one teacher f(x) = a tanh(W x + b), scaled to unit variance: inputs N(0, I), targets f + noise, in double precision."""
+    """Data sets of one teacher f(x) = a tanh(W x + b), scaled to unit variance: inputs N(0, I),
+    targets f + noise, in double precision.
+    """
     source = generator(seed, "evidence_ranks")
 
     def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=source, dtype=torch.float64)
 
-    inward, bias, outward = 2.0 * normal(inputs, UNITS) / math.sqrt(inputs), normal(UNITS), normal(UNITS, 1)
+    inward, bias, outward = (
+        2.0 * normal(inputs, UNITS) / math.sqrt(inputs),
+        normal(UNITS),
+        normal(UNITS, 1),
+    )
     values = torch.tanh(normal(10_000, inputs) @ inward + bias) @ outward
     found = []
     for size in sizes:
@@ -141,7 +188,9 @@ def teacher(sizes: Sequence[int], inputs: int, noise: float, seed: int) -> list[
 
 def folds(num_data: int, num_folds: int, seed: int) -> list[Tensor]:
     """The rows of each fold, at random and of equal size up to one."""
-    return list(torch.randperm(num_data, generator=generator(seed, "folds")).tensor_split(num_folds))
+    return list(
+        torch.randperm(num_data, generator=generator(seed, "folds")).tensor_split(num_folds)
+    )
 
 
 def _rows(data: Pair, rows: Tensor) -> Pair:
@@ -149,7 +198,9 @@ def _rows(data: Pair, rows: Tensor) -> Pair:
 
 
 def _nll(bnn: BNN, data: Pair) -> Tensor:
-    """Of every point ``(N,)``. The predictive of a linearised network under normal noise is normal: its two moments are all of it."""
+    """Of every point ``(N,)``. The predictive of a linearised network under normal noise is normal:
+    its two moments are all of it.
+    """
     predictive = bnn.predict(data[0], samples=10)
     return -Normal(predictive.mean, predictive.std).log_prob(data[1])[:, 0].detach().double().cpu()
 
@@ -172,14 +223,26 @@ def _table(models: Sequence[Model], noise: float) -> Table:
     series = {name: _place(values) for name, values in _series(models).items()}
     rows = []
     for at, model in enumerate(models):
-        measured: dict[str, Any] = {"log evidence": model.evidence, "by evidence": series["log evidence"][at]}
-        measured |= {"nll, cross-validation": model.folds, "±": model.error, "by folds": series["cross-validation"][at]}
+        measured: dict[str, Any] = {
+            "log evidence": model.evidence,
+            "by evidence": series["log evidence"][at],
+        }
+        measured |= {
+            "nll, cross-validation": model.folds,
+            "±": model.error,
+            "by folds": series["cross-validation"][at],
+        }
         rows.append(
-            Row(model.label, measured | {"nll, fresh points": model.fresh, "by fresh points": series["fresh points"][at]})
+            Row(
+                model.label,
+                measured
+                | {"nll, fresh points": model.fresh, "by fresh points": series["fresh points"][at]},
+            )
         )
     floor = 0.5 * math.log(2 * math.pi * math.e * noise**2)
     note = (
-        "Label: hidden layers x units. ±: standard error over points. By ...: places, 1 is the best. The teacher itself has a mean nll of "
+        "Label: hidden layers x units. ±: standard error over points. By ...: places, 1 is the "
+        "best. The teacher itself has a mean nll of "
         f"{floor:.3f}."
     )
     return Table("Evidence, cross-validation and fresh points", list(rows[0].measured), rows, note)
@@ -187,41 +250,79 @@ def _table(models: Sequence[Model], noise: float) -> Table:
 
 def _correlations(models: Sequence[Model]) -> Table:
     series = _series(models)
-    rows = [Row(one, {other: rank_correlation(series[one], series[other]) for other in series}) for one in series]
+    rows = [
+        Row(one, {other: rank_correlation(series[one], series[other]) for other in series})
+        for one in series
+    ]
     return Table("Spearman's rank correlations", list(series), rows)
 
 
 def _checks(models: Sequence[Model]) -> list[Check]:
     series = _series(models)
-    alike = {name: rank_correlation(series["log evidence"], series[name]) for name in ("cross-validation", "fresh points")}
+    alike = {
+        name: rank_correlation(series["log evidence"], series[name])
+        for name in ("cross-validation", "fresh points")
+    }
     chosen = max(models, key=lambda model: model.evidence)
     best = min(models, key=lambda model: model.folds)
     behind = chosen.folds - best.folds
     told = f"{chosen.label}, {behind:.3f} nats behind {best.label}"
     return [
-        *(Check(f"evidence ranks as {name}", f"{value:.2f}", f"rank correlation at least {ALIKE}", value >= ALIKE)
-          for name, value in alike.items()),
-        Check("the evidence's choice, by cross-validation", told, f"within one standard error, {best.error:.3f}", behind <= best.error),
-    ]  # fmt: skip
+        *(
+            Check(
+                f"evidence ranks as {name}",
+                f"{value:.2f}",
+                f"rank correlation at least {ALIKE}",
+                value >= ALIKE,
+            )
+            for name, value in alike.items()
+        ),
+        Check(
+            "the evidence's choice, by cross-validation",
+            told,
+            f"within one standard error, {best.error:.3f}",
+            behind <= best.error,
+        ),
+    ]
 
 
 def _by_width(models: Sequence[Model]) -> dict[str, Any]:
-    """How far each model is behind the best, both in nats per point: 0.01 is added, so that the best can be drawn."""
-    top, low, count = max(m.evidence for m in models), min(m.folds for m in models), len(models[0].held_out)
+    """How far each model is behind the best, both in nats per point: 0.01 is added, so that the
+    best can be drawn.
+    """
+    top, low, count = (
+        max(m.evidence for m in models),
+        min(m.folds for m in models),
+        len(models[0].held_out),
+    )
     lines = []
     for place, depth in enumerate(sorted({model.depth for model in models})):
         row = [model for model in models if model.depth == depth]
         widths = [model.width for model in row]
         name = f"{depth} hidden layer{'s' if depth > 1 else ''}"
-        losses = {"evidence": [(top - m.evidence) / count for m in row], "cross-validation": [m.folds - low for m in row]}
+        losses = {
+            "evidence": [(top - m.evidence) / count for m in row],
+            "cross-validation": [m.folds - low for m in row],
+        }
         for what, values in losses.items():
-            line = {"name": f"{name}: {what}", "x": widths, "y": [0.01 + value for value in values], "marks": True}
+            line = {
+                "name": f"{name}: {what}",
+                "x": widths,
+                "y": [0.01 + value for value in values],
+                "marks": True,
+            }
             lines.append(line | {"colour": place, "dash": what != "evidence"})
     return {
-        "kind": "curves", "title": "Behind the best model", "x_label": "units of a hidden layer", "y_label": "0.01 + nats per point",
-        "lines": lines, "log_x": True, "log_y": True,
-        "caption": "Log evidence over the number of points, and nll by cross-validation (dashed); lower is better.",
-    }  # fmt: skip
+        "kind": "curves",
+        "title": "Behind the best model",
+        "x_label": "units of a hidden layer",
+        "y_label": "0.01 + nats per point",
+        "lines": lines,
+        "log_x": True,
+        "log_y": True,
+        "caption": "Log evidence over the number of points, and nll by cross-validation (dashed); "
+        "lower is better.",
+    }
 
 
 def _places(models: Sequence[Model]) -> dict[str, Any]:
@@ -231,10 +332,20 @@ def _places(models: Sequence[Model]) -> dict[str, Any]:
     for depth in sorted({model.depth for model in models}):
         at = [place for place, model in enumerate(models) if model.depth == depth]
         name = f"{depth} hidden layer{'s' if depth > 1 else ''}"
-        points.append({"name": name, "x": [first[place] for place in at], "y": [second[place] for place in at]})
+        points.append(
+            {
+                "name": name,
+                "x": [first[place] for place in at],
+                "y": [second[place] for place in at],
+            }
+        )
     ends = [1, len(models)]
     return {
-        "kind": "curves", "title": "Places by evidence and by cross-validation", "x_label": "place by evidence",
-        "y_label": "place by cross-validation", "lines": [{"name": "the same", "x": ends, "y": ends, "dash": True, "colour": -1}],
-        "points": points, "caption": "1 is the best.",
-    }  # fmt: skip
+        "kind": "curves",
+        "title": "Places by evidence and by cross-validation",
+        "x_label": "place by evidence",
+        "y_label": "place by cross-validation",
+        "lines": [{"name": "the same", "x": ends, "y": ends, "dash": True, "colour": -1}],
+        "points": points,
+        "caption": "1 is the best.",
+    }

@@ -1,14 +1,18 @@
-"""Gal and Ghahramani's figures: MC dropout continues the CO2 record of Mauna Loa, and fills gaps in a record of the sun's radiance.
+"""Gal and Ghahramani's figures: MC dropout continues the CO2 record of Mauna Loa, and fills gaps in
+a record of the sun's radiance.
 
-Paper: 4 or 5 hidden layers of 1024 units, dropout 0.1 or 0.2 on every hidden layer, ReLU or tanh, a weight decay of about 1e-6, a million
-steps on a GPU. Here 4 layers of 256 units, dropout 0.1 and a few thousand Adam steps; the noise is learned, and the same decay enters as the
-length scale of the prior. So short a training does not find the yearly cycle (0.15 wide at inputs from -1.7 to 1.7) from the usual start, so
-first-layer units start steep, and switch at places spread over the data. That serves tanh; ReLU has no scale, and follows the trend alone;
-how far it rises or falls beyond the data then differs from seed to seed.
+Paper: 4 or 5 hidden layers of 1024 units, dropout 0.1 or 0.2 on every hidden layer, ReLU or tanh, a
+weight decay of about 1e-6, a million steps on a GPU. Here 4 layers of 256 units, dropout 0.1 and a
+few thousand Adam steps; the noise is learned, and the same decay enters as the length scale of the
+prior. So short a training does not find the yearly cycle (0.15 wide at inputs from -1.7 to 1.7)
+from the usual start, so first-layer units start steep, and switch at places spread over the data.
+That serves tanh; ReLU has no scale, and follows the trend alone; how far it rises or falls beyond
+the data then differs from seed to seed.
 
-The labels that come with the CO2 test inputs are a constant, not measurements. The record itself can be had: the training labels are
-monthly means of the weekly record, rows without data left out, minus their least-squares line, over their deviation. The same three steps
-give what came after, which is what continuations are scored against; a check says how well they give the training labels.
+The labels that come with the CO2 test inputs are a constant, not measurements. The record itself
+can be had: the training labels are monthly means of the weekly record, rows without data left out,
+minus their least-squares line, over their deviation. The same three steps give what came after,
+which is what continuations are scored against; a check says how well they give the training labels.
 """
 
 from __future__ import annotations
@@ -32,8 +36,11 @@ from credo_reproduce.base import Experiment, Say, experiments
 from credo_reproduce.outcome import Check, Outcome, Row, Table
 
 DECAY = 1e-6  # of the authors' ReLU network for CO2
-AGREE = 0.1  # deviations: labels and rebuilt record must be this close, root mean square, for the continuation to be scored
-INSIDE = 0.8  # share of the sun's held-out points that two deviations shall hold (0.95 under a true model)
+# deviations: labels and rebuilt record must be this close, root mean square, for the continuation
+# to be scored
+AGREE = 0.1
+# share of the sun's held-out points that two deviations shall hold (0.95 under a true model)
+INSIDE = 0.8
 BANDS = (2.0, 1.5, 1.0, 0.5)
 
 
@@ -61,7 +68,9 @@ KINDS = (
 
 
 def record(weeks: dict[str, np.ndarray], num_train: int) -> np.ndarray:
-    """Labels of all months with data, the first ``num_train`` of them as in training: means, less a line, over the deviation."""
+    """Labels of all months with data, the first ``num_train`` of them as in training: means, less a
+    line, over the deviation.
+    """
     known = ~np.isnan(weeks["co2"])
     months = weeks["date"][known].astype("datetime64[D]").astype("datetime64[M]").astype(int)
     _, place, count = np.unique(months, return_inverse=True, return_counts=True)
@@ -87,10 +96,17 @@ class GalCO2Solar(Experiment):
 
     name: ClassVar[str] = "gal_co2_solar"
     title: ClassVar[str] = "MC dropout beyond and between the data: CO2 and solar irradiance"
-    reference: ClassVar[str] = "Gal and Ghahramani 2016, Dropout as a Bayesian approximation, section 5.1 and appendix."
+    reference: ClassVar[str] = (
+        "Gal and Ghahramani 2016, Dropout as a Bayesian approximation, section 5.1 and appendix."
+    )
     cost: ClassVar[str] = "90 seconds on one CPU core"
     needs: ClassVar[tuple[str, ...]] = ("gal_co2_solar", "co2_mauna_loa_weekly")
-    quick_settings: ClassVar[dict[str, Any]] = {"hidden": 16, "depth": 2, "epochs": 3, "samples": 10}
+    quick_settings: ClassVar[dict[str, Any]] = {
+        "hidden": 16,
+        "depth": 2,
+        "epochs": 3,
+        "samples": 10,
+    }
 
     hidden: int = setting(256, "Units of each hidden layer; the paper has 1024.", ge=1)
     depth: int = setting(4, "Hidden layers; the paper has 4 or 5.", ge=1)
@@ -103,13 +119,19 @@ class GalCO2Solar(Experiment):
     def run(self, device: torch.device, seed: int, say: Say) -> Outcome:
         """Fit the three, then look right of the CO2 data and into the gaps of the sun's."""
         data = {key: torch.as_tensor(value).float() for key, value in load("gal_co2_solar").items()}
-        trains = {name: Part(data[f"{name}_train_data"], data[f"{name}_train_label"]) for name in ("co2", "solar")}
+        trains = {
+            name: Part(data[f"{name}_train_data"], data[f"{name}_train_label"])
+            for name in ("co2", "solar")
+        }
         gaps = Part(data["solar_test_data"], data["solar_test_label"])
         grid = data["co2_test_data"]  # its labels are no measurements
         whole = record(load("co2_mauna_loa_weekly"), len(trains["co2"].y))
         away = trains["co2"].y[:, 0].numpy() - whole[: len(trains["co2"].y)]
         apart = float(np.sqrt(np.square(away).mean()))
-        held = {"co2": later(trains["co2"], whole, float(grid.max())) if apart < AGREE else None, "solar": gaps}
+        held = {
+            "co2": later(trains["co2"], whole, float(grid.max())) if apart < AGREE else None,
+            "solar": gaps,
+        }
         rows, figures, found = [], [], {}
         for kind in KINDS:
             say(f"fitting {kind.label}")
@@ -121,13 +143,35 @@ class GalCO2Solar(Experiment):
             rows.append(Row(kind.label, numbers))
             figures.append(self.figure(kind, bnn, trains[kind.data], held[kind.data]))
         note = (
-            "In units of the standardised labels. sd: of the function across draws, without noise. Held out: the months after the training "
-            f"data (to input {float(grid.max()):.2f}), the sun's five gaps; within 2 sd: noise included."
+            "In units of the standardised labels. sd: of the function across draws, without "
+            "noise. Held out: the months after the training "
+            f"data (to input {float(grid.max()):.2f}), the sun's five gaps; within 2 sd: noise "
+            "included."
         )
-        columns = ["learned noise", "train rmse", "sd on the data", "sd at the far end", "growth", "held-out rmse", "within 2 sd"]
-        checks = [Check("the record gives the labels", f"rms difference {apart:.3f}", f"below {AGREE}", apart < AGREE)]
+        columns = [
+            "learned noise",
+            "train rmse",
+            "sd on the data",
+            "sd at the far end",
+            "growth",
+            "held-out rmse",
+            "within 2 sd",
+        ]
+        checks = [
+            Check(
+                "the record gives the labels",
+                f"rms difference {apart:.3f}",
+                f"below {AGREE}",
+                apart < AGREE,
+            )
+        ]
         sd = float(trains["solar"].y.std(correction=0))
-        return Outcome([Table("Fits", columns, rows, note)], figures, [*checks, *_checks(found, sd)], [_told(held["co2"], self)])
+        return Outcome(
+            [Table("Fits", columns, rows, note)],
+            figures,
+            [*checks, *_checks(found, sd)],
+            [_told(held["co2"], self)],
+        )
 
     def fit(self, kind: Kind, train: Part, device: torch.device, seed: int) -> BNN:
         """MC dropout with learned noise."""
@@ -135,9 +179,16 @@ class GalCO2Solar(Experiment):
             net = mlp(1, [self.hidden] * self.depth, 1, activation=kind.activation)
         spread_out(net, self.steep, float(train.x.abs().max()), seed)
         bnn = BNN(net, Gaussian(initial_std=1.0))
-        common = {"epochs": self.epochs, "batch_size": math.ceil(len(train.y) / 4), "lr": self.lr, "progress": False}
+        common = {
+            "epochs": self.epochs,
+            "batch_size": math.ceil(len(train.y) / 4),
+            "lr": self.lr,
+            "progress": False,
+        }
         prior = length_scale(DECAY, self.p, len(train.y))
-        return bnn.fit(train, "mc_dropout", p=self.p, length_scale=prior, seed=seed, device=device, **common)
+        return bnn.fit(
+            train, "mc_dropout", p=self.p, length_scale=prior, seed=seed, device=device, **common
+        )
 
     def spread(self, bnn: BNN, x: Tensor) -> float:
         """Deviation of the function across draws, averaged over ``x``."""
@@ -159,36 +210,73 @@ class GalCO2Solar(Experiment):
         return out
 
     def figure(self, kind: Kind, bnn: BNN, train: Part, held: Part | None) -> dict[str, Any]:
-        """Mean and bands of the function, a band of the observations, training data and what was held out."""
+        """Mean and bands of the function, a band of the observations, training data and what was
+        held out.
+        """
         right = 0.1 if held is None else max(0.1, float(held.x.max() - train.x.max()))
-        grid = torch.linspace(float(train.x.min()) - 0.1, float(train.x.max()) + right, 400).unsqueeze(1)
+        grid = torch.linspace(
+            float(train.x.min()) - 0.1, float(train.x.max()) + right, 400
+        ).unsqueeze(1)
         p = bnn.predict(grid, samples=self.samples)
         x, mean = grid[:, 0].tolist(), p.mean[:, 0].cpu()
         sd, total = (v[:, 0].sqrt().cpu() for v in (p.epistemic, p.total))
-        widths = {"observation, ± 2 sd": (2 * total, -1)} | {f"function, ± {k:g} sd": (k * sd, 0) for k in BANDS}
+        widths = {"observation, ± 2 sd": (2 * total, -1)} | {
+            f"function, ± {k:g} sd": (k * sd, 0) for k in BANDS
+        }
         bands = [
-            {"name": name, "x": x, "lower": (mean - wide).tolist(), "upper": (mean + wide).tolist(), "colour": colour}
+            {
+                "name": name,
+                "x": x,
+                "lower": (mean - wide).tolist(),
+                "upper": (mean + wide).tolist(),
+                "colour": colour,
+            }
             for name, (wide, colour) in widths.items()
         ]
-        points = [{"name": "training data", "x": train.x[:, 0].tolist(), "y": train.y[:, 0].tolist(), "colour": 3}]
+        points = [
+            {
+                "name": "training data",
+                "x": train.x[:, 0].tolist(),
+                "y": train.y[:, 0].tolist(),
+                "colour": 3,
+            }
+        ]
         if held is not None:
-            points.append({"name": "held out", "x": held.x[:, 0].tolist(), "y": held.y[:, 0].tolist(), "colour": 1})
+            points.append(
+                {
+                    "name": "held out",
+                    "x": held.x[:, 0].tolist(),
+                    "y": held.y[:, 0].tolist(),
+                    "colour": 1,
+                }
+            )
         return {
-            "kind": "curves", "title": kind.label, "x_label": "input, standardised", "y_label": "label, standardised", "bands": bands,
-            "lines": [{"name": "mean", "x": x, "y": mean.tolist(), "colour": 0}], "points": points, "y_range": kind.shown,
-            "caption": "Bands in shades: the function, half a deviation each; grey: with the noise.",
-        }  # fmt: skip
+            "kind": "curves",
+            "title": kind.label,
+            "x_label": "input, standardised",
+            "y_label": "label, standardised",
+            "bands": bands,
+            "lines": [{"name": "mean", "x": x, "y": mean.tolist(), "colour": 0}],
+            "points": points,
+            "y_range": kind.shown,
+            "caption": "Bands in shades: the function, half a deviation each; grey: with the "
+            "noise.",
+        }
 
 
 @torch.no_grad()
 def spread_out(net: nn.Sequential, size: float, reach: float, seed: int) -> None:
-    """First-layer weights of about ``size`` and either sign, with biases that put -b / w uniformly on [-reach, reach]."""
+    """First-layer weights of about ``size`` and either sign, with biases that put -b / w uniformly
+    on [-reach, reach].
+    """
     first, source = net[0], generator(seed, "first layer")
     assert isinstance(first, nn.Linear)
     shape = (first.out_features, 1)
     signs = torch.where(torch.rand(shape, generator=source) < 0.5, -1.0, 1.0)
     first.weight.copy_(signs * size * (0.5 + torch.rand(shape, generator=source)))
-    first.bias.copy_(-first.weight[:, 0] * reach * (2 * torch.rand(first.out_features, generator=source) - 1))
+    first.bias.copy_(
+        -first.weight[:, 0] * reach * (2 * torch.rand(first.out_features, generator=source) - 1)
+    )
 
 
 def _checks(found: dict[str, dict[str, float]], sd: float) -> list[Check]:
@@ -198,17 +286,44 @@ def _checks(found: dict[str, dict[str, float]], sd: float) -> list[Check]:
     share, error = solar["within 2 sd"], solar["held-out rmse"]
     return [
         Check(
-            "ReLU grows unsure to the right", f"{relu['growth']:.1f} times the sd on the data", "above 2", relu["growth"] > 2.0
+            "ReLU grows unsure to the right",
+            f"{relu['growth']:.1f} times the sd on the data",
+            "above 2",
+            relu["growth"] > 2.0,
         ),
-        Check("tanh surer than ReLU at the far end", far, "smaller", tanh["sd at the far end"] < relu["sd at the far end"]),
-        Check("tanh grows less", f"{tanh['growth']:.1f} times", "less than ReLU", tanh["growth"] < relu["growth"]),
-        Check("the sun's gaps are filled", f"rmse {error:.3f}", f"below the labels' deviation {sd:.2f}", error < sd),
+        Check(
+            "tanh surer than ReLU at the far end",
+            far,
+            "smaller",
+            tanh["sd at the far end"] < relu["sd at the far end"],
+        ),
+        Check(
+            "tanh grows less",
+            f"{tanh['growth']:.1f} times",
+            "less than ReLU",
+            tanh["growth"] < relu["growth"],
+        ),
+        Check(
+            "the sun's gaps are filled",
+            f"rmse {error:.3f}",
+            f"below the labels' deviation {sd:.2f}",
+            error < sd,
+        ),
         Check("gap points within 2 sd", f"{share:.2f}", f"at least {INSIDE}", share >= INSIDE),
     ]
 
 
 def _told(held: Part | None, settings: GalCO2Solar) -> str:
-    size = f"{settings.depth} hidden layers of {settings.hidden} units and {4 * settings.epochs} steps; the paper 1024 units and a million."
+    size = (
+        f"{settings.depth} hidden layers of {settings.hidden} units and {4 * settings.epochs} "
+        "steps; the paper 1024 units and a million."
+    )
     if held is None:
-        return f"{size} The weekly record does not give the CO2 labels, so the continuation is not scored."
-    return f"{size} CO2 is scored on {len(held.y)} later months of the weekly record, brought to the labels' scale."
+        return (
+            f"{size} The weekly record does not give the CO2 labels, so the continuation is not "
+            "scored."
+        )
+    return (
+        f"{size} CO2 is scored on {len(held.y)} later months of the weekly record, brought to the "
+        "labels' scale."
+    )

@@ -1,7 +1,9 @@
-"""Uncertainty between two clusters of inputs: every approximation beside Hamiltonian Monte Carlo on the same small network.
+"""Uncertainty between two clusters of inputs: every approximation beside Hamiltonian Monte Carlo on
+the same small network.
 
-Network 1-H-1 with tanh, weights N(0, 1), noise known. The spread of the function across draws, on the clusters and in the gap between
-them, is compared with the reference's, and so is the whole predictive density: total variation 1/2 int |p - q| dy, averaged over x.
+Network 1-H-1 with tanh, weights N(0, 1), noise known. The spread of the function across draws, on
+the clusters and in the gap between them, is compared with the reference's, and so is the whole
+predictive density: total variation 1/2 int |p - q| dy, averaged over x.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ from credo_reproduce.outcome import Check, Row, Table
 
 
 class Sizes(NamedTuple):
-    """How much work: width, data, chains, warm-up, draws, leapfrog steps, and steps and draws of the approximations."""
+    """How much work: width, data, chains, warm-up, draws, leapfrog steps, and steps and draws of
+    the approximations.
+    """
 
     hidden: int
     num_data: int
@@ -39,26 +43,38 @@ class Sizes(NamedTuple):
 
 FULL = Sizes(20, 40, 8, 300, 600, 80, 4000, 500)
 QUICK = Sizes(4, 10, 2, 10, 20, 3, 20, 20)
-SLOPE = math.sqrt(math.pi) / 2  # erf(SLOPE z) rises as tanh(z) does at 0, and stays within 0.04 of it
+SLOPE = (
+    math.sqrt(math.pi) / 2
+)  # erf(SLOPE z) rises as tanh(z) does at 0, and stays within 0.04 of it
 
 
 def network(data: Clusters, sizes: Sizes, seed: int, double: bool = False) -> BNN:
     """The model of the reference: tanh, weights N(0, 1)."""
     with isolated(mix(seed, "net")):
         net = mlp(1, (sizes.hidden,), 1, activation="tanh")
-    return BNN(net.double() if double else net, Gaussian(std=NOISE / data.y_std), prior=Normal(0.0, 1.0))
+    return BNN(
+        net.double() if double else net, Gaussian(std=NOISE / data.y_std), prior=Normal(0.0, 1.0)
+    )
 
 
 def wide_network(data: Clusters, sizes: Sizes, seed: int) -> BNN:
-    """What has a limit and is nearest: erf for tanh, with the slope in the first layer's prior, and output weights of variance H / fan-in."""
+    """What has a limit and is nearest: erf for tanh, with the slope in the first layer's prior, and
+    output weights of variance H / fan-in.
+    """
     with isolated(mix(seed, "net")):
         net = mlp(1, (sizes.hidden,), 1, activation="erf")
-    prior = {"0.*": Normal(0.0, SLOPE), "2.weight": FanIn(math.sqrt(sizes.hidden)), "2.bias": Normal(0.0, 1.0)}
+    prior = {
+        "0.*": Normal(0.0, SLOPE),
+        "2.weight": FanIn(math.sqrt(sizes.hidden)),
+        "2.bias": Normal(0.0, 1.0),
+    }
     return BNN(net, Gaussian(std=NOISE / data.y_std), prior=prior)
 
 
 class Kind(NamedTuple):
-    """An approximation: method, settings, and whether it starts at the mean-field solution (its own start needs far more steps)."""
+    """An approximation: method, settings, and whether it starts at the mean-field solution (its own
+    start needs far more steps).
+    """
 
     method: str
     settings: dict[str, Any]
@@ -74,7 +90,16 @@ PROCESS = {"function_prior": "gp", "length_scale": 0.5, "output_scale": 2.0}
 KINDS = {
     "mean-field": Kind("vi", {}),
     "low rank (10)": Kind(
-        "vi", {"posterior": "low_rank", "rank": 10, "estimator": "weights", "train_samples": 4, "init_std": 0.05}, 3e-3, True
+        "vi",
+        {
+            "posterior": "low_rank",
+            "rank": 10,
+            "estimator": "weights",
+            "train_samples": 4,
+            "init_std": 0.05,
+        },
+        3e-3,
+        True,
     ),
     "full covariance": Kind("vi", ALL_TOGETHER | {"init_std": 0.05}, 3e-3, True),
     "mixture of 5 mean-fields": Kind("bnn_ensemble", {"members": 5}),
@@ -98,7 +123,9 @@ class Gap(NamedTuple):
 
 
 def reference(data: Clusters, grid: Tensor, sizes: Sizes, seed: int) -> tuple[Tensor, float, float]:
-    """Function values ``(S, N)`` on the grid from the true posterior, the largest R-hat over the grid, and the acceptance rate."""
+    """Function values ``(S, N)`` on the grid from the true posterior, the largest R-hat over the
+    grid, and the acceptance rate.
+    """
     moves: dict[str, Any] = {
         "num_warmup": sizes.warmup,
         "num_draws": sizes.draws,
@@ -106,7 +133,9 @@ def reference(data: Clusters, grid: Tensor, sizes: Sizes, seed: int) -> tuple[Te
         "num_chains": sizes.chains,
     }
     bnn = network(data, sizes, seed, double=True)
-    bnn.fit((data.x.double(), data.y.double()), "hmc", seed=seed, progress=False, init="prior", **moves)
+    bnn.fit(
+        (data.x.double(), data.y.double()), "hmc", seed=seed, progress=False, init="prior", **moves
+    )
     values = bnn.functions(data.inputs(grid).double(), sizes.chains * sizes.draws)[:, :, 0]
     rates = [row["acceptance"] for row in bnn.history if not row["warmup"]]
     worst = chains.rhat(values.reshape(sizes.chains, sizes.draws, -1)).max()
@@ -125,19 +154,33 @@ def compare(sizes: Sizes, device: torch.device, seed: int, say: Any) -> Gap:
     for label, kind in KINDS.items():
         say(f"gap: {label}")
         bnn = _fit(kind, data, sizes, start if kind.continued else None, device, seed)
-        start = start or {name: value.detach().clone() for name, value in bnn.posterior.mean().items()}
+        start = start or {
+            name: value.detach().clone() for name, value in bnn.posterior.mean().items()
+        }
         values = bnn.functions(data.inputs(grid), sizes.samples)[:, :, 0].double().cpu()
         gap, flank = _spread(values, grid)
         ratios[label] = gap / base[0]
         contrasts[label] = gap / flank
-        measured = _sizes((gap, flank), data) | {"gap, of HMC's": ratios[label], "clusters, of HMC's": flank / base[1]}
+        measured = _sizes((gap, flank), data) | {
+            "gap, of HMC's": ratios[label],
+            "clusters, of HMC's": flank / base[1],
+        }
         measured |= {"total variation": float(total_variation(values, true, noise).mean())}
-        rows.append(Row(label, measured | ({"ELBO": bnn.objective((data.x, data.y))["elbo"]} if kind.bound else {})))
+        rows.append(
+            Row(
+                label,
+                measured
+                | ({"ELBO": bnn.objective((data.x, data.y))["elbo"]} if kind.bound else {}),
+            )
+        )
         figures.append(_figure(label, data, grid, values, true))
     note = (
-        f"sd: of the function across draws. HMC: {sizes.chains} chains, acceptance {rate:.2f}, largest R-hat {worst:.3f}. "
-        "A family with a lower ELBO than one it contains is not at its optimum yet. Laplace is linearised. The last two are other models: the prior "
-        "over functions is a Gaussian process, and the network has erf for tanh and infinitely many units that give outputs of the same variance."
+        f"sd: of the function across draws. HMC: {sizes.chains} chains, acceptance {rate:.2f}, "
+        f"largest R-hat {worst:.3f}. "
+        "A family with a lower ELBO than one it contains is not at its optimum yet. Laplace is "
+        "linearised. The last two are other models: the prior "
+        "over functions is a Gaussian process, and the network has erf for tanh and infinitely "
+        "many units that give outputs of the same variance."
     )
     columns = [
         "sd in the gap",
@@ -153,41 +196,79 @@ def compare(sizes: Sizes, device: torch.device, seed: int, say: Any) -> Gap:
     checks = [
         Check("HMC chains agree", f"largest R-hat {worst:.3f}", f"below {MIXED}", worst < MIXED),
         Check("mean-field too sure in the gap", f"{sure:.2f} of HMC's sd", "below 1", sure < 1.0),
-        Check("mean-field tells gap from clusters less well", told, "a smaller contrast than HMC", flat < base[0] / base[1]),
-        *(_better(label, contrasts[label], flat) for label in ("Laplace", "function space", "infinitely wide")),
+        Check(
+            "mean-field tells gap from clusters less well",
+            told,
+            "a smaller contrast than HMC",
+            flat < base[0] / base[1],
+        ),
+        *(
+            _better(label, contrasts[label], flat)
+            for label in ("Laplace", "function space", "infinitely wide")
+        ),
     ]
-    return Gap([Table("(c) Uncertainty between two clusters, against HMC", columns, rows, note)], figures, checks)
+    return Gap(
+        [Table("(c) Uncertainty between two clusters, against HMC", columns, rows, note)],
+        figures,
+        checks,
+    )
 
 
 def _better(label: str, contrast: float, than: float) -> Check:
     told = f"{contrast:.1f} times wider than on the clusters"
-    return Check(f"{label} tells gap from clusters better than mean-field", told, f"above {than:.1f}", contrast > than)
+    return Check(
+        f"{label} tells gap from clusters better than mean-field",
+        told,
+        f"above {than:.1f}",
+        contrast > than,
+    )
 
 
 def total_variation(ours: Tensor, theirs: Tensor, noise: float) -> Tensor:
-    """1/2 int |p - q| dy of two predictive densities at every input ``(N,)``, each a mixture of normals over draws ``(S, N)``."""
+    """1/2 int |p - q| dy of two predictive densities at every input ``(N,)``, each a mixture of
+    normals over draws ``(S, N)``.
+    """
     both = torch.cat([ours, theirs.to(ours)])
-    y = torch.linspace(float(both.min()) - 4 * noise, float(both.max()) + 4 * noise, 400, dtype=ours.dtype)
+    y = torch.linspace(
+        float(both.min()) - 4 * noise, float(both.max()) + 4 * noise, 400, dtype=ours.dtype
+    )
     width = float(y[1] - y[0])
-    return 0.5 * width * (_density(ours, y, noise) - _density(theirs.to(ours), y, noise)).abs().sum(0)
+    return (
+        0.5 * width * (_density(ours, y, noise) - _density(theirs.to(ours), y, noise)).abs().sum(0)
+    )
 
 
 def _density(values: Tensor, y: Tensor, noise: float) -> Tensor:
     """``(Y, N)``: the mixture at each y, a few hundred draws at a time."""
-    parts = [torch.exp(-0.5 * ((y[:, None, None] - part) / noise).square()).sum(1) for part in values.split(200)]
+    parts = [
+        torch.exp(-0.5 * ((y[:, None, None] - part) / noise).square()).sum(1)
+        for part in values.split(200)
+    ]
     return torch.stack(parts).sum(0) / (len(values) * noise * math.sqrt(2 * math.pi))
 
 
-def _fit(kind: Kind, data: Clusters, sizes: Sizes, start: Any, device: torch.device, seed: int) -> BNN:
+def _fit(
+    kind: Kind, data: Clusters, sizes: Sizes, start: Any, device: torch.device, seed: int
+) -> BNN:
     bnn = kind.model(data, sizes, seed)
     given = kind.settings if start is None else kind.settings | {"init": start}
-    common = {"epochs": sizes.epochs, "batch_size": sizes.num_data, "seed": seed, "device": device, "progress": False}
+    common = {
+        "epochs": sizes.epochs,
+        "batch_size": sizes.num_data,
+        "seed": seed,
+        "device": device,
+        "progress": False,
+    }
     return bnn.fit((data.x, data.y), kind.method, lr=kind.lr, **common, **given)
 
 
 def _sizes(spread: tuple[float, float], data: Clusters) -> dict[str, float]:
     gap, flank = spread
-    return {"sd in the gap": gap * data.y_std, "sd on the clusters": flank * data.y_std, "gap over clusters": gap / flank}
+    return {
+        "sd in the gap": gap * data.y_std,
+        "sd on the clusters": flank * data.y_std,
+        "gap over clusters": gap / flank,
+    }
 
 
 def _spread(values: Tensor, grid: Tensor) -> tuple[float, float]:
@@ -198,16 +279,31 @@ def _spread(values: Tensor, grid: Tensor) -> tuple[float, float]:
     return math.sqrt(float(variance[inside].mean())), math.sqrt(float(variance[flanks].mean()))
 
 
-def _figure(label: str, data: Clusters, grid: Tensor, ours: Tensor, theirs: Tensor) -> dict[str, Any]:
+def _figure(
+    label: str, data: Clusters, grid: Tensor, ours: Tensor, theirs: Tensor
+) -> dict[str, Any]:
     bands, lines = [], []
     for name, values, colour in (("HMC", theirs, -1), (label, ours, 0)):
-        mean, wide = (v * data.y_std for v in (values.mean(0) + data.y_mean / data.y_std, 2 * values.std(0)))
+        mean, wide = (
+            v * data.y_std for v in (values.mean(0) + data.y_mean / data.y_std, 2 * values.std(0))
+        )
         edges = {"lower": (mean - wide).tolist(), "upper": (mean + wide).tolist()}
         bands.append({"name": f"{name}, ± 2 sd", "x": grid.tolist(), "colour": colour} | edges)
-        lines.append({"name": f"{name}, mean", "x": grid.tolist(), "y": mean.tolist(), "colour": colour})
-    points = {"x": (data.x[:, 0] * data.x_std + data.x_mean).tolist(), "y": (data.y[:, 0] * data.y_std + data.y_mean).tolist()}
+        lines.append(
+            {"name": f"{name}, mean", "x": grid.tolist(), "y": mean.tolist(), "colour": colour}
+        )
+    points = {
+        "x": (data.x[:, 0] * data.x_std + data.x_mean).tolist(),
+        "y": (data.y[:, 0] * data.y_std + data.y_mean).tolist(),
+    }
     return {
-        "kind": "curves", "title": f"{label} against HMC", "x_label": "x", "y_label": "y", "bands": bands, "lines": lines,
-        "points": [{"name": "data", "colour": 1} | points], "y_range": [-2.5, 2.5],
+        "kind": "curves",
+        "title": f"{label} against HMC",
+        "x_label": "x",
+        "y_label": "y",
+        "bands": bands,
+        "lines": lines,
+        "points": [{"name": "data", "colour": 1} | points],
+        "y_range": [-2.5, 2.5],
         "caption": "Bands hold the function, without observation noise.",
-    }  # fmt: skip
+    }

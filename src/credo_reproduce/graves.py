@@ -1,10 +1,13 @@
-"""Overfitting under five regularisers (Graves 2011): none, L1, L2, fixed weight noise, adaptive weight noise.
+"""Overfitting under five regularisers (Graves 2011): none, L1, L2, fixed weight noise, adaptive
+weight noise.
 
-A point estimate under a Laplace prior is L1, under a normal prior L2; weight noise is a posterior of fixed deviation without a prior;
-adaptive weight noise learns every deviation under the optimal normal prior of each layer. The source trained recurrent networks on TIMIT
-until the validation error rose; that corpus is not free, so the same five are run here on a few images, some with a wrong label, with a
-small perceptron. What is repeated is the pattern (who overfits, who does not), not the numbers. Adaptive noise starts with a rising weight
-of the KL: with all of it from the first step the optimal prior shrinks onto zero together with the weights, before they fit anything.
+A point estimate under a Laplace prior is L1, under a normal prior L2; weight noise is a posterior
+of fixed deviation without a prior; adaptive weight noise learns every deviation under the optimal
+normal prior of each layer. The source trained recurrent networks on TIMIT until the validation
+error rose; that corpus is not free, so the same five are run here on a few images, some with a
+wrong label, with a small perceptron. What is repeated is the pattern (who overfits, who does not),
+not the numbers. Adaptive noise starts with a rising weight of the KL: with all of it from the first
+step the optimal prior shrinks onto zero together with the weights, before they fit anything.
 """
 
 from __future__ import annotations
@@ -62,22 +65,40 @@ class Graves(Experiment):
 
     name: ClassVar[str] = "graves"
     title: ClassVar[str] = "Weight noise against overfitting: five regularisers"
-    reference: ClassVar[str] = "Graves 2011, Practical variational inference for neural networks (there on TIMIT)."
+    reference: ClassVar[str] = (
+        "Graves 2011, Practical variational inference for neural networks (there on TIMIT)."
+    )
     cost: ClassVar[str] = "2 minutes on one CPU core"
     needs: ClassVar[tuple[str, ...]] = ("digits",)
-    quick_settings: ClassVar[dict[str, Any]] = {"num_train": 50, "hidden": 8, "epochs": 3, "runs": 2}
+    quick_settings: ClassVar[dict[str, Any]] = {
+        "num_train": 50,
+        "hidden": 8,
+        "epochs": 3,
+        "runs": 2,
+    }
 
     data: str = setting("digits", "Embedded 8 x 8 digits, or MNIST.", choices=tuple(SOURCES))
     num_train: int = setting(800, "Training images.", ge=10)
     hidden: int = setting(30, "Units of the hidden layer.", ge=1)
     epochs: int = setting(200, "Passes over the training images.", ge=1)
     lr: float = setting(1e-2, "Learning rate.", gt=0.0)
-    runs: int = setting(3, "Splits, label draws and initial weights over which the table is averaged; the first is drawn.", ge=1)
-    label_noise: float = setting(0.2, "Share of training images whose label is drawn at random.", ge=0.0, le=1.0)
+    runs: int = setting(
+        3,
+        "Splits, label draws and initial weights over which the table is averaged; the first is "
+        "drawn.",
+        ge=1,
+    )
+    label_noise: float = setting(
+        0.2, "Share of training images whose label is drawn at random.", ge=0.0, le=1.0
+    )
     laplace: float = setting(0.5, "Scale of the Laplace prior (L1).", gt=0.0)
     normal: float = setting(0.5, "Standard deviation of the normal prior (L2).", gt=0.0)
-    noise: float = setting(0.075, "Standard deviation of fixed weight noise; where adaptive noise starts.", gt=0.0)
-    warmup: int = setting(50, "Epochs over which the KL of adaptive noise rises to its full weight.", ge=0)
+    noise: float = setting(
+        0.075, "Standard deviation of fixed weight noise; where adaptive noise starts.", gt=0.0
+    )
+    warmup: int = setting(
+        50, "Epochs over which the KL of adaptive noise rises to its full weight.", ge=0
+    )
 
     def run(self, device: torch.device, seed: int, say: Say) -> Outcome:
         """Five fits per split, watched after every epoch."""
@@ -88,7 +109,11 @@ class Graves(Experiment):
             for label, (method, prior, settings) in self.kinds().items():
                 say(f"split {place}: {label}")
                 found[label].append(self.fit(train, held, method, prior, settings, device, place))
-        return Outcome([_table(found)], _figures({label: courses[0] for label, courses in found.items()}), _checks(found))
+        return Outcome(
+            [_table(found)],
+            _figures({label: courses[0] for label, courses in found.items()}),
+            _checks(found),
+        )
 
     def kinds(self) -> dict[str, tuple[str, Any, dict[str, Any]]]:
         """Method, prior and settings of each row."""
@@ -98,21 +123,42 @@ class Graves(Experiment):
             "L1": ("map", Laplace(0.0, self.laplace), {}),
             "L2": ("map", Normal(0.0, self.normal), {}),
             "weight noise": ("weight_noise", None, {"init_std": self.noise}),
-            "adaptive weight noise": ("weight_noise", None, {"init_std": self.noise, "adaptive": True} | rising),
+            "adaptive weight noise": (
+                "weight_noise",
+                None,
+                {"init_std": self.noise, "adaptive": True} | rising,
+            ),
         }
 
     def fit(
-        self, train: Pair, held: Pair, method: str, prior: Any, settings: dict[str, Any], device: torch.device, seed: int
+        self,
+        train: Pair,
+        held: Pair,
+        method: str,
+        prior: Any,
+        settings: dict[str, Any],
+        device: torch.device,
+        seed: int,
     ) -> Course:
         """One regulariser from the same initial weights."""
         with isolated(mix(seed, "net")):
             net = mlp(train[0].shape[1], (self.hidden,), 10)
         bnn = BNN(net, "categorical", prior=prior)
-        common = {"epochs": self.epochs, "batch_size": 50, "lr": self.lr, "lr_schedule": "constant", "progress": False}
+        common = {
+            "epochs": self.epochs,
+            "batch_size": 50,
+            "lr": self.lr,
+            "lr_schedule": "constant",
+            "progress": False,
+        }
         bnn.fit(train, method, validation=held, seed=seed, device=device, **common, **settings)
         history = bnn.history
         error = 100.0 * (1.0 - bnn.evaluate(held, samples=50)["accuracy"])
-        return Course([row["nll"] / len(train[1]) for row in history], [row["validation_nll"] for row in history], error)
+        return Course(
+            [row["nll"] / len(train[1]) for row in history],
+            [row["validation_nll"] for row in history],
+            error,
+        )
 
 
 def _spoiled(y: Tensor, share: float, source: torch.Generator) -> Tensor:
@@ -133,17 +179,27 @@ def _table(found: dict[str, list[Course]]) -> Table:
         "rise": lambda course: course.rise,
         "validation error %": lambda course: course.error,
     }
-    rows = [Row(label, {name: _mean(courses, value) for name, value in columns.items()}) for label, courses in found.items()]
+    rows = [
+        Row(label, {name: _mean(courses, value) for name, value in columns.items()})
+        for label, courses in found.items()
+    ]
     note = "rise: final less best validation nll. Means over splits; the figures show the first."
     return Table("Best and final validation loss, nats per image", list(columns), rows, note)
 
 
 def _figures(found: dict[str, Course]) -> list[dict[str, Any]]:
-    shared = {"kind": "curves", "x_label": "epoch", "y_label": "nll (nats per image)", "log_y": True}
+    shared = {
+        "kind": "curves",
+        "x_label": "epoch",
+        "y_label": "nll (nats per image)",
+        "log_y": True,
+    }
     figures = []
     for part, caption in _CAPTIONS.items():
         courses = {label: getattr(course, part) for label, course in found.items()}
-        lines = [{"name": label, "x": list(range(1, len(y) + 1)), "y": y} for label, y in courses.items()]
+        lines = [
+            {"name": label, "x": list(range(1, len(y) + 1)), "y": y} for label, y in courses.items()
+        ]
         figures.append(shared | {"title": f"{part} loss", "lines": lines, "caption": caption})
     return figures
 
@@ -156,12 +212,31 @@ _CAPTIONS = {
 
 def _checks(found: dict[str, list[Course]]) -> list[Check]:
     rises = {label: _mean(courses, lambda course: course.rise) for label, courses in found.items()}
-    worst, least = max(rises, key=lambda label: rises[label]), min(rises, key=lambda label: rises[label])
+    worst, least = (
+        max(rises, key=lambda label: rises[label]),
+        min(rises, key=lambda label: rises[label]),
+    )
     adaptive, free = rises["adaptive weight noise"], rises["none"]
     told = f"smallest rise: {least} ({rises[least]:.3f} nats), adaptive {adaptive:.3f}"
-    part = f"{adaptive / free:.2f} of the unregularised rise" if free > 0 else "no rise without a regulariser"
+    part = (
+        f"{adaptive / free:.2f} of the unregularised rise"
+        if free > 0
+        else "no rise without a regulariser"
+    )
     return [
-        Check("unregularised overfits most", f"largest rise: {worst} ({rises[worst]:.3f} nats)", "none", worst == "none"),
-        Check("adaptive weight noise overfits least", told, "adaptive weight noise", least == "adaptive weight noise"),
-        Check("adaptive weight noise hardly overfits", part, f"below {SHARE}", adaptive < SHARE * free),
+        Check(
+            "unregularised overfits most",
+            f"largest rise: {worst} ({rises[worst]:.3f} nats)",
+            "none",
+            worst == "none",
+        ),
+        Check(
+            "adaptive weight noise overfits least",
+            told,
+            "adaptive weight noise",
+            least == "adaptive weight noise",
+        ),
+        Check(
+            "adaptive weight noise hardly overfits", part, f"below {SHARE}", adaptive < SHARE * free
+        ),
     ]

@@ -1,8 +1,11 @@
-"""What Laplace's approximation adds to a trained residual network on CIFAR-10, without retraining: calibration.
+"""What Laplace's approximation adds to a trained residual network on CIFAR-10, without retraining:
+calibration.
 
-A network with 20 layers is trained once, as in the ``ensembles`` experiment (SGD with momentum, weight decay 5e-4), on all of the 20,000 images but
-those held out. Each row then puts a Gaussian around the very same weights, from one pass over the training images without augmentation, chooses the
-prior's width by the evidence of the training images or by the predictions of the held-out ones, and predicts by the linearised network.
+A network with 20 layers is trained once, as in the ``ensembles`` experiment (SGD with momentum,
+weight decay 5e-4), on all of the 20,000 images but those held out. Each row then puts a Gaussian
+around the very same weights, from one pass over the training images without augmentation, chooses
+the prior's width by the evidence of the training images or by the predictions of the held-out ones,
+and predicts by the linearised network.
 """
 
 from __future__ import annotations
@@ -27,14 +30,27 @@ from credo_reproduce.ensembles import Score
 from credo_reproduce.outcome import Check, Outcome, Row, Table
 from credo_reproduce.probes import Pair, colour_images
 
-#: label -> settings of ``laplace``; "layers": convolutions and the last layer, without the scales of the normalisation
+#: label -> settings of ``laplace``; "layers": convolutions and the last layer, without the scales
+#: of the normalisation
 ROWS: dict[str, dict[str, Any]] = {
     "last layer, full": {"subset": "last", "structure": "full"},
     "last layer, KFAC": {"subset": "last", "structure": "kfac"},
     "all layers, KFAC": {"subset": "layers", "structure": "kfac"},
-    "all layers, KFAC, a prior per layer": {"subset": "layers", "structure": "kfac", "per": "layer"},
-    "last layer, full, by validation": {"subset": "last", "structure": "full", "tune": "validation"},
-    "all layers, KFAC, by validation": {"subset": "layers", "structure": "kfac", "tune": "validation"},
+    "all layers, KFAC, a prior per layer": {
+        "subset": "layers",
+        "structure": "kfac",
+        "per": "layer",
+    },
+    "last layer, full, by validation": {
+        "subset": "last",
+        "structure": "full",
+        "tune": "validation",
+    },
+    "all layers, KFAC, by validation": {
+        "subset": "layers",
+        "structure": "kfac",
+        "tune": "validation",
+    },
     "all layers, diagonal": {"subset": "layers", "structure": "diagonal"},
 }
 
@@ -46,13 +62,21 @@ class LaplaceCalibration(Experiment):
 
     name: ClassVar[str] = "laplace_calibration"
     title: ClassVar[str] = "Laplace's approximation of a trained residual network on CIFAR-10"
-    reference: ClassVar[str] = "Daxberger et al. 2021, Laplace redux; Ritter et al. 2018; Immer et al. 2021."
+    reference: ClassVar[str] = (
+        "Daxberger et al. 2021, Laplace redux; Ritter et al. 2018; Immer et al. 2021."
+    )
     cost: ClassVar[str] = "4 minutes on a GPU"
     needs: ClassVar[tuple[str, ...]] = ("cifar10",)
     threads: ClassVar[int | None] = None
     quick_settings: ClassVar[dict[str, Any]] = {
-        "epochs": 1, "depth": 8, "width": 4, "num_train": 120, "num_test": 60, "held": 20, "batch": 40,
-    }  # fmt: skip
+        "epochs": 1,
+        "depth": 8,
+        "width": 4,
+        "num_train": 120,
+        "num_test": 60,
+        "held": 20,
+        "batch": 40,
+    }
 
     epochs: int = setting(40, "Passes over the training images.", ge=1)
     depth: int = setting(20, "Layers, 6 n + 2.", ge=8)
@@ -62,15 +86,24 @@ class LaplaceCalibration(Experiment):
     decay: float = setting(5e-4, "Weight decay, as a prior of variance 1 / (decay N).", gt=0.0)
     samples: int = setting(200, "Points that stand for a linearised prediction.", ge=2)
     num_train: int = setting(20_000, "Training images, held-out ones included.", ge=2)
-    held: int = setting(1000, "Images held out of training, by which the rows that say so choose the prior's width.", ge=1)
+    held: int = setting(
+        1000,
+        "Images held out of training, by which the rows that say so choose the prior's width.",
+        ge=1,
+    )
     num_test: int = setting(10_000, "Test images.", ge=1)
 
     def run(self, device: torch.device, seed: int, say: Say) -> Outcome:
         """Train once, then measure."""
         if self.held >= self.num_train:
-            raise SettingError(f"held={self.held}: fewer images than num_train={self.num_train} can be held out.")
+            raise SettingError(
+                f"held={self.held}: fewer images than num_train={self.num_train} can be held out."
+            )
         images, test = colour_images("cifar10", device, self.num_train, self.num_test)
-        train, held = [(images[0][part], images[1][part]) for part in (slice(self.held, None), slice(self.held))]
+        train, held = [
+            (images[0][part], images[1][part])
+            for part in (slice(self.held, None), slice(self.held))
+        ]
         started = time.perf_counter()
         net = self._trained(train, seed, device)
         trained = time.perf_counter() - started
@@ -85,7 +118,11 @@ class LaplaceCalibration(Experiment):
             seconds = time.perf_counter() - started
             predictive = bnn.predict(test[0], self.samples, batch_size=500)
             scores[label] = score = Score.of(predictive, test[1])
-            rows.append(_row(label, score, seconds, bnn.history[-1]["log_evidence"] / len(train[1]), trained))
+            rows.append(
+                _row(
+                    label, score, seconds, bnn.history[-1]["log_evidence"] / len(train[1]), trained
+                )
+            )
             say(f"{label}: {_text(score)}, {seconds:.1f} s")
         return Outcome([_table(rows)], [], _checks(scores))
 
@@ -93,22 +130,48 @@ class LaplaceCalibration(Experiment):
         return Normal(0.0, (self.decay * count) ** -0.5)
 
     def _trained(self, train: Pair, seed: int, device: torch.device) -> nn.Module:
-        """A plain network with trained weights and statistics, in evaluation mode: what a user would bring."""
+        """A plain network with trained weights and statistics, in evaluation mode: what a user
+        would bring.
+        """
         with isolated(mix(seed, "net")):
             net = resnet(10, self.depth, self.width)
         bnn = BNN(Augmented(net, CropFlip()), prior=self._prior(len(train[1])))
         bnn.fit(
-            train, "deep_ensemble", members=1, epochs=self.epochs, batch_size=self.batch, lr=self.lr, seed=seed, device=device,
-            init="random", optimizer="sgd", momentum=0.9, progress=False, compile="graph" if device.type == "cuda" else False,
-        )  # fmt: skip
+            train,
+            "deep_ensemble",
+            members=1,
+            epochs=self.epochs,
+            batch_size=self.batch,
+            lr=self.lr,
+            seed=seed,
+            device=device,
+            init="random",
+            optimizer="sgd",
+            momentum=0.9,
+            progress=False,
+            compile="graph" if device.type == "cuda" else False,
+        )
         whole = Augmented(net, CropFlip())
-        whole.load_state_dict(bnn.posterior.mean() | dict(bnn._result().buffers))  # all of them, statistics included
+        whole.load_state_dict(
+            bnn.posterior.mean() | dict(bnn._result().buffers)
+        )  # all of them, statistics included
         return net.to(device).eval()
 
-    def _around(self, net: nn.Module, settings: dict[str, Any], train: Pair, held: Pair, device: torch.device) -> BNN:
+    def _around(
+        self,
+        net: nn.Module,
+        settings: dict[str, Any],
+        train: Pair,
+        held: Pair,
+        device: torch.device,
+    ) -> BNN:
         given = dict(settings)
         if given["subset"] == "layers":
-            paths = [path for path, module in net.named_modules() if isinstance(module, (nn.Conv2d, nn.Linear))]
+            paths = [
+                path
+                for path, module in net.named_modules()
+                if isinstance(module, (nn.Conv2d, nn.Linear))
+            ]
             given["subset"] = tuple(f"{path}.*" for path in paths)
         bnn = BNN(net, prior=self._prior(len(train[1])))
         if given.get("tune") == "validation":
@@ -121,14 +184,20 @@ def _text(score: Score) -> str:
 
 
 def _row(label: str, score: Score, seconds: float, evidence: float | None, trained: float) -> Row:
-    measured = {"error %": score.error, "nll": score.nll, "ece": score.ece, "log evidence per image": evidence}
+    measured = {
+        "error %": score.error,
+        "nll": score.nll,
+        "ece": score.ece,
+        "log evidence per image": evidence,
+    }
     return Row(label, measured | {"seconds": seconds, "share of training": seconds / trained})
 
 
 def _table(rows: list[Row]) -> Table:
     columns = ("error %", "nll", "ece", "log evidence per image", "seconds", "share of training")
     note = (
-        "Seconds are those of curvature and prior width, after training; the last column compares them with the training itself."
+        "Seconds are those of curvature and prior width, after training; the last column compares "
+        "them with the training itself."
     )
     return Table("One trained network, and Gaussians around it", columns, rows, note, digits=4)
 
@@ -136,9 +205,16 @@ def _table(rows: list[Row]) -> Table:
 def _checks(scores: dict[str, Score]) -> list[Check]:
     point = scores["the network"]
     best = min((score.nll, label) for label, score in scores.items() if label != "the network")
-    calibrated = min((score.ece, label) for label, score in scores.items() if label != "the network")
+    calibrated = min(
+        (score.ece, label) for label, score in scores.items() if label != "the network"
+    )
     return [
-        Check("nll", f"{best[0]:.4f} ({best[1]})", f"below the network's {point.nll:.4f}", best[0] < point.nll),
+        Check(
+            "nll",
+            f"{best[0]:.4f} ({best[1]})",
+            f"below the network's {point.nll:.4f}",
+            best[0] < point.nll,
+        ),
         Check(
             "calibration error",
             f"{calibrated[0]:.4f} ({calibrated[1]})",

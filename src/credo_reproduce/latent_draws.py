@@ -1,8 +1,10 @@
-"""Why an encoder: log p(x) of a VAE by draws of z from the prior and from the encoder, over the number of draws.
+"""Why an encoder: log p(x) of a VAE by draws of z from the prior and from the encoder, over the
+number of draws.
 
-p(x) = E_p(z)[p(x given z)] can be estimated by plain draws from the prior. For nearly all of them p(x given z) is next to nothing, so the
-estimate stays far below the truth until the draws are countless; draws from q(z given x), weighted by p(z) / q(z given x), are there at
-once. Annealed importance sampling, which does not use the encoder, stands beside as a check.
+p(x) = E_p(z)[p(x given z)] can be estimated by plain draws from the prior. For nearly all of them
+p(x given z) is next to nothing, so the estimate stays far below the truth until the draws are
+countless; draws from q(z given x), weighted by p(z) / q(z given x), are there at once. Annealed
+importance sampling, which does not use the encoder, stands beside as a check.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ class LatentDraws(Experiment):
 
     name: ClassVar[str] = "latent_draws"
     title: ClassVar[str] = "log p(x) by draws from the prior and from the encoder"
-    reference: ClassVar[str] = "The argument for an encoder in lectures on variational autoencoders (after Doersch 2016)."
+    reference: ClassVar[str] = (
+        "The argument for an encoder in lectures on variational autoencoders (after Doersch 2016)."
+    )
     cost: ClassVar[str] = "1 minute on a GPU"
     needs: ClassVar[tuple[str, ...]] = ("mnist",)
     quick_settings: ClassVar[dict[str, Any]] = {
@@ -60,22 +64,39 @@ class LatentDraws(Experiment):
         grid = [k for k in grid if k <= self.most]
         found: dict[str, list[float]] = {}
         for proposal in PROPOSALS:
-            found[proposal] = [float(vae.log_marginal(x, k=k, seed=seed, proposal=proposal).mean()) for k in grid]
+            found[proposal] = [
+                float(vae.log_marginal(x, k=k, seed=seed, proposal=proposal).mean()) for k in grid
+            ]
             say(f"{PROPOSALS[proposal]}: {[round(value, 1) for value in found[proposal]]}")
         anneal = float(vae.annealed(x, chains=self.chains, steps=self.steps, seed=seed).mean())
         elbo = float(vae.elbo(x, draws=100, seed=seed).mean())
         say(f"annealed {anneal:.2f}, ELBO {elbo:.2f}")
         return self._outcome(grid, found, anneal, elbo)
 
-    def _outcome(self, grid: list[int], found: dict[str, list[float]], anneal: float, elbo: float) -> Outcome:
+    def _outcome(
+        self, grid: list[int], found: dict[str, list[float]], anneal: float, elbo: float
+    ) -> Outcome:
         columns = [f"{k:,}" for k in grid]
-        rows = [Row(PROPOSALS[name], dict(zip(columns, values, strict=True))) for name, values in found.items()]
-        note = f"Nats per image, mean of {self.num_test} test images, by number of draws. ELBO {elbo:.2f}, annealed {anneal:.2f}."
+        rows = [
+            Row(PROPOSALS[name], dict(zip(columns, values, strict=True)))
+            for name, values in found.items()
+        ]
+        note = (
+            f"Nats per image, mean of {self.num_test} test images, by number of draws. ELBO "
+            f"{elbo:.2f}, annealed {anneal:.2f}."
+        )
         lines: list[dict[str, Any]] = [
-            {"name": PROPOSALS[name], "x": grid, "y": values, "marks": True} for name, values in found.items()
+            {"name": PROPOSALS[name], "x": grid, "y": values, "marks": True}
+            for name, values in found.items()
         ]
         lines.append(
-            {"name": "annealed importance sampling", "x": [grid[0], grid[-1]], "y": [anneal, anneal], "dash": True, "colour": -1}
+            {
+                "name": "annealed importance sampling",
+                "x": [grid[0], grid[-1]],
+                "y": [anneal, anneal],
+                "dash": True,
+                "colour": -1,
+            }
         )
         figure = {
             "kind": "curves",
@@ -84,7 +105,8 @@ class LatentDraws(Experiment):
             "y_label": "log p(x) (nats per image)",
             "lines": lines,
             "log_x": True,
-            "caption": "Both estimates are lower bounds in expectation, and both are right in the end; the prior's end is far away.",
+            "caption": "Both estimates are lower bounds in expectation, and both are right in the "
+            "end; the prior's end is far away.",
         }
         prior, encoder = found["prior"], found["encoder"]
         checks = [
@@ -101,4 +123,6 @@ class LatentDraws(Experiment):
                 abs(encoder[-1] - anneal) < 1.0,
             ),
         ]
-        return Outcome([Table("log p(x) by number of draws", columns, rows, note, digits=4)], [figure], checks)
+        return Outcome(
+            [Table("log p(x) by number of draws", columns, rows, note, digits=4)], [figure], checks
+        )

@@ -1,7 +1,9 @@
-"""Gradients for a discrete latent variable, compared: score function, straight-through, Gumbel-softmax, and the exact one.
+"""Gradients for a discrete latent variable, compared: score function, straight-through,
+Gumbel-softmax, and the exact one.
 
-Binary 8 x 8 digits and a VAE whose code is a few categorical variables, so few that all codes can be enumerated: the ELBO and its gradient are then
-known. Part one: bias and noise of each estimate of the encoder's gradient, at the same point half way through training. Part two: the ELBO that
+Binary 8 x 8 digits and a VAE whose code is a few categorical variables, so few that all codes can
+be enumerated: the ELBO and its gradient are then known. Part one: bias and noise of each estimate
+of the encoder's gradient, at the same point half way through training. Part two: the ELBO that
 training with each reaches, always with hard codes and exact.
 """
 
@@ -44,10 +46,19 @@ class LatentGradients(Experiment):
 
     name: ClassVar[str] = "latent_gradients"
     title: ClassVar[str] = "Gradients through a discrete latent variable"
-    reference: ClassVar[str] = "Williams 1992; Bengio et al. 2013; Jang et al. 2017 and Maddison et al. 2017."
+    reference: ClassVar[str] = (
+        "Williams 1992; Bengio et al. 2013; Jang et al. 2017 and Maddison et al. 2017."
+    )
     cost: ClassVar[str] = "4 minutes on one CPU core"
     needs: ClassVar[tuple[str, ...]] = ("digits",)
-    quick_settings: ClassVar[dict[str, Any]] = {"variables": 1, "hidden": 8, "half": 5, "steps": 10, "repeats": 10, "seeds": 1}
+    quick_settings: ClassVar[dict[str, Any]] = {
+        "variables": 1,
+        "hidden": 8,
+        "half": 5,
+        "steps": 10,
+        "repeats": 10,
+        "seeds": 1,
+    }
 
     variables: int = setting(2, "Categorical latent variables.", ge=1)
     categories: int = setting(8, "Values of each.", ge=2)
@@ -72,7 +83,9 @@ class LatentGradients(Experiment):
         for label, kind in [(EXACT, None), *KINDS.items()]:
             reached[label] = []
             for place in range(seed, seed + self.seeds):
-                reached[label].append(self._train(self._net(place, device), x, kind, place, self.steps))
+                reached[label].append(
+                    self._train(self._net(place, device), x, kind, place, self.steps)
+                )
             say(f"{label}: final ELBO {[round(run[-1], 3) for run in reached[label]]}")
         return self._outcome(compared, reached)
 
@@ -84,7 +97,10 @@ class LatentGradients(Experiment):
 
     def _every_code(self, like: Tensor) -> Tensor:
         """All codes, one-hot, ``(C^G, size)``."""
-        grid = torch.tensor(list(itertools.product(range(self.categories), repeat=self.variables)), device=like.device)
+        grid = torch.tensor(
+            list(itertools.product(range(self.categories), repeat=self.variables)),
+            device=like.device,
+        )
         return F.one_hot(grid, self.categories).to(like.dtype).flatten(1)
 
     def _exact(self, net: LatentNet, x: Tensor) -> Tensor:
@@ -103,7 +119,9 @@ class LatentGradients(Experiment):
         net.climbing(Bound(**kind), [])
         return lambda x: net(x)[:, 0]
 
-    def _train(self, net: LatentNet, x: Tensor, kind: dict[str, Any] | None, seed: int, steps: int) -> list[float]:
+    def _train(
+        self, net: LatentNet, x: Tensor, kind: dict[str, Any] | None, seed: int, steps: int
+    ) -> list[float]:
         """Climb, and note the exact ELBO of all data now and then."""
         climb = self._objective(net, kind)
         adam = torch.optim.Adam(net.parameters(), lr=self.lr)
@@ -121,7 +139,9 @@ class LatentGradients(Experiment):
         return course
 
     def _compare(self, net: LatentNet, x: Tensor, seed: int) -> list[Row]:
-        """Of the encoder's gradient g: |mean estimate - g| / |g|, noise sqrt(sum of variances) / |g|, and the cosine of the mean with g."""
+        """Of the encoder's gradient g: |mean estimate - g| / |g|, noise sqrt(sum of variances) /
+        |g|, and the cosine of the mean with g.
+        """
         parameters = list(net.encoder.parameters())
         exact = _flat(torch.autograd.grad(self._exact(net, x).mean(), parameters)).double()
         rows = []
@@ -134,7 +154,8 @@ class LatentGradients(Experiment):
             found = torch.stack(draws)
             mean, var = found.mean(0), found.var(0)
             noise = var.sum().sqrt()
-            # along one fixed direction, so that the noise of thousands of coordinates does not add up to a bias
+            # along one fixed direction, so that the noise of thousands of coordinates does not add
+            # up to a bias
             along = found @ (exact / exact.norm())
             off = (along.mean() - exact.norm()) / (along.std() / len(along) ** 0.5).clamp_min(1e-30)
             rows.append(
@@ -153,12 +174,16 @@ class LatentGradients(Experiment):
 
     def _outcome(self, compared: list[Row], reached: dict[str, list[list[float]]]) -> Outcome:
         note = (
-            "Of the encoder's gradient g. bias: |mean - g| / |g|; by chance: what an unbiased estimate would show of it; z: of the projection "
+            "Of the encoder's gradient g. bias: |mean - g| / |g|; by chance: what an unbiased "
+            "estimate would show of it; z: of the projection "
             "on g; noise: root of the summed variances over |g|; cosine: of mean and g."
         )
         finals = {label: torch.tensor([run[-1] for run in runs]) for label, runs in reached.items()}
         rows = [
-            Row(label, {"ELBO": float(v.mean()), "lowest": float(v.min()), "highest": float(v.max())})
+            Row(
+                label,
+                {"ELBO": float(v.mean()), "lowest": float(v.min()), "highest": float(v.max())},
+            )
             for label, v in finals.items()
         ]
         tables = [
@@ -179,7 +204,12 @@ class LatentGradients(Experiment):
             "x_label": "step",
             "y_label": "exact ELBO (nats per datum)",
             "lines": [
-                {"name": label, "x": grid, "y": torch.tensor(runs).mean(0).tolist(), "dash": label == EXACT}
+                {
+                    "name": label,
+                    "x": grid,
+                    "y": torch.tensor(runs).mean(0).tolist(),
+                    "dash": label == EXACT,
+                }
                 for label, runs in reached.items()
             ],
             "y_range": [min(ends) - 4.0, max(ends) + 1.0],
@@ -196,9 +226,13 @@ class LatentGradients(Experiment):
             ),
             Check(
                 "Relaxations are less noisy",
-                f"{max(float(r.measured['noise'] or 0) for r in others):.2f} against {float(score[0].measured['noise'] or 0):.2f}",
+                f"{max(float(r.measured['noise'] or 0) for r in others):.2f} against "
+                f"{float(score[0].measured['noise'] or 0):.2f}",
                 "below one draw of the score function",
-                all(float(r.measured["noise"] or 0) < float(score[0].measured["noise"] or 0) for r in others),
+                all(
+                    float(r.measured["noise"] or 0) < float(score[0].measured["noise"] or 0)
+                    for r in others
+                ),
             ),
         ]
         return Outcome(tables, [figure], checks)

@@ -1,7 +1,8 @@
-"""LeNet-300-100 and LeNet-5-Caffe on MNIST, as the experiments on compression train them: a dense network, then a sparse posterior from it.
+"""LeNet-300-100 and LeNet-5-Caffe on MNIST, as the experiments on compression train them: a dense
+network, then a sparse posterior from it.
 
-A part of the training images is held out for every choice; the test images are looked at once for each row. Images are shifted at random in
-training, by ``shift`` pixels.
+A part of the training images is held out for every choice; the test images are looked at once for
+each row. Images are shifted at random in training, by ``shift`` pixels.
 """
 
 from __future__ import annotations
@@ -35,11 +36,16 @@ class Net(NamedTuple):
     make: Callable[[], nn.Module]
 
 
-NETS = {"lenet300": Net("LeNet-300-100", lenet_300_100), "lenet5": Net("LeNet-5-Caffe", lenet5_caffe)}
+NETS = {
+    "lenet300": Net("LeNet-300-100", lenet_300_100),
+    "lenet5": Net("LeNet-5-Caffe", lenet5_caffe),
+}
 
 
 class Digits(NamedTuple):
-    """Images ``(N, 1, 28, 28)`` with labels: to learn from, held out, both of these, and to report."""
+    """Images ``(N, 1, 28, 28)`` with labels: to learn from, held out, both of these, and to
+    report.
+    """
 
     train: Pair
     held: Pair
@@ -56,12 +62,17 @@ class LeNets(Experiment):
     pretrain: int = setting(15, "Epochs of the network it starts from; 0 for none.", ge=0)
     lr: float = setting(1e-3, "Learning rate.", gt=0.0)
     beta: float = setting(1.0, "Weight of the KL; above 1 fewer weights are left.", gt=0.0)
-    shift: int = setting(1, "Pixels by which training images are shifted at random; 0 as in the paper.", ge=0)
+    shift: int = setting(
+        1, "Pixels by which training images are shifted at random; 0 as in the paper.", ge=0
+    )
     held: int = setting(5000, "Training images held out for choices.", ge=1)
     num_train: int = setting(60_000, "Training images, held-out ones included.", ge=2)
     num_test: int = setting(10_000, "Test images.", ge=1)
     finish: int = setting(
-        20, "Epochs, on all training images, of the weights that stay, and of the shared values of a file.", ge=0
+        20,
+        "Epochs, on all training images, of the weights that stay, and of the shared values of a "
+        "file.",
+        ge=0,
     )
     finish_lr: float = setting(1e-3, "Learning rate of these.", gt=0.0)
     levels: int = setting(16, "Shared values per tensor in the file.", ge=1)
@@ -72,7 +83,8 @@ class LeNets(Experiment):
         names = [name.strip() for name in self.nets.split(",")]
         if any(name not in NETS for name in names) or self.held >= self.num_train:
             raise SettingError(
-                f"{self.name}: nets={self.nets!r}, held={self.held}; expected nets of {', '.join(NETS)}, and held below num_train."
+                f"{self.name}: nets={self.nets!r}, held={self.held}; expected nets of "
+                f"{', '.join(NETS)}, and held below num_train."
             )
         if self.files and not Path(self.files).is_dir():
             raise SettingError(f"{self.name}: files={self.files!r} is not a folder; make it first.")
@@ -83,7 +95,10 @@ class LeNets(Experiment):
         (x, y), (tx, ty) = images("mnist", device, self.num_train)
         x, tx = x.reshape(-1, 1, 28, 28), tx.reshape(-1, 1, 28, 28)
         return Digits(
-            (x[self.held :], y[self.held :]), (x[: self.held], y[: self.held]), (x, y), (tx[: self.num_test], ty[: self.num_test])
+            (x[self.held :], y[self.held :]),
+            (x[: self.held], y[: self.held]),
+            (x, y),
+            (tx[: self.num_test], ty[: self.num_test]),
         )
 
     def dense(self, name: str, train: Pair, device: torch.device, seed: int) -> nn.Module:
@@ -97,25 +112,49 @@ class LeNets(Experiment):
         return net.eval()
 
     def sparse(
-        self, net: nn.Module, method: str, train: Pair, device: torch.device, seed: int, watch: Callable[[int, Posterior], None] | None = None
-    ) -> BNN:  # fmt: skip
-        """The posterior that starts from a network; ``watch`` sees it after every epoch, counted from 1."""
+        self,
+        net: nn.Module,
+        method: str,
+        train: Pair,
+        device: torch.device,
+        seed: int,
+        watch: Callable[[int, Posterior], None] | None = None,
+    ) -> BNN:
+        """The posterior that starts from a network; ``watch`` sees it after every epoch, counted
+        from 1.
+        """
         bnn = BNN(self.shifted(net), "categorical")
         callbacks = [] if watch is None else [lambda row: watch(row["epoch"] + 1, bnn.posterior)]
-        return bnn.fit(train, method, epochs=self.epochs, lr=self.lr, beta=self.beta, callbacks=callbacks, **_terms(device, seed))
+        return bnn.fit(
+            train,
+            method,
+            epochs=self.epochs,
+            lr=self.lr,
+            beta=self.beta,
+            callbacks=callbacks,
+            **_terms(device, seed),
+        )
 
     def finished(self, pruned: Pruned, bnn: BNN, data: Pair, device: torch.device) -> Pruned:
-        """What is left, trained on; held-out images may be among the data, since nothing is chosen by them any more."""
+        """What is left, trained on; held-out images may be among the data, since nothing is chosen
+        by them any more.
+        """
         tuned = compress.fine_tune(pruned, bnn, data, self.finish, lr=self.finish_lr, device=device)
         return self.bare(tuned)
 
     def coded(self, pruned: Pruned, data: Pair, device: torch.device) -> Quantised:
         """With few values in place of weights, these trained too."""
         codes, bnn = compress.quantise(pruned, levels=self.levels), BNN(pruned.net, "categorical")
-        return compress.tune_books(codes, pruned.net, bnn, data, self.finish, lr=self.finish_lr, device=device)
+        return compress.tune_books(
+            codes, pruned.net, bnn, data, self.finish, lr=self.finish_lr, device=device
+        )
 
-    def written(self, stem: str, codes: Quantised, net: nn.Module, data: Pair) -> tuple[FileReport, float]:
-        """The file of these codes, and the error in per cent of the network that is read from it."""
+    def written(
+        self, stem: str, codes: Quantised, net: nn.Module, data: Pair
+    ) -> tuple[FileReport, float]:
+        """The file of these codes, and the error in per cent of the network that is read from
+        it.
+        """
         with tempfile.TemporaryDirectory() as nowhere:
             path = Path(self.files or nowhere) / f"{stem}.credo"
             told = compress.encode(codes, path, net=net)
@@ -129,7 +168,10 @@ class LeNets(Experiment):
         """Without the module that shifts images, if there is one."""
         if not self.shift:
             return pruned
-        masks, std = ({n.removeprefix("net."): t for n, t in table.items()} for table in (pruned.masks, pruned.std))
+        masks, std = (
+            {n.removeprefix("net."): t for n, t in table.items()}
+            for table in (pruned.masks, pruned.std)
+        )
         return replace(pruned, net=pruned.net.get_submodule("net"), masks=masks, std=std)
 
 

@@ -1,10 +1,13 @@
-"""Variance of minibatch gradients under four kinds of noise, and what separate weight samples cost (Kingma et al. 2015).
+"""Variance of minibatch gradients under four kinds of noise, and what separate weight samples cost
+(Kingma et al. 2015).
 
-A perceptron is trained with local noise by variational dropout with independent weight noise: w = W s, s ~ N(1, alpha), one alpha below 1 per
-weight, under the log-uniform prior; biases are points. Then, at the same posterior, gradients of (N / M) sum log p(y given x, w) for the
-weights of the bottom and the top layer are drawn again and again, over minibatches of M = 1000 and over noise, and their variance is
-averaged over the weights of the layer. Pairs of independent gradients give unbiased estimates, ||g - g'||^2 / (2 D), and so a standard
-error. The difference between local and separate samples lies in the noise's dependence on the weights: were the deviation a parameter of
+A perceptron is trained with local noise by variational dropout with independent weight noise: w = W
+s, s ~ N(1, alpha), one alpha below 1 per weight, under the log-uniform prior; biases are points.
+Then, at the same posterior, gradients of (N / M) sum log p(y given x, w) for the weights of the
+bottom and the top layer are drawn again and again, over minibatches of M = 1000 and over noise, and
+their variance is averaged over the weights of the layer. Pairs of independent gradients give
+unbiased estimates, ||g - g'||^2 / (2 D), and so a standard error. The difference between local and
+separate samples lies in the noise's dependence on the weights: were the deviation a parameter of
 its own, both would give the top layer's means the same gradients.
 """
 
@@ -48,7 +51,11 @@ class Kind(NamedTuple):
 
 
 def _paper(top: tuple[float, float], bottom: tuple[float, float]) -> dict[tuple[str, int], float]:
-    return {(layer, place): value for layer, pair in (("top", top), ("bottom", bottom)) for place, value in enumerate(pair)}
+    return {
+        (layer, place): value
+        for layer, pair in (("top", top), ("bottom", bottom))
+        for place, value in enumerate(pair)
+    }
 
 
 KINDS = (
@@ -61,22 +68,37 @@ KINDS = (
 
 @final
 class WeightNoise:
-    """A perceptron under variational dropout with noise on weights, and gradients of the nll for W under any estimator."""
+    """A perceptron under variational dropout with noise on weights, and gradients of the nll for W
+    under any estimator.
+    """
 
     def __init__(
-        self, sizes: tuple[int, ...], alpha: float, lr: float, rate_lr: float, num_data: int, device: torch.device
+        self,
+        sizes: tuple[int, ...],
+        alpha: float,
+        lr: float,
+        rate_lr: float,
+        num_data: int,
+        device: torch.device,
     ) -> None:
-        self.model = BNN(mlp(sizes[0], sizes[1:-1], sizes[-1]).to(device), "categorical", prior=log_uniform()).model
+        self.model = BNN(
+            mlp(sizes[0], sizes[1:-1], sizes[-1]).to(device), "categorical", prior=log_uniform()
+        ).model
         values = self.model.values()
         axes = {name: (1, 1) for name in values if name.endswith("weight")}
         rates = dict.fromkeys(axes, alpha / (1 + alpha))
-        self.family = GaussianDropout.start(values, Places(axes), rates, noise="weight", per="weight", learn=True)
+        self.family = GaussianDropout.start(
+            values, Places(axes), rates, noise="weight", per="weight", learn=True
+        )
         self.elbo = Elbo(self.model, Posterior([self.family]), estimators["local"])
         self.step = make_step(self.elbo, adam(self.elbo, lr, num_data, rate_lr), num_data, False)
         self.model.shell().train(True)
 
     def train(self, x: Tensor, y: Tensor, epochs: int, batch: int, order: torch.Generator) -> float:
-        """Adam on nll / M + KL / N with local noise. Returns the last epoch's nll in nats per example."""
+        """Adam on nll / M + KL / N with local noise.
+
+        Returns the last epoch's nll in nats per example.
+        """
         nll = torch.zeros((), device=x.device)
         for _ in range(epochs):
             nll = torch.zeros_like(nll)
@@ -101,7 +123,9 @@ class WeightNoise:
 
 
 def gradient(elbo: Elbo, x: Tensor, y: Tensor, rows: int | None = None) -> Tensor:
-    """Of the summed nll for W, ``rows`` examples at a time, which is exact only where examples do not share their noise."""
+    """Of the summed nll for W, ``rows`` examples at a time, which is exact only where examples do
+    not share their noise.
+    """
     (family,) = elbo.posterior.members
     assert isinstance(family, GaussianDropout)
     total = torch.zeros_like(family.flat_mean)
@@ -124,14 +148,27 @@ class LocalVariance(Experiment):
 
     name: ClassVar[str] = "local_variance"
     title: ClassVar[str] = "Local reparameterization: gradient variance and speed"
-    reference: ClassVar[str] = "Kingma, Salimans and Welling 2015, Variational dropout and the local reparameterization trick."
-    cost: ClassVar[str] = "3 minutes on one H200; hours on a CPU unless hidden and pairs are made smaller"
+    reference: ClassVar[str] = (
+        "Kingma, Salimans and Welling 2015, Variational dropout and the local reparameterization "
+        "trick."
+    )
+    cost: ClassVar[str] = (
+        "3 minutes on one H200; hours on a CPU unless hidden and pairs are made smaller"
+    )
     needs: ClassVar[tuple[str, ...]] = ("mnist",)
     threads: ClassVar[int | None] = None
     quick_settings: ClassVar[dict[str, Any]] = {
-        "hidden": 16, "depth": 2, "short": 1, "long": 2, "batch": 50, "num_data": 500, "pairs": 4, "separate_pairs": 4,
-        "chunk": 25, "steps": 2,
-    }  # fmt: skip
+        "hidden": 16,
+        "depth": 2,
+        "short": 1,
+        "long": 2,
+        "batch": 50,
+        "num_data": 500,
+        "pairs": 4,
+        "separate_pairs": 4,
+        "chunk": 25,
+        "steps": 2,
+    }
 
     hidden: int = setting(1000, "Units of each hidden layer.", ge=1)
     depth: int = setting(3, "Hidden layers.", ge=1)
@@ -140,12 +177,17 @@ class LocalVariance(Experiment):
     batch: int = setting(1000, "Examples in a minibatch, in training and in the measurement.", ge=1)
     lr: float = setting(1e-3, "Learning rate.", gt=0.0)
     rate_lr: float = setting(10.0, "Learning rate of alpha, as a multiple of the weights'.", gt=0.0)
-    alpha: float = setting(0.5, "Initial ratio of variance to squared mean of every weight.", gt=0.0, le=0.999)
+    alpha: float = setting(
+        0.5, "Initial ratio of variance to squared mean of every weight.", gt=0.0, le=0.999
+    )
     num_data: int = setting(50_000, "Training images.", ge=1)
     pairs: int = setting(100, "Pairs of gradients per estimate.", ge=2)
     separate_pairs: int = setting(20, "The same for separate samples, the slow one.", ge=2)
     chunk: int | None = setting(
-        None, "Examples at a time under separate samples; batch on a GPU, 20 on a CPU, if not given.", ge=1, kind=int
+        None,
+        "Examples at a time under separate samples; batch on a GPU, 20 on a CPU, if not given.",
+        ge=1,
+        kind=int,
     )
     steps: int = setting(20, "Steps timed, after three to warm up.", ge=1)
 
@@ -163,16 +205,26 @@ class LocalVariance(Experiment):
             with isolated(mix(seed, "train", place), device):
                 nll = net.train(*train, epochs - done, self.batch, generator(seed, "order", place))
             done = epochs
-            trained.append(f"{100 * net.error(*test):.2f} % ({nll:.3f} nats per training example) after {epochs} epochs")
+            trained.append(
+                f"{100 * net.error(*test):.2f} % ({nll:.3f} nats per training example) after "
+                f"{epochs} epochs"
+            )
             for kind in KINDS:
                 say(f"gradients under {kind.label}")
                 for layer, estimate in self.variances(net, kind, train, seed).items():
                     found[kind.label, layer, place] = estimate
         timing, checks = self.speed(net, train, seed, say)
         tables = [_ratios(found, spans), _absolute(found, spans), timing]
-        return Outcome(tables, [], [_ordering(found), *checks], [f"Test error at the mean weights: {', '.join(trained)}."])
+        return Outcome(
+            tables,
+            [],
+            [_ordering(found), *checks],
+            [f"Test error at the mean weights: {', '.join(trained)}."],
+        )
 
-    def variances(self, net: WeightNoise, kind: Kind, train: tuple[Tensor, Tensor], seed: int) -> dict[str, Estimate]:
+    def variances(
+        self, net: WeightNoise, kind: Kind, train: tuple[Tensor, Tensor], seed: int
+    ) -> dict[str, Estimate]:
         """Average variance over the weights of each layer, from independent pairs of gradients."""
         layout, device = net.family.layout, train[0].device
         weights = [name for name in net.family.names if name.endswith("weight")]
@@ -190,8 +242,12 @@ class LocalVariance(Experiment):
                     values[layer].append(float(apart[name].double().square().mean()) / 2)
         return {layer: _mean(numbers) for layer, numbers in values.items()}
 
-    def speed(self, net: WeightNoise, train: tuple[Tensor, Tensor], seed: int, say: Say) -> tuple[Table, list[Check]]:
-        """Seconds per training step of local noise and of separate samples, on the same network and batch."""
+    def speed(
+        self, net: WeightNoise, train: tuple[Tensor, Tensor], seed: int, say: Say
+    ) -> tuple[Table, list[Check]]:
+        """Seconds per training step of local noise and of separate samples, on the same network and
+        batch.
+        """
         device = train[0].device
         size = self.batch if device.type == "cuda" else self._chunk(device)
         cases = {"local": ("local", False), "separate samples": ("per_example", False)}
@@ -206,7 +262,12 @@ class LocalVariance(Experiment):
         paper = {"local": 7.4, "separate samples": 1635.0}
         column = "seconds per 50,000 images"
         rows = [
-            Row(label, {"ms per step": 1e3 * seconds[label], column: epoch[label]}, {column: paper.get(label)}) for label in cases
+            Row(
+                label,
+                {"ms per step": 1e3 * seconds[label], column: epoch[label]},
+                {column: paper.get(label)},
+            )
+            for label in cases
         ]
         table = Table(f"Time of a training step, {size} examples", ["ms per step", column], rows)
         checks = []
@@ -214,11 +275,25 @@ class LocalVariance(Experiment):
             if label != "separate samples":
                 ratio = seconds["separate samples"] / seconds[label]
                 expected = f"at least 100 times (paper: {SPEEDUP:.0f})"
-                checks.append(Check(f"separate samples slower than {label}", f"{ratio:.0f} times", expected, ratio >= 100.0))
+                checks.append(
+                    Check(
+                        f"separate samples slower than {label}",
+                        f"{ratio:.0f} times",
+                        expected,
+                        ratio >= 100.0,
+                    )
+                )
         return table, checks
 
     def _time(
-        self, net: WeightNoise, estimator: str, compile: bool, train: tuple[Tensor, Tensor], size: int, count: int, seed: int
+        self,
+        net: WeightNoise,
+        estimator: str,
+        compile: bool,
+        train: tuple[Tensor, Tensor],
+        size: int,
+        count: int,
+        seed: int,
     ) -> float:
         device, num_data = train[0].device, len(train[1])
         elbo = Elbo(net.model, Posterior([copy.deepcopy(net.family)]), estimators[estimator])
@@ -251,16 +326,31 @@ def _wait(device: torch.device) -> None:
 
 
 def _columns(spans: tuple[int, int]) -> dict[str, tuple[str, int]]:
-    return {f"{layer}, {epochs} epochs": (layer, place) for layer in LAYERS for place, epochs in enumerate(spans)}
+    return {
+        f"{layer}, {epochs} epochs": (layer, place)
+        for layer in LAYERS
+        for place, epochs in enumerate(spans)
+    }
 
 
 def _ratios(found: dict[tuple[str, str, int], Estimate], spans: tuple[int, int]) -> Table:
     columns, rows = _columns(spans), []
     base = KINDS[0]
     for kind in KINDS[1:]:
-        measured = {c: found[kind.label, *key].value / found[base.label, *key].value for c, key in columns.items()}
-        rows.append(Row(kind.label, measured, {c: kind.paper[key] / base.paper[key] for c, key in columns.items()}))
-    return Table("Variance of minibatch gradients, as a multiple of that of local noise", list(columns), rows)
+        measured = {
+            c: found[kind.label, *key].value / found[base.label, *key].value
+            for c, key in columns.items()
+        }
+        rows.append(
+            Row(
+                kind.label,
+                measured,
+                {c: kind.paper[key] / base.paper[key] for c, key in columns.items()},
+            )
+        )
+    return Table(
+        "Variance of minibatch gradients, as a multiple of that of local noise", list(columns), rows
+    )
 
 
 def _absolute(found: dict[tuple[str, str, int], Estimate], spans: tuple[int, int]) -> Table:
@@ -270,7 +360,8 @@ def _absolute(found: dict[tuple[str, str, int], Estimate], spans: tuple[int, int
         measured = {c: f"{v.value:.2e} ± {v.error:.0e}" for c, v in values.items()}
         rows.append(Row(kind.label, measured, {c: kind.paper[key] for c, key in columns.items()}))
     note = (
-        "Of the gradient of the whole data term, N / M times the batch's; the source does not state its scale, so only ratios "
+        "Of the gradient of the whole data term, N / M times the batch's; the source does not "
+        "state its scale, so only ratios "
         "compare. ± one standard error."
     )
     return Table("Variance of minibatch gradients", list(columns), rows, note)
@@ -284,4 +375,6 @@ def _ordering(found: dict[tuple[str, str, int], Estimate]) -> Check:
             row = [found[kind.label, layer, place] for kind in KINDS[:3]]
             gaps += [(b.value - a.value) / math.hypot(a.error, b.error) for a, b in pairwise(row)]
     told = f"smallest gap {min(gaps):.1f} standard errors"
-    return Check("local < separate < single", told, "every gap above 2 standard errors", min(gaps) > 2.0)
+    return Check(
+        "local < separate < single", told, "every gap above 2 standard errors", min(gaps) > 2.0
+    )

@@ -1,8 +1,11 @@
-"""Mean-field variational inference where it is known to fail: underfitting, tempering, and certainty between clusters.
+"""Mean-field variational inference where it is known to fail: underfitting, tempering, and
+certainty between clusters.
 
-(a) The same budget of steps from several initial standard deviations and from a pretrained point: too large a start drowns the data term
-in noise and never fits, too small a one leaves the KL unpaid. (b) The weight beta of the KL: below 1 it trades the bound for fit. (c) The
-function's spread between two clusters of inputs, against Hamiltonian Monte Carlo (``gap``). ELBOs are at beta = 1 whatever was trained.
+(a) The same budget of steps from several initial standard deviations and from a pretrained point:
+too large a start drowns the data term in noise and never fits, too small a one leaves the KL
+unpaid. (b) The weight beta of the KL: below 1 it trades the bound for fit. (c) The function's
+spread between two clusters of inputs, against Hamiltonian Monte Carlo (``gap``). ELBOs are at beta
+= 1 whatever was trained.
 """
 
 from __future__ import annotations
@@ -31,7 +34,9 @@ PRETRAINED = "pretrained, 0.01"
 
 
 class Problem(NamedTuple):
-    """A data set with its network: sizes, activation, likelihood, and how many epochs in which batches."""
+    """A data set with its network: sizes, activation, likelihood, and how many epochs in which
+    batches.
+    """
 
     name: str
     train: Pair
@@ -60,7 +65,8 @@ class MeanFieldFailings(Experiment):
     name: ClassVar[str] = "mean_field"
     title: ClassVar[str] = "Where mean-field variational inference fails"
     reference: ClassVar[str] = (
-        "Li, Introduction to Bayesian neural networks (tutorial); Foong et al. 2020, On the expressiveness of approximate inference."
+        "Li, Introduction to Bayesian neural networks (tutorial); Foong et al. 2020, On the "
+        "expressiveness of approximate inference."
     )
     cost: ClassVar[str] = "7 minutes on one CPU core"
     needs: ClassVar[tuple[str, ...]] = ("digits",)
@@ -90,9 +96,18 @@ class MeanFieldFailings(Experiment):
             tables.append(_table(f"(b) {problem.name}: weight of the KL", tempered))
             fits = [fit.train for fit in tempered.values()]
             told = ", ".join(f"{value:.3f}" for value in fits)
-            checks.append(Check(f"{problem.name}: training nll rises with beta", told, "increasing", fits == sorted(fits)))
+            checks.append(
+                Check(
+                    f"{problem.name}: training nll rises with beta",
+                    told,
+                    "increasing",
+                    fits == sorted(fits),
+                )
+            )
         between = gap.compare(gap.QUICK if self.quick else gap.FULL, device, seed, say)
-        return Outcome([*tables, *between.tables], [*figures, *between.figures], [*checks, *between.checks])
+        return Outcome(
+            [*tables, *between.tables], [*figures, *between.figures], [*checks, *between.checks]
+        )
 
     def regression(self, seed: int) -> Problem:
         """Two clusters, standardised by the training part; fresh points to test on."""
@@ -100,12 +115,23 @@ class MeanFieldFailings(Experiment):
         x, y = fresh.x * fresh.x_std + fresh.x_mean, fresh.y * fresh.y_std + fresh.y_mean
         test = data.inputs(x[:, 0]), (y - data.y_mean) / data.y_std
         likelihood = Gaussian(std=NOISE / data.y_std)
-        return Problem("regression", (data.x, data.y), test, (1, 50, 50, 1), "gelu", likelihood, self.steps, 100)
+        return Problem(
+            "regression",
+            (data.x, data.y),
+            test,
+            (1, 50, 50, 1),
+            "gelu",
+            likelihood,
+            self.steps,
+            100,
+        )
 
     def classification(self, seed: int) -> Problem:
         """The embedded digits."""
         train, test = digits(seed, 360)
-        return Problem("digits", train, test, (64, 100, 10), "relu", "categorical", self.epochs, 128)
+        return Problem(
+            "digits", train, test, (64, 100, 10), "relu", "categorical", self.epochs, 128
+        )
 
     def starts(self, problem: Problem, device: torch.device, seed: int, say: Say) -> dict[str, Fit]:
         """One fit per initial standard deviation, and one from a point estimate."""
@@ -129,9 +155,17 @@ class MeanFieldFailings(Experiment):
 
 def _train(problem: Problem, method: str, device: torch.device, seed: int, **settings: Any) -> BNN:
     with isolated(mix(seed, "net")):
-        net = mlp(problem.sizes[0], problem.sizes[1:-1], problem.sizes[-1], activation=problem.activation)
+        net = mlp(
+            problem.sizes[0], problem.sizes[1:-1], problem.sizes[-1], activation=problem.activation
+        )
     bnn = BNN(net, problem.likelihood)
-    common = {"epochs": problem.epochs, "batch_size": problem.batch, "lr": 3e-3, "lr_schedule": "constant", "progress": False}
+    common = {
+        "epochs": problem.epochs,
+        "batch_size": problem.batch,
+        "lr": 3e-3,
+        "lr_schedule": "constant",
+        "progress": False,
+    }
     return bnn.fit(problem.train, method, seed=seed, device=device, **common, **settings)
 
 
@@ -164,9 +198,20 @@ def _figure(name: str, found: dict[str, Fit]) -> dict[str, Any]:
     for label, fit in found.items():
         every = max(1, len(fit.course) // 200)
         kept = fit.course[::every]
-        lines.append({"name": label, "x": [1 + place * every for place in range(len(kept))], "y": [-value for value in kept]})
+        lines.append(
+            {
+                "name": label,
+                "x": [1 + place * every for place in range(len(kept))],
+                "y": [-value for value in kept],
+            }
+        )
     return {
-        "kind": "curves", "title": f"{name}: negative ELBO in training", "x_label": "epoch", "y_label": "nats per data set",
-        "lines": lines, "log_y": True, "log_x": True,
+        "kind": "curves",
+        "title": f"{name}: negative ELBO in training",
+        "x_label": "epoch",
+        "y_label": "nats per data set",
+        "lines": lines,
+        "log_y": True,
+        "log_x": True,
         "caption": "The same steps from different initial standard deviations; lower is better.",
-    }  # fmt: skip
+    }

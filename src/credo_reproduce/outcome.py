@@ -1,4 +1,6 @@
-"""What an experiment brings back: tables beside the paper's, figures, checks, and the record of the run that made them."""
+"""What an experiment brings back: tables beside the paper's, figures, checks, and the record of the
+run that made them.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ Value = float | int | str | None
 @final
 @dataclass(frozen=True)
 class Row:
-    """One line of a table: what was measured here and, where the source states it, what the source says; both by column."""
+    """One line of a table: what was measured here and, where the source states it, what the source
+    says; both by column.
+    """
 
     label: str
     measured: Mapping[str, Value]
@@ -27,7 +31,8 @@ class Row:
 @final
 @dataclass(frozen=True)
 class Table:
-    """Rows under ``columns``; where the source states a value it stands in brackets behind the measured one.
+    """Rows under ``columns``; where the source states a value it stands in brackets behind the
+    measured one.
 
     Numbers are shown with ``digits`` significant digits, or more where a whole number has them.
     """
@@ -50,7 +55,12 @@ class Table:
     def caption(self) -> str:
         """The note, and how to read the brackets where there are any."""
         brackets = any(value is not None for row in self.rows for value in row.paper.values())
-        return " ".join([*(["In brackets: the source."] if brackets else []), *([self.note] if self.note else [])])
+        return " ".join(
+            [
+                *(["In brackets: the source."] if brackets else []),
+                *([self.note] if self.note else []),
+            ]
+        )
 
 
 @final
@@ -67,7 +77,10 @@ class Check:
 @final
 @dataclass(frozen=True)
 class Outcome:
-    """Everything an experiment shows. ``figures`` are specifications of the report: ``{"kind": "curves" or "bars", ...}``."""
+    """Everything an experiment shows.
+
+    ``figures`` are specifications of the report: ``{"kind": "curves" or "bars", ...}``.
+    """
 
     tables: Sequence[Table] = ()
     figures: Sequence[dict[str, Any]] = ()
@@ -95,26 +108,43 @@ class Result:
         return plain({**asdict(self), "outcome": asdict(self.outcome)})
 
     def page(self) -> dict[str, Any]:
-        """What ``credo.report.write`` takes: the tables as tasks, with the checks first and the figures last.
+        """What ``credo.report.write`` takes: the tables as tasks, with the checks first and the
+        figures last.
 
-        The record (settings, seed, machine, checks, tables) rides along, so the JSON beside the page holds it too.
+        The record (settings, seed, machine, checks, tables) rides along, so the JSON beside the
+        page holds it too.
         """
         outcome = self.outcome
-        tasks = [*([_checks_task(outcome.checks)] if outcome.checks else []), *map(_table_task, outcome.tables)]
+        tasks = [
+            *([_checks_task(outcome.checks)] if outcome.checks else []),
+            *map(_table_task, outcome.tables),
+        ]
         kinds = sorted({figure["kind"] for figure in outcome.figures})
         if kinds:
             tasks.append(
                 {"title": "Figures", "columns": [], "rows": []}
-                | {kind: [figure for figure in outcome.figures if figure["kind"] == kind] for kind in kinds}
+                | {
+                    kind: [figure for figure in outcome.figures if figure["kind"] == kind]
+                    for kind in kinds
+                }
             )
         record = self.to_json()
         record["outcome"].pop("figures")
-        return plain({"title": self.title, "subtitle": self.subtitle(), "tasks": tasks, "record": record})
+        return plain(
+            {"title": self.title, "subtitle": self.subtitle(), "tasks": tasks, "record": record}
+        )
 
     def subtitle(self) -> str:
         """Reference, machine, time, and the notes."""
-        hurried = "QUICK RUN: sizes cut down to see that everything works; the numbers mean nothing. " if self.quick else ""
-        where = self.machine.get("gpu") or f"{self.machine['processor']}, {self.machine['threads']} thread(s)"
+        hurried = (
+            "QUICK RUN: sizes cut down to see that everything works; the numbers mean nothing. "
+            if self.quick
+            else ""
+        )
+        where = (
+            self.machine.get("gpu")
+            or f"{self.machine['processor']}, {self.machine['threads']} thread(s)"
+        )
         made = f"Seed {self.seed}, {self.seconds:.0f} s on {where}, torch {self.machine['torch']}."
         return f"{hurried}{self.reference} {made} {' '.join(self.outcome.notes)}".strip()
 
@@ -163,7 +193,10 @@ def _checks_task(checks: Sequence[Check]) -> dict[str, Any]:
         {"key": key, "label": label, "prose": True}
         for key, label in (("holds", ""), ("expected", "expected"), ("measured", "measured"))
     ]
-    rows = [{"method": c.name, "holds": verdict(c), "expected": c.expected, "measured": c.measured} for c in checks]
+    rows = [
+        {"method": c.name, "holds": verdict(c), "expected": c.expected, "measured": c.measured}
+        for c in checks
+    ]
     return {"title": "Checks", "label": "check", "columns": columns, "rows": rows}
 
 
@@ -174,5 +207,14 @@ def verdict(check: Check) -> str:
 
 def _table_task(table: Table) -> dict[str, Any]:
     columns = [{"key": str(place), "label": label} for place, label in enumerate(table.columns)]
-    rows = [{"method": row.label} | {str(place): cell for place, cell in enumerate(table.cells(row))} for row in table.rows]
-    return {"title": table.title, "label": "", "description": table.caption(), "columns": columns, "rows": rows}
+    rows = [
+        {"method": row.label} | {str(place): cell for place, cell in enumerate(table.cells(row))}
+        for row in table.rows
+    ]
+    return {
+        "title": table.title,
+        "label": "",
+        "description": table.caption(),
+        "columns": columns,
+        "rows": rows,
+    }

@@ -1,4 +1,6 @@
-"""What experiments share: a fitted posterior under another estimator, minibatches, image data as rows, and initial weights."""
+"""What experiments share: a fitted posterior under another estimator, minibatches, image data as
+rows, and initial weights.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ Pair = tuple[Tensor, Tensor]
 
 
 def probe(bnn: BNN, estimator: str) -> Elbo:
-    """The posterior of ``bnn`` in an ``Elbo`` with this estimator, ready for forward passes; the KL is left out."""
+    """The posterior of ``bnn`` in an ``Elbo`` with this estimator, ready for forward passes; the KL
+    is left out.
+    """
     elbo = Elbo(bnn.model, bnn.posterior, estimators[estimator], kl="apart")
     shell = bnn.model.shell()
     shell.place(bnn.model.frozen())
@@ -28,28 +32,43 @@ def probe(bnn: BNN, estimator: str) -> Elbo:
     return elbo
 
 
-def minibatches(x: Tensor, y: Tensor, size: int, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+def minibatches(
+    x: Tensor, y: Tensor, size: int, generator: torch.Generator
+) -> Iterator[tuple[Tensor, Tensor]]:
     """Endless batches of ``size`` examples drawn with replacement."""
     while True:
         rows = torch.randint(len(y), (size,), generator=generator).to(y.device)
         yield x[rows], y[rows]
 
 
-def images(name: str, device: torch.device, count: int | None = None) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Training and test images of a set such as MNIST as rows in [0, 1], the first ``count`` training images if given."""
+def images(
+    name: str, device: torch.device, count: int | None = None
+) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Training and test images of a set such as MNIST as rows in [0, 1], the first ``count``
+    training images if given.
+    """
     data = load(name)
     return tuple(  # type: ignore[return-value]
-        (_rows(data[f"x_{part}"][:limit]).to(device), torch.as_tensor(data[f"y_{part}"][:limit].astype(np.int64)).to(device))
+        (
+            _rows(data[f"x_{part}"][:limit]).to(device),
+            torch.as_tensor(data[f"y_{part}"][:limit].astype(np.int64)).to(device),
+        )
         for part, limit in (("train", count), ("test", None))
     )
 
 
-def colour_images(name: str, device: torch.device, num_train: int, num_test: int) -> tuple[Pair, Pair]:
-    """Training and test images ``(N, C, H, W)``, taken evenly from the stored ones and standardised by channel, so that zero is grey."""
+def colour_images(
+    name: str, device: torch.device, num_train: int, num_test: int
+) -> tuple[Pair, Pair]:
+    """Training and test images ``(N, C, H, W)``, taken evenly from the stored ones and standardised
+    by channel, so that zero is grey.
+    """
     data = load(name)
     parts = []
     for part, count in (("train", num_train), ("test", num_test)):
-        rows = np.linspace(0, len(data[f"y_{part}"]) - 1, min(count, len(data[f"y_{part}"]))).astype(np.int64)
+        rows = np.linspace(
+            0, len(data[f"y_{part}"]) - 1, min(count, len(data[f"y_{part}"]))
+        ).astype(np.int64)
         x = torch.as_tensor(data[f"x_{part}"][rows]).float().div(255.0).movedim(-1, 1).contiguous()
         parts.append((x, torch.as_tensor(data[f"y_{part}"][rows].astype(np.int64))))
     mean, std = parts[0][0].mean((0, 2, 3), keepdim=True), parts[0][0].std((0, 2, 3), keepdim=True)
@@ -68,7 +87,9 @@ def digits(seed: int, num_test: int) -> tuple[tuple[Tensor, Tensor], tuple[Tenso
 
 def glorot(*coders: nn.Module) -> None:
     """Uniform weights of variance 2 / (fan-in + fan-out), biases zero."""
-    for layer in (layer for coder in coders for layer in coder.modules() if isinstance(layer, nn.Linear)):
+    for layer in (
+        layer for coder in coders for layer in coder.modules() if isinstance(layer, nn.Linear)
+    ):
         nn.init.xavier_uniform_(layer.weight)
         if layer.bias is not None:
             nn.init.zeros_(layer.bias)
@@ -84,7 +105,9 @@ def coders(
     activation: str = "relu",
     start: Callable[..., None] = lambda *_: None,
 ) -> tuple[nn.Module, nn.Module]:
-    """Perceptrons from ``features`` numbers to ``width`` and from ``size`` to ``outputs``, with initial values of this seed."""
+    """Perceptrons from ``features`` numbers to ``width`` and from ``size`` to ``outputs``, with
+    initial values of this seed.
+    """
     with isolated(mix(seed, "coders")):
         pair = (
             mlp_encoder((features,), width, hidden, activation),
@@ -102,7 +125,8 @@ def sizes(name: str, text: str, most: int) -> list[int]:
         found = []
     if not found or min(found) < 1 or max(found) > most or len(set(found)) < len(found):
         raise SettingError(
-            f"{name}={text!r} is not valid; expected different whole numbers from 1 to {most}, separated by commas."
+            f"{name}={text!r} is not valid; expected different whole numbers from 1 to {most}, "
+            "separated by commas."
         )
     return found
 

@@ -1,10 +1,13 @@
-"""Three ways to learn a drop rate: relaxed masks (concrete), REINFORCE and ARM, by bias, variance, time and result.
+"""Three ways to learn a drop rate: relaxed masks (concrete), REINFORCE and ARM, by bias, variance,
+time and result.
 
-(a) On a network small enough to go through all its masks, the gradient of the expected nll for the logit of every layer's drop rate is
-known exactly; relaxed masks are biased, the other two may not be. (b) On the embedded digits, with weights trained at rates held at 0.1,
-means and variances of the same gradients on one fixed batch, so that all randomness is that of the masks; then variances at other rates.
-ARM runs two passes for one gradient, so its variance at equal cost is twice as large. REINFORCE has a strong baseline here, the mean loss of the
-batch's other examples. (c) Fits from the same start. Dropout is on the inputs too, so that two layers have rates of their own.
+(a) On a network small enough to go through all its masks, the gradient of the expected nll for the
+logit of every layer's drop rate is known exactly; relaxed masks are biased, the other two may not
+be. (b) On the embedded digits, with weights trained at rates held at 0.1, means and variances of
+the same gradients on one fixed batch, so that all randomness is that of the masks; then variances
+at other rates. ARM runs two passes for one gradient, so its variance at equal cost is twice as
+large. REINFORCE has a strong baseline here, the mean loss of the batch's other examples. (c) Fits
+from the same start. Dropout is on the inputs too, so that two layers have rates of their own.
 """
 
 from __future__ import annotations
@@ -32,13 +35,18 @@ from credo_reproduce.probes import digits
 
 Z = 4.0  # standard errors; a right estimator fails once in 16,000 comparisons
 TEST = 500
-RATE, RATES = 0.1, (0.02, 0.1, 0.3, 0.5)  # of the measurement and of the fits' start; for the course of the variance
+RATE, RATES = (
+    0.1,
+    (0.02, 0.1, 0.3, 0.5),
+)  # of the measurement and of the fits' start; for the course of the variance
 HELD = 1e-6  # multiple of the learning rate at which rates stay where they are
 LAYERS = {"input": "0.weight", "hidden": "2.weight"}
 
 
 class Kind(NamedTuple):
-    """A gradient: its label, the method's setting, its temperature, the estimator it amounts to, and whether bias is allowed."""
+    """A gradient: its label, the method's setting, its temperature, the estimator it amounts to,
+    and whether bias is allowed.
+    """
 
     label: str
     gradient: str
@@ -73,8 +81,12 @@ def rates_of(bnn: BNN) -> ConcreteDropout:
     return next(family for family in bnn.posterior.members if isinstance(family, ConcreteDropout))
 
 
-def gradients(bnn: BNN, kind: Kind, x: Tensor, y: Tensor, count: int, seed: int, rate: float | None = None) -> dict[str, Moments]:
-    """The gradient of the mean nll of a batch for each layer's logit, ``count`` times at the same posterior, or at another ``rate``."""
+def gradients(
+    bnn: BNN, kind: Kind, x: Tensor, y: Tensor, count: int, seed: int, rate: float | None = None
+) -> dict[str, Moments]:
+    """The gradient of the mean nll of a batch for each layer's logit, ``count`` times at the same
+    posterior, or at another ``rate``.
+    """
     posterior = copy.deepcopy(bnn.posterior)
     family = next(member for member in posterior.members if isinstance(member, ConcreteDropout))
     family.temperature = kind.temperature
@@ -90,27 +102,47 @@ def gradients(bnn: BNN, kind: Kind, x: Tensor, y: Tensor, count: int, seed: int,
     drawn = torch.empty(count, len(logits), dtype=torch.float64)
     with isolated(mix(seed, kind.label), x.device):
         for row in drawn:
-            row.copy_(torch.stack(torch.autograd.grad(elbo(x, y)[0] / len(y), list(logits.values()))))
+            row.copy_(
+                torch.stack(torch.autograd.grad(elbo(x, y)[0] / len(y), list(logits.values())))
+            )
     means, variances = drawn.mean(0).tolist(), drawn.var(0).tolist()
-    return {layer: Moments(mean, math.sqrt(var / count), var) for layer, mean, var in zip(logits, means, variances, strict=True)}
+    return {
+        layer: Moments(mean, math.sqrt(var / count), var)
+        for layer, mean, var in zip(logits, means, variances, strict=True)
+    }
 
 
 def exact(bnn: BNN, x: Tensor, y: Tensor) -> dict[str, float]:
-    """The same gradient without noise, by going through all masks of the inputs and the hidden units of one ReLU layer."""
+    """The same gradient without noise, by going through all masks of the inputs and the hidden
+    units of one ReLU layer.
+    """
     family, mean = rates_of(bnn), bnn.posterior.mean()
-    logits = {layer: family.logit(name).detach().clone().requires_grad_(True) for layer, name in LAYERS.items()}
+    logits = {
+        layer: family.logit(name).detach().clone().requires_grad_(True)
+        for layer, name in LAYERS.items()
+    }
     sizes = {layer: mean[name].shape[1] for layer, name in LAYERS.items()}
     total = torch.zeros((), device=x.device)
     for bits in product((0.0, 1.0), repeat=sum(sizes.values())):
-        masks = dict(zip(sizes, torch.tensor(bits, device=x.device).split(list(sizes.values())), strict=True))
+        masks = dict(
+            zip(sizes, torch.tensor(bits, device=x.device).split(list(sizes.values())), strict=True)
+        )
         chance, signal = torch.ones((), device=x.device), x
         for layer, name in LAYERS.items():
             keep, kept = torch.sigmoid(-logits[layer]), masks[layer]
             chance = chance * (keep ** kept.sum()) * ((1 - keep) ** (1 - kept).sum())
-            signal = F.linear(signal * kept / keep, mean[name], mean[name.replace("weight", "bias")])
+            signal = F.linear(
+                signal * kept / keep, mean[name], mean[name.replace("weight", "bias")]
+            )
             signal = F.relu(signal) if layer == "input" else signal
         total = total + chance * F.cross_entropy(signal, y)
-    return dict(zip(logits, (float(g) for g in torch.autograd.grad(total, list(logits.values()))), strict=True))
+    return dict(
+        zip(
+            logits,
+            (float(g) for g in torch.autograd.grad(total, list(logits.values()))),
+            strict=True,
+        )
+    )
 
 
 @experiments.register("rate_gradients")
@@ -120,10 +152,19 @@ class RateGradients(Experiment):
 
     name: ClassVar[str] = "rate_gradients"
     title: ClassVar[str] = "Learning drop rates: relaxed masks, REINFORCE and ARM"
-    reference: ClassVar[str] = "Gal, Hron and Kendall 2017, Concrete dropout; Yin and Zhou 2019, ARM; Williams 1992, REINFORCE."
+    reference: ClassVar[str] = (
+        "Gal, Hron and Kendall 2017, Concrete dropout; Yin and Zhou 2019, ARM; Williams 1992, "
+        "REINFORCE."
+    )
     cost: ClassVar[str] = "2.5 minutes on one CPU core"
     needs: ClassVar[tuple[str, ...]] = ("digits",)
-    quick_settings: ClassVar[dict[str, Any]] = {"epochs": 2, "count": 20, "small_count": 20, "seeds": 1, "samples": 5}
+    quick_settings: ClassVar[dict[str, Any]] = {
+        "epochs": 2,
+        "count": 20,
+        "small_count": 20,
+        "seeds": 1,
+        "samples": 5,
+    }
 
     hidden: int = setting(50, "Hidden units.", ge=1)
     epochs: int = setting(100, "Epochs of every fit.", ge=1)
@@ -146,7 +187,9 @@ class RateGradients(Experiment):
             say(f"gradients: {kind.label}")
             large[kind.label] = gradients(point, kind, x, y, self.count, seed, RATE)
             others[kind.label] = [
-                large[kind.label] if rate == RATE else gradients(point, kind, x, y, max(2, self.count // 5), seed, rate)
+                large[kind.label]
+                if rate == RATE
+                else gradients(point, kind, x, y, max(2, self.count // 5), seed, rate)
                 for rate in RATES
             ]
         ends: dict[str, list[dict[str, float]]] = {kind.label: [] for kind in KINDS}
@@ -157,70 +200,127 @@ class RateGradients(Experiment):
                 bnn = self.fit(kind, train, seed + place, device)
                 ends[kind.label].append(self.result(bnn, test))
                 courses.setdefault(kind.label, bnn.history)
-        tables = [_small_table(truth, small, self.small_count), _large_table(large, self), _ends_table(ends, self)]
+        tables = [
+            _small_table(truth, small, self.small_count),
+            _large_table(large, self),
+            _ends_table(ends, self),
+        ]
         figures = [
-            figure for layer in LAYERS for figure in (_bars(large, layer), _variances(others, layer), _course(courses, layer))
+            figure
+            for layer in LAYERS
+            for figure in (_bars(large, layer), _variances(others, layer), _course(courses, layer))
         ]
         return Outcome(tables, figures, _checks(truth, small, large))
 
-    def enumerated(self, device: torch.device, seed: int) -> tuple[dict[str, float], dict[str, dict[str, Moments]]]:
+    def enumerated(
+        self, device: torch.device, seed: int
+    ) -> tuple[dict[str, float], dict[str, dict[str, Moments]]]:
         """The exact gradient on a 3-4-2 network, and every kind's moments."""
         source = generator(seed, "small")
         x = torch.randn(8, 3, generator=source)
         y = (x[:, 0] + x[:, 1] > 0).long()
         with isolated(mix(seed, "small net")):
             net = mlp(3, (4,), 2)
-        how = {"layers": "all", "p": 0.3, "epochs": 200, "lr": 0.05, "rate_lr": HELD, "progress": False}
+        how = {
+            "layers": "all",
+            "p": 0.3,
+            "epochs": 200,
+            "lr": 0.05,
+            "rate_lr": HELD,
+            "progress": False,
+        }
         bnn = BNN(net).fit((x, y), "concrete_dropout", seed=seed, device=device, **how)
         x, y = x.to(device), y.to(device)
-        return exact(bnn, x, y), {kind.label: gradients(bnn, kind, x, y, self.small_count, seed) for kind in KINDS}
+        return exact(bnn, x, y), {
+            kind.label: gradients(bnn, kind, x, y, self.small_count, seed) for kind in KINDS
+        }
 
-    def fit(self, kind: Kind, train: tuple[Tensor, ...], seed: int, device: torch.device, **settings: Any) -> BNN:
+    def fit(
+        self,
+        kind: Kind,
+        train: tuple[Tensor, ...],
+        seed: int,
+        device: torch.device,
+        **settings: Any,
+    ) -> BNN:
         """Concrete dropout on digits with one of the gradients."""
         with isolated(mix(seed, "net")):
             net = mlp(64, (self.hidden,), 10)
-        how = {"gradient": kind.gradient, "temperature": kind.temperature, "layers": "all", "p": RATE}
+        how = {
+            "gradient": kind.gradient,
+            "temperature": kind.temperature,
+            "layers": "all",
+            "p": RATE,
+        }
         common = {"epochs": self.epochs, "batch_size": self.batch, "lr": 3e-3, "progress": False}
-        return BNN(net).fit(train, "concrete_dropout", seed=seed, device=device, **common, **how, **settings)
+        return BNN(net).fit(
+            train, "concrete_dropout", seed=seed, device=device, **common, **how, **settings
+        )
 
     def result(self, bnn: BNN, test: tuple[Tensor, ...]) -> dict[str, float]:
         """Learned rates, scores on the test set, and the time of a step."""
         p = bnn.predict(test[0], samples=self.samples)
         seconds = sorted(row["seconds"] for row in bnn.history)[len(bnn.history) // 2]
-        return {f"rate, {layer}": float(rates_of(bnn).rate(name)) for layer, name in LAYERS.items()} | {
+        return {
+            f"rate, {layer}": float(rates_of(bnn).rate(name)) for layer, name in LAYERS.items()
+        } | {
             "test nll": -float(p.log_prob(test[1]).mean()),
             "test error %": 100 * float((p.label != test[1]).double().mean()),
             "ms per step": 1e3 * seconds / math.ceil((1797 - TEST) / self.batch),
         }
 
 
-def _small_table(truth: dict[str, float], small: dict[str, dict[str, Moments]], count: int) -> Table:
-    columns = [f"{layer}: {what}" for layer in LAYERS for what in ("mean", "bias in standard errors")]
+def _small_table(
+    truth: dict[str, float], small: dict[str, dict[str, Moments]], count: int
+) -> Table:
+    columns = [
+        f"{layer}: {what}" for layer in LAYERS for what in ("mean", "bias in standard errors")
+    ]
     rows = [Row("exact", {f"{layer}: mean": value for layer, value in truth.items()})]
     for label, found in small.items():
         cells: dict[str, Any] = {}
         for layer, m in found.items():
-            cells |= {f"{layer}: mean": m.mean, f"{layer}: bias in standard errors": (m.mean - truth[layer]) / m.error}
+            cells |= {
+                f"{layer}: mean": m.mean,
+                f"{layer}: bias in standard errors": (m.mean - truth[layer]) / m.error,
+            }
         rows.append(Row(label, cells))
     return Table(
-        "(a) Gradients on a network of 3-4-2 units", columns, rows, f"{count} gradients of each kind; exact: over all 128 masks."
+        "(a) Gradients on a network of 3-4-2 units",
+        columns,
+        rows,
+        f"{count} gradients of each kind; exact: over all 128 masks.",
     )
 
 
 def _large_table(large: dict[str, dict[str, Moments]], settings: RateGradients) -> Table:
-    columns, rows = ["passes", *(f"{layer}: {what}" for layer in LAYERS for what in ("mean", "variance"))], []
+    columns, rows = (
+        ["passes", *(f"{layer}: {what}" for layer in LAYERS for what in ("mean", "variance"))],
+        [],
+    )
     for kind in KINDS:
         cells: dict[str, Any] = {"passes": kind.passes}
         for layer, m in large[kind.label].items():
-            cells |= {f"{layer}: mean": f"{m.mean:.2e} ± {m.error:.0e}", f"{layer}: variance": m.variance}
+            cells |= {
+                f"{layer}: mean": f"{m.mean:.2e} ± {m.error:.0e}",
+                f"{layer}: variance": m.variance,
+            }
         rows.append(Row(kind.label, cells))
     note = f"{settings.count} gradients on one batch of {settings.batch}; ± one standard error."
-    return Table(f"(b) Gradients on digits, with weights trained at rates of {RATE:g}", columns, rows, note)
+    return Table(
+        f"(b) Gradients on digits, with weights trained at rates of {RATE:g}", columns, rows, note
+    )
 
 
 def _ends_table(ends: dict[str, list[dict[str, float]]], settings: RateGradients) -> Table:
-    rows = [Row(label, {name: sum(e[name] for e in all_) / len(all_) for name in all_[0]}) for label, all_ in ends.items()]
-    note = f"Means over {settings.seeds} starts, each the same for all kinds; {settings.epochs} epochs from rates of {RATE:g}."
+    rows = [
+        Row(label, {name: sum(e[name] for e in all_) / len(all_) for name in all_[0]})
+        for label, all_ in ends.items()
+    ]
+    note = (
+        f"Means over {settings.seeds} starts, each the same for all kinds; {settings.epochs} "
+        f"epochs from rates of {RATE:g}."
+    )
     return Table("(c) Fits on digits", list(rows[0].measured), rows, note)
 
 
@@ -233,38 +333,93 @@ def _bars(large: dict[str, dict[str, Moments]], layer: str) -> dict[str, Any]:
 
 def _variances(others: dict[str, list[dict[str, Moments]]], layer: str) -> dict[str, Any]:
     lines = [
-        {"name": label, "x": list(RATES), "y": [found[layer].variance for found in all_], "marks": True}
+        {
+            "name": label,
+            "x": list(RATES),
+            "y": [found[layer].variance for found in all_],
+            "marks": True,
+        }
         for label, all_ in others.items()
     ]
     return {
-        "kind": "curves", "title": f"Variance of the gradient, {layer} layer", "x_label": "rate of both layers", "y_label": "variance",
-        "lines": lines, "log_x": True, "log_y": True, "caption": "Weights as trained at 0.1; one gradient, whatever its number of passes.",
-    }  # fmt: skip
+        "kind": "curves",
+        "title": f"Variance of the gradient, {layer} layer",
+        "x_label": "rate of both layers",
+        "y_label": "variance",
+        "lines": lines,
+        "log_x": True,
+        "log_y": True,
+        "caption": "Weights as trained at 0.1; one gradient, whatever its number of passes.",
+    }
 
 
 def _course(courses: dict[str, list[dict[str, Any]]], layer: str) -> dict[str, Any]:
     key = f"rate/{LAYERS[layer]}"
     lines = [
-        {"name": label, "x": [row["epoch"] + 1 for row in history], "y": [row[key] for row in history]}
+        {
+            "name": label,
+            "x": [row["epoch"] + 1 for row in history],
+            "y": [row[key] for row in history],
+        }
         for label, history in courses.items()
     ]
-    return {"kind": "curves", "title": f"Drop rate, {layer} layer", "x_label": "epoch", "y_label": "rate", "lines": lines}
+    return {
+        "kind": "curves",
+        "title": f"Drop rate, {layer} layer",
+        "x_label": "epoch",
+        "y_label": "rate",
+        "lines": lines,
+    }
 
 
-def _checks(truth: dict[str, float], small: dict[str, dict[str, Moments]], large: dict[str, dict[str, Moments]]) -> list[Check]:
+def _checks(
+    truth: dict[str, float],
+    small: dict[str, dict[str, Moments]],
+    large: dict[str, dict[str, Moments]],
+) -> list[Check]:
     """No bias where none may be, and the order of variances."""
     out = []
     for kind in KINDS:
         if not kind.biased:
-            worst = max(abs(m.mean - truth[layer]) / m.error for layer, m in small[kind.label].items())
-            out.append(Check(f"{kind.label} has no bias", f"{worst:.1f} standard errors", f"below {Z:g}", worst < Z))
+            worst = max(
+                abs(m.mean - truth[layer]) / m.error for layer, m in small[kind.label].items()
+            )
+            out.append(
+                Check(
+                    f"{kind.label} has no bias",
+                    f"{worst:.1f} standard errors",
+                    f"below {Z:g}",
+                    worst < Z,
+                )
+            )
     one, two = (large[kind.label] for kind in KINDS if not kind.biased)
-    apart = max(abs(one[layer].mean - two[layer].mean) / math.hypot(one[layer].error, two[layer].error) for layer in LAYERS)
-    out.append(Check("REINFORCE and ARM agree on digits", f"{apart:.1f} standard errors", f"below {Z:g}", apart < Z))
+    apart = max(
+        abs(one[layer].mean - two[layer].mean) / math.hypot(one[layer].error, two[layer].error)
+        for layer in LAYERS
+    )
+    out.append(
+        Check(
+            "REINFORCE and ARM agree on digits",
+            f"{apart:.1f} standard errors",
+            f"below {Z:g}",
+            apart < Z,
+        )
+    )
     base = large["REINFORCE"]
     for kind in KINDS:
         if kind.label != "REINFORCE":
-            worst = max(large[kind.label][layer].variance / base[layer].variance for layer in LAYERS)
-            told = f"at most {worst:.2g} of it" + (f", {kind.passes * worst:.2g} at equal cost" if kind.passes > 1 else "")
-            out.append(Check(f"{kind.label}: less variance than REINFORCE", told, "below 1 in both layers", worst < 1.0))
+            worst = max(
+                large[kind.label][layer].variance / base[layer].variance for layer in LAYERS
+            )
+            told = f"at most {worst:.2g} of it" + (
+                f", {kind.passes * worst:.2g} at equal cost" if kind.passes > 1 else ""
+            )
+            out.append(
+                Check(
+                    f"{kind.label}: less variance than REINFORCE",
+                    told,
+                    "below 1 in both layers",
+                    worst < 1.0,
+                )
+            )
     return out

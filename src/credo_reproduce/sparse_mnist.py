@@ -1,9 +1,11 @@
-"""Sparse variational dropout on MNIST: how few weights LeNet-300-100 and LeNet-5-Caffe need, and how few bytes.
+"""Sparse variational dropout on MNIST: how few weights LeNet-300-100 and LeNet-5-Caffe need, and
+how few bytes.
 
-Molchanov et al.'s recipe (Adam, batch 100, the KL sets in after 5 epochs and counts fully from epoch 20, the learning rate falls evenly to zero)
-from a trained network. Then weights go in rounds, each followed by training of those that stay: down to the paper's compression, and further, until
-held-out images say stop; what is left there becomes a file. Compression is from counts: of weights, as in the paper, and of all numbers left,
-biases included, once units without use are gone.
+Molchanov et al.'s recipe (Adam, batch 100, the KL sets in after 5 epochs and counts fully from
+epoch 20, the learning rate falls evenly to zero) from a trained network. Then weights go in rounds,
+each followed by training of those that stay: down to the paper's compression, and further, until
+held-out images say stop; what is left there becomes a file. Compression is from counts: of weights,
+as in the paper, and of all numbers left, biases included, once units without use are gone.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ PATCH = 100
 
 
 class Case(NamedTuple):
-    """What the paper reports, and what must hold: error in per cent at that compression, and of a file so many times smaller."""
+    """What the paper reports, and what must hold: error in per cent at that compression, and of a
+    file so many times smaller.
+    """
 
     error: float
     compression: float
@@ -53,29 +57,57 @@ class SparseMNIST(LeNets):
 
     name: ClassVar[str] = "sparse_mnist"
     title: ClassVar[str] = "Sparse variational dropout on MNIST, from counts to bytes"
-    reference: ClassVar[str] = "Molchanov, Ashukha and Vetrov 2017, Variational dropout sparsifies deep neural networks."
-    cost: ClassVar[str] = "8 minutes on a shared GPU for lenet5, an hour on one CPU core for lenet300"
+    reference: ClassVar[str] = (
+        "Molchanov, Ashukha and Vetrov 2017, Variational dropout sparsifies deep neural networks."
+    )
+    cost: ClassVar[str] = (
+        "8 minutes on a shared GPU for lenet5, an hour on one CPU core for lenet300"
+    )
     needs: ClassVar[tuple[str, ...]] = ("mnist",)
     threads: ClassVar[int | None] = None
     quick_settings: ClassVar[dict[str, Any]] = {
-        "epochs": 2, "pretrain": 1, "retrain": 1, "finish": 1, "num_train": 300, "num_test": 100, "held": 100, "nets": "lenet300", "levels": 4,
+        "epochs": 2,
+        "pretrain": 1,
+        "retrain": 1,
+        "finish": 1,
+        "num_train": 300,
+        "num_test": 100,
+        "held": 100,
+        "nets": "lenet300",
+        "levels": 4,
         "rounds": 2,
-    }  # fmt: skip
+    }
 
     drop: float = setting(0.12, "Share of weights that go in a round.", gt=0.0, le=0.9)
     retrain: int = setting(5, "Epochs of the weights that stay, after each round.", ge=0)
     rounds: int = setting(12, "Rounds at most.", ge=1)
-    loss: float = setting(0.1, "Points of held-out error that the file's network may have above the least.", ge=0.0)
+    loss: float = setting(
+        0.1, "Points of held-out error that the file's network may have above the least.", ge=0.0
+    )
 
     def run(self, device: torch.device, seed: int, say: Say) -> Outcome:
         """One network after another."""
         names, digits = self.names(), self.digits(device)
         done = [self._one(name, digits, device, seed, say) for name in names]
-        counts = ("error %", "sparsity %", "weights left", "weights, times fewer", "all numbers, times fewer", "seconds")
+        counts = (
+            "error %",
+            "sparsity %",
+            "weights left",
+            "weights, times fewer",
+            "all numbers, times fewer",
+            "seconds",
+        )
         sizes = ("error %", "bytes", "times smaller", "code length + header", "numbers left")
         tables = [
-            Table("Weights that are left", counts, [row for one in done for row in one.rows], digits=3),
-            Table("Files", sizes, [one.file for one in done], "A file against float32; errors are those of the decoded network."),
+            Table(
+                "Weights that are left", counts, [row for one in done for row in one.rows], digits=3
+            ),
+            Table(
+                "Files",
+                sizes,
+                [one.file for one in done],
+                "A file against float32; errors are those of the decoded network.",
+            ),
         ]
         figures = [figure for one in done for figure in one.figures]
         return Outcome(tables, figures, [check for one in done for check in one.checks])
@@ -96,30 +128,65 @@ class SparseMNIST(LeNets):
         say(f"{rows[-1].label}: {dict(rows[-1].measured)}")
         points = list(self._rounds(bnn, digits, device, say))
         fewest = first.counts[1] / case.compression
-        reached = next((pruned for pruned, _ in points if pruned.counts[0] <= fewest), points[-1][0])
+        reached = next(
+            (pruned for pruned, _ in points if pruned.counts[0] <= fewest), points[-1][0]
+        )
         least = min(wrong for _, wrong in points)
         smallest = [pruned for pruned, wrong in points if wrong <= least + self.loss][-1]
         ready = self.finished(reached, bnn, digits.both, device)
-        rows.append(_row(f"{title}, in rounds to the paper's compression", ready, digits, time.perf_counter() - started, case))
+        rows.append(
+            _row(
+                f"{title}, in rounds to the paper's compression",
+                ready,
+                digits,
+                time.perf_counter() - started,
+                case,
+            )
+        )
         if smallest is not reached:
             ready = self.finished(smallest, bnn, digits.both, device)
-        rows.append(_row(f"{title}, as far as held-out images allow", ready, digits, time.perf_counter() - started, case))
+        rows.append(
+            _row(
+                f"{title}, as far as held-out images allow",
+                ready,
+                digits,
+                time.perf_counter() - started,
+                case,
+            )
+        )
         for row in rows[2:]:
             say(f"{row.label}: {dict(row.measured)}")
         codes = self.coded(compress.tidy(ready, digits.test[0][:64].cpu()), digits.both, device)
         told, wrong = self.written(name, codes, net, digits.test)
-        size = {"bytes": told.bytes, "times smaller": told.ratio, "code length + header": told.code_bits / 8 + told.header_bytes}
+        size = {
+            "bytes": told.bytes,
+            "times smaller": told.ratio,
+            "code length + header": told.code_bits / 8 + told.header_bytes,
+        }
         file = Row(title, {"error %": wrong, "numbers left": codes.nonzero} | size)
         say(f"{title}, file: {dict(file.measured)}")
-        return Done(rows, file, _checks(title, case, rows[2], file), [_figure(title, points), *film.figures(title)])
+        return Done(
+            rows,
+            file,
+            _checks(title, case, rows[2], file),
+            [_figure(title, points), *film.figures(title)],
+        )
 
-    def _rounds(self, bnn: BNN, digits: Digits, device: torch.device, say: Say) -> Iterator[tuple[Pruned, float]]:
-        """Pruned networks with their held-out errors, ever sparser; the first at a log alpha of 0, where noise is as large as signal."""
+    def _rounds(
+        self, bnn: BNN, digits: Digits, device: torch.device, say: Say
+    ) -> Iterator[tuple[Pruned, float]]:
+        """Pruned networks with their held-out errors, ever sparser; the first at a log alpha of 0,
+        where noise is as large as signal.
+        """
         start = compress.prune(bnn, "own", threshold=0.0)
         left = start.counts[0]
-        counts = [max(1, math.floor(left * (1.0 - self.drop) ** turn)) for turn in range(self.rounds)]
+        counts = [
+            max(1, math.floor(left * (1.0 - self.drop) ** turn)) for turn in range(self.rounds)
+        ]
         least = math.inf
-        for pruned in compress.shrink(start, bnn, digits.train, counts, self.retrain, device=device):
+        for pruned in compress.shrink(
+            start, bnn, digits.train, counts, self.retrain, device=device
+        ):
             wrong = error(pruned.net, digits.held)
             say(f"round: {pruned.counts[0]} weights, held-out error {wrong:.2f} %")
             yield pruned, wrong
@@ -138,7 +205,9 @@ class Done(NamedTuple):
 
 
 class Film:
-    """Pictures of the first layer's filters and of a corner of the largest dense layer, while the posterior learns."""
+    """Pictures of the first layer's filters and of a corner of the largest dense layer, while the
+    posterior learns.
+    """
 
     def __init__(self, epochs: int) -> None:
         self.wanted = sorted({max(1, round(share * epochs)) for share in FRAMES})
@@ -150,7 +219,11 @@ class Film:
         """Take one if it is time."""
         if epoch not in self.wanted:
             return
-        weights = {name: value.detach().abs().cpu() for name, value in posterior.mean().items() if value.dim() > 1}
+        weights = {
+            name: value.detach().abs().cpu()
+            for name, value in posterior.mean().items()
+            if value.dim() > 1
+        }
         filters = next((value for value in weights.values() if value.dim() == 4), None)
         if filters is not None:
             self.filters[epoch] = filters[:, 0]
@@ -163,11 +236,23 @@ class Film:
         if self.filters:
             shown = [f / f.amax().clamp_min(1e-12) for f in self.filters.values()]
             out.append(
-                _mosaic(f"{title}: filters of the first layer", torch.stack(shown), [f"epoch {e}" for e in self.filters], [])
+                _mosaic(
+                    f"{title}: filters of the first layer",
+                    torch.stack(shown),
+                    [f"epoch {e}" for e in self.filters],
+                    [],
+                )
             )
         shown = [(p / p.amax().clamp_min(1e-12)).sqrt().unsqueeze(0) for p in self.patches.values()]
         below = [f"epoch {e}" for e in self.patches]
-        out.append(_mosaic(f"{title}: {PATCH} x {PATCH} weights of the largest dense layer", torch.stack(shown, 1), [], below))
+        out.append(
+            _mosaic(
+                f"{title}: {PATCH} x {PATCH} weights of the largest dense layer",
+                torch.stack(shown, 1),
+                [],
+                below,
+            )
+        )
         return out
 
 
@@ -175,10 +260,18 @@ def _mosaic(title: str, pictures: Tensor, rows: list[str], columns: list[str]) -
     """Pictures ``(rows, columns, H, W)``."""
     down, across, height, width = pictures.shape
     return {
-        "kind": "mosaic", "title": title, "rows": down, "columns": across, "height": height, "width": width,
-        "pixels": [round(value, 3) for value in pictures.flatten().tolist()], "row_labels": rows, "column_labels": columns,
-        "caption": "Absolute means, black at zero, white at the largest of each epoch; pruned weights are zero.",
-    }  # fmt: skip
+        "kind": "mosaic",
+        "title": title,
+        "rows": down,
+        "columns": across,
+        "height": height,
+        "width": width,
+        "pixels": [round(value, 3) for value in pictures.flatten().tolist()],
+        "row_labels": rows,
+        "column_labels": columns,
+        "caption": "Absolute means, black at zero, white at the largest of each epoch; pruned "
+        "weights are zero.",
+    }
 
 
 def _row(label: str, pruned: Pruned, digits: Digits, seconds: float, case: Case) -> Row:
@@ -191,11 +284,20 @@ def _row(label: str, pruned: Pruned, digits: Digits, seconds: float, case: Case)
         "all numbers, times fewer": compress.tidy(pruned, digits.test[0][:64].cpu()).ratio,
         "seconds": seconds,
     }
-    return Row(label, measured, {"error %": case.error, "sparsity %": case.sparsity, "weights, times fewer": case.compression})
+    return Row(
+        label,
+        measured,
+        {
+            "error %": case.error,
+            "sparsity %": case.sparsity,
+            "weights, times fewer": case.compression,
+        },
+    )
 
 
 def _checks(title: str, case: Case, row: Row, file: Row) -> list[Check]:
-    wrong, fewer = (float(row.measured[key]) for key in ("error %", "weights, times fewer"))  # type: ignore[arg-type]
+    keys = ("error %", "weights, times fewer")
+    wrong, fewer = (float(row.measured[key]) for key in keys)  # type: ignore[arg-type]
     decoded, size, smaller, length = (
         float(file.measured[key])  # type: ignore[arg-type]
         for key in ("error %", "bytes", "times smaller", "code length + header")
@@ -203,23 +305,33 @@ def _checks(title: str, case: Case, row: Row, file: Row) -> list[Check]:
     most, least = case.file
     return [
         Check(
-            f"{title}: error and compression", f"{wrong:.2f} % at {fewer:.0f}x", f"at most {case.most:.2f} % at {case.compression:.0f}x or more",
+            f"{title}: error and compression",
+            f"{wrong:.2f} % at {fewer:.0f}x",
+            f"at most {case.most:.2f} % at {case.compression:.0f}x or more",
             wrong <= case.most and fewer >= case.compression,
         ),
         Check(
-            f"{title}: the file", f"{decoded:.2f} % at {smaller:.0f}x", f"below {most:.1f} % at {least:.0f}x or more",
+            f"{title}: the file",
+            f"{decoded:.2f} % at {smaller:.0f}x",
+            f"below {most:.1f} % at {least:.0f}x or more",
             decoded < most and smaller >= least,
         ),
         Check(
-            f"{title}: the file is as long as its code", f"{size:.0f} bytes", f"within 2 % of {length:.0f}", abs(size - length) <= 0.02 * length
+            f"{title}: the file is as long as its code",
+            f"{size:.0f} bytes",
+            f"within 2 % of {length:.0f}",
+            abs(size - length) <= 0.02 * length,
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _figure(title: str, points: list[tuple[Pruned, float]]) -> dict[str, Any]:
     x = [whole / left for left, whole in (pruned.counts for pruned, _ in points)]
     line = {"name": "weights go in rounds", "x": x, "y": [wrong for _, wrong in points]}
     return {
-        "kind": "curves", "title": f"{title}: held-out error against compression", "x_label": "times fewer weights", "y_label": "error %",
+        "kind": "curves",
+        "title": f"{title}: held-out error against compression",
+        "x_label": "times fewer weights",
+        "y_label": "error %",
         "lines": [line],
-    }  # fmt: skip
+    }

@@ -1,7 +1,9 @@
-"""One cell of the UCI table: a data set, one of its published splits, and a method; measured once, kept in a small file.
+"""One cell of the UCI table: a data set, one of its published splits, and a method; measured once,
+kept in a small file.
 
-The test part is touched once, after everything is chosen: candidates of the method's recipe are compared on a validation part of the training
-split, the best is fitted to the whole training split, and its log-likelihood and error are stated in the targets' own units.
+The test part is touched once, after everything is chosen: candidates of the method's recipe are
+compared on a validation part of the training split, the best is fitted to the whole training split,
+and its log-likelihood and error are stated in the targets' own units.
 """
 
 from __future__ import annotations
@@ -32,12 +34,17 @@ from credo_reproduce.uci_recipes import APART, BATCH, Candidate, Recipe, Start, 
 
 FORMAT = 1  # of the files; a new number makes old ones count for nothing
 WORTHWHILE = 0.1  # effort from which compiling a step pays
-VALIDATION, MOST = 0.2, 1000  # share of the training split that candidates are compared on, and its largest size
+VALIDATION, MOST = (
+    0.2,
+    1000,
+)  # share of the training split that candidates are compared on, and its largest size
 _FAILURES = (CredoError, torch.linalg.LinAlgError)  # pyright: ignore[reportPrivateImportUsage]
 
 
 class Source(NamedTuple):
-    """A data set: its name in ``credo.data``, the width of the published hidden layer, and how many standard splits there are."""
+    """A data set: its name in ``credo.data``, the width of the published hidden layer, and how many
+    standard splits there are.
+    """
 
     file: str
     hidden: int
@@ -71,14 +78,18 @@ class Cell:
 @final
 @dataclass(frozen=True)
 class Terms:
-    """What the numbers of a cell depend on besides its recipe: the seed, and the share of every recipe's length that is spent."""
+    """What the numbers of a cell depend on besides its recipe: the seed, and the share of every
+    recipe's length that is spent.
+    """
 
     seed: int = 0
     effort: float = 1.0
 
     def digest(self, method: str) -> str:
         """A short name of everything that matters to cells of ``method``."""
-        text = json.dumps([FORMAT, VALIDATION, MOST, asdict(self), recipe(method).config()], sort_keys=True)
+        text = json.dumps(
+            [FORMAT, VALIDATION, MOST, asdict(self), recipe(method).config()], sort_keys=True
+        )
         return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
     def file(self, store: Path, cell: Cell) -> Path:
@@ -110,19 +121,28 @@ def split(name: str, number: int) -> tuple[Part, Part]:
     data = load(SETS[name].file)
     x, y = (torch.as_tensor(np.asarray(data[key], dtype=np.float64)) for key in ("X", "y"))
     whole = Part(x, y.reshape(len(y), 1))
-    train, test = (torch.as_tensor(data[f"{part}_idx"][number].astype(np.int64)) for part in ("train", "test"))
+    train, test = (
+        torch.as_tensor(data[f"{part}_idx"][number].astype(np.int64)) for part in ("train", "test")
+    )
     return whole[train], whole[test]
 
 
 def held_out(name: str, number: int, train: Part) -> tuple[Part, Part]:
-    """The training rows without a validation part, and that part; its rows depend on the split alone."""
+    """The training rows without a validation part, and that part; its rows depend on the split
+    alone.
+    """
     order = torch.randperm(len(train.y), generator=generator("uci", name, number, "validation"))
     count = min(MOST, int(VALIDATION * len(order)))
     return train[order[count:]], train[order[:count]]
 
 
-def fit_and_score(cell: Cell, candidate: Candidate, train: Part, judged: Part, terms: Terms, device: torch.device) -> Score:
-    """Fit on one part and judge on another. Both are standardised by the first; columns that are constant there are only centred."""
+def fit_and_score(
+    cell: Cell, candidate: Candidate, train: Part, judged: Part, terms: Terms, device: torch.device
+) -> Score:
+    """Fit on one part and judge on another.
+
+    Both are standardised by the first; columns that are constant there are only centred.
+    """
     (x, x_new), _ = _standard(train.x, judged.x)
     (y, y_new), scale = _standard(train.y, judged.y)
     seed = mix("uci", terms.seed, cell.set, cell.split) % 2**31
@@ -132,9 +152,13 @@ def fit_and_score(cell: Cell, candidate: Candidate, train: Part, judged: Part, t
     given = _for(cell.method, candidate.arguments(len(y), terms.effort), terms, device)
     likelihood = candidate.likelihood
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that chains are short, or a prior narrow, shows in the score
+        warnings.simplefilter(
+            "ignore"
+        )  # that chains are short, or a prior narrow, shows in the score
         if candidate.start is not None:
-            given["init"], likelihood = _begin(candidate.start, candidate, cell.method, net, (x, y), terms, seed, device)
+            given["init"], likelihood = _begin(
+                candidate.start, candidate, cell.method, net, (x, y), terms, seed, device
+            )
         bnn = BNN(net, likelihood, prior=candidate.prior)
         bnn.fit((x, y), cell.method, seed=seed, device=device, progress=False, **given)
     predictive = bnn.predict(x_new, candidate.samples, seed=seed, batch_size=4096)
@@ -150,7 +174,9 @@ def _standard(train: Tensor, other: Tensor) -> tuple[tuple[Tensor, Tensor], Tens
 
 
 def _for(method: str, given: dict[str, Any], terms: Terms, device: torch.device) -> dict[str, Any]:
-    """How to run the steps: small ones are all launch overhead, so on a GPU descent is captured as a graph; nothing is compiled in a hurry."""
+    """How to run the steps: small ones are all launch overhead, so on a GPU descent is captured as
+    a graph; nothing is compiled in a hurry.
+    """
     kind = methods[method]
     if "compile" not in kind.__dataclass_fields__:
         return given
@@ -160,11 +186,22 @@ def _for(method: str, given: dict[str, Any], terms: Terms, device: torch.device)
 
 
 def _begin(
-    start: Start, candidate: Candidate, method: str, net: Any, data: tuple[Tensor, Tensor], terms: Terms, seed: int, device: Any
+    start: Start,
+    candidate: Candidate,
+    method: str,
+    net: Any,
+    data: tuple[Tensor, Tensor],
+    terms: Terms,
+    seed: int,
+    device: Any,
 ) -> tuple[dict[str, Tensor], Likelihood]:
-    """Where chains start: weights, and a likelihood whose noise is that of the first fit, widened."""
+    """Where chains start: weights, and a likelihood whose noise is that of the first fit,
+    widened.
+    """
     count = epochs(start.steps, len(data[1]), BATCH, terms.effort)
-    given = _for(start.method, {"epochs": count, "batch_size": BATCH, **start.settings}, terms, device)
+    given = _for(
+        start.method, {"epochs": count, "batch_size": BATCH, **start.settings}, terms, device
+    )
     first = BNN(net, candidate.likelihood, prior=candidate.prior)
     first.fit(data, start.method, seed=seed, device=device, progress=False, **given)
     likelihood = type(candidate.likelihood).from_config(candidate.likelihood.config())
@@ -173,14 +210,20 @@ def _begin(
         for parameter in likelihood.parameters():
             parameter += math.log(start.widen)  # learned noise is kept as a logarithm
     chains = make_method(method, {k: v for k, v in candidate.settings.items() if k != "lr"})
-    weights = first.posterior.sample(getattr(chains, "num_chains", 1), seed=seed) if start.apart else first.posterior.mean()
+    weights = (
+        first.posterior.sample(getattr(chains, "num_chains", 1), seed=seed)
+        if start.apart
+        else first.posterior.mean()
+    )
     return {name: value.detach().cpu() for name, value in weights.items()}, likelihood
 
 
 def ranked(
     cell: Cell, chosen: Recipe, train: Part, terms: Terms, device: torch.device
 ) -> tuple[list[Candidate], dict[str, float | str]]:
-    """Candidates by validation log-likelihood, the highest first, and what each of them reached, or why it failed."""
+    """Candidates by validation log-likelihood, the highest first, and what each of them reached, or
+    why it failed.
+    """
     if len(chosen.candidates) == 1:
         return [*chosen.candidates], {}
     fitted, judged = held_out(cell.set, cell.split, train)
@@ -203,14 +246,18 @@ def reason(error: BaseException) -> str:
 
 
 def measure(cell: Cell, terms: Terms, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """Choose, refit on the whole training split, judge on the test part once: the content of the cell's file."""
+    """Choose, refit on the whole training split, judge on the test part once: the content of the
+    cell's file.
+    """
     if cell.method in APART:
         raise CredoError(f"{cell.method} does not apply here: {APART[cell.method]}.")
     where, started = torch.device(device), time.perf_counter()
     train, test = split(cell.set, cell.split)
     candidates, trials = ranked(cell, recipe(cell.method), train, terms, where)
     failures: dict[str, str] = {}
-    for candidate in candidates:  # one that held in its trial may still fail on all the data: then the next best counts
+    for candidate in (
+        candidates
+    ):  # one that held in its trial may still fail on all the data: then the next best counts
         try:
             score = fit_and_score(cell, candidate, train, test, terms, where)
         except _FAILURES as error:
@@ -221,7 +268,10 @@ def measure(cell: Cell, terms: Terms, device: torch.device | str = "cpu") -> dic
         why = "; ".join(f"{label}: {text}" for label, text in {**trials, **failures}.items())
         raise CredoError(f"No candidate of {cell.method} could be fitted: {why}")
     if not math.isfinite(score.ll):
-        raise CredoError(f"The test log-likelihood of {candidate.label!r} is {score.ll}; expected a finite number.")
+        raise CredoError(
+            f"The test log-likelihood of {candidate.label!r} is {score.ll}; expected a finite "
+            "number."
+        )
     return asdict(cell) | {
         "digest": terms.digest(cell.method),
         "ll": score.ll,
@@ -238,12 +288,16 @@ def measure(cell: Cell, terms: Terms, device: torch.device | str = "cpu") -> dic
 def keep(store: Path, cell: Cell, terms: Terms, device: str) -> dict[str, Any]:
     """Measure a cell and write its file, whole or not at all."""
     result = measure(cell, terms, device)
-    write_atomic(terms.file(store, cell), lambda path: path.write_text(json.dumps(result, indent=1)))
+    write_atomic(
+        terms.file(store, cell), lambda path: path.write_text(json.dumps(result, indent=1))
+    )
     return result
 
 
 def finished(store: Path, terms: Terms) -> tuple[dict[Cell, dict[str, Any]], int]:
-    """The cells in a directory that were measured under these terms, and how many files were measured under others."""
+    """The cells in a directory that were measured under these terms, and how many files were
+    measured under others.
+    """
     found: dict[Cell, dict[str, Any]] = {}
     others = 0
     for path in sorted(store.glob("*.json")):
@@ -252,7 +306,9 @@ def finished(store: Path, terms: Terms) -> tuple[dict[Cell, dict[str, Any]], int
             cell = Cell(result["set"], result["split"], result["method"])
             known = result["method"] in methods and result["digest"] == terms.digest(cell.method)
         except (ValueError, KeyError, TypeError) as error:
-            raise RunError(f"{path} is not the file of a cell ({error!r}); move it away.") from error
+            raise RunError(
+                f"{path} is not the file of a cell ({error!r}); move it away."
+            ) from error
         if known:
             found[cell] = result
         else:

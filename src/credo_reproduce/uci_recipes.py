@@ -1,7 +1,9 @@
-"""How every method is fitted to the UCI regression sets: its candidates, among which a validation part of the training split chooses.
+"""How every method is fitted to the UCI regression sets: its candidates, among which a validation
+part of the training split chooses.
 
-A recipe with one candidate needs no choice. Steps are those for a thousand examples; they grow with the root of their number. Samplers
-start from a short variational or MAP fit with the same likelihood and prior, so that their warm-up is not spent on finding the data.
+A recipe with one candidate needs no choice. Steps are those for a thousand examples; they grow with
+the root of their number. Samplers start from a short variational or MAP fit with the same
+likelihood and prior, so that their warm-up is not spent on finding the data.
 """
 
 from __future__ import annotations
@@ -20,15 +22,22 @@ from credo.priors import FanIn, Learned, Prior
 
 BATCH = 512  # examples in a step of descent, all of a small set
 USUAL = 1000  # examples for which steps are stated
-LENGTHS = ("num_warmup", "num_draws", "num_moves", "num_proposals")  # settings that ``effort`` scales besides the steps
+LENGTHS = (
+    "num_warmup",
+    "num_draws",
+    "num_moves",
+    "num_proposals",
+)  # settings that ``effort`` scales besides the steps
 
 
 @final
 @dataclass(frozen=True)
 class Start:
-    """A fit from whose posterior chains start: its mean for all of them, or with ``apart`` a draw for each.
+    """A fit from whose posterior chains start: its mean for all of them, or with ``apart`` a draw
+    for each.
 
-    ``widen`` multiplies the learned noise before the chains take it over: they come to the right one from above, where they move freely.
+    ``widen`` multiplies the learned noise before the chains take it over: they come to the right
+    one from above, where they move freely.
     """
 
     method: str
@@ -59,10 +68,16 @@ class Candidate:
 
     def config(self) -> dict[str, Any]:
         """Everything that matters, as plain values."""
-        start = None if self.start is None else {**vars(self.start), "settings": dict(self.start.settings)}
+        start = (
+            None
+            if self.start is None
+            else {**vars(self.start), "settings": dict(self.start.settings)}
+        )
         return {
             "label": self.label,
-            "settings": {k: v.config() if isinstance(v, Prior) else v for k, v in self.settings.items()},
+            "settings": {
+                k: v.config() if isinstance(v, Prior) else v for k, v in self.settings.items()
+            },
             "activation": self.activation,
             "likelihood": [self.likelihood.name, self.likelihood.config()],
             "prior": self.prior.describe(),
@@ -74,7 +89,9 @@ class Candidate:
         }
 
     def arguments(self, num_data: int, effort: float) -> dict[str, Any]:
-        """Arguments of ``BNN.fit`` for this many examples; ``effort`` scales whatever takes time."""
+        """Arguments of ``BNN.fit`` for this many examples; ``effort`` scales whatever takes
+        time.
+        """
         given: dict[str, Any] = {**self.settings, "batch_size": self.batch}
         for key in LENGTHS:
             if key in given:
@@ -89,23 +106,30 @@ class Candidate:
 @final
 @dataclass(frozen=True)
 class Recipe:
-    """Candidates of a method. ``trial``: the share of their steps that a candidate gets while it is compared with the others."""
+    """Candidates of a method. ``trial``: the share of their steps that a candidate gets while it is
+    compared with the others.
+    """
 
     candidates: tuple[Candidate, ...]
     trial: float = 1.0
 
     def config(self) -> dict[str, Any]:
         """Everything that matters, as plain values."""
-        return {"candidates": [candidate.config() for candidate in self.candidates], "trial": self.trial}
+        return {
+            "candidates": [candidate.config() for candidate in self.candidates],
+            "trial": self.trial,
+        }
 
 
 def epochs(steps: int, num_data: int, batch: int | None, effort: float) -> int:
-    """Passes over the data that make up ``steps`` times sqrt(N / 1000), or ``steps`` for fewer data."""
+    """Passes over the data that make up ``steps`` times sqrt(N / 1000), or ``steps`` for fewer
+    data.
+    """
     wanted = effort * steps * math.sqrt(max(1.0, num_data / USUAL))
     return max(1, round(wanted / math.ceil(num_data / min(batch or num_data, num_data))))
 
 
-# --- likelihoods and priors that candidates share -------------------------------------------------------------------------
+# --- likelihoods and priors that candidates share -------------------------------------------------
 
 
 def _varying() -> Likelihood:
@@ -120,29 +144,59 @@ def _learned() -> Prior:
 
 NARROW, MIDDLE, WIDE = FanIn(1.0), FanIn(2.0), FanIn(4.0)
 
-# --- recipes --------------------------------------------------------------------------------------------------------------
+# --- recipes --------------------------------------------------------------------------------------
 
 
 def _descent(settings: Mapping[str, Any], **common: Any) -> Recipe:
-    """Few steps, which is what keeps a point from overfitting small sets, or many; noise of one size, or varying with x."""
+    """Few steps, which is what keeps a point from overfitting small sets, or many; noise of one
+    size, or varying with x.
+    """
     return Recipe(
         (
             Candidate("short", settings, prior=NARROW, steps=300, **common),
             Candidate("long", settings, prior=WIDE, steps=3000, **common),
-            Candidate("short, varying noise", settings, likelihood=_varying(), prior=NARROW, steps=300, **common),
-            Candidate("long, varying noise", settings, likelihood=_varying(), prior=NARROW, steps=3000, **common),
+            Candidate(
+                "short, varying noise",
+                settings,
+                likelihood=_varying(),
+                prior=NARROW,
+                steps=300,
+                **common,
+            ),
+            Candidate(
+                "long, varying noise",
+                settings,
+                likelihood=_varying(),
+                prior=NARROW,
+                steps=3000,
+                **common,
+            ),
         )
     )
 
 
 def _rates(settings: Mapping[str, Any], low: float, high: float) -> Recipe:
-    """A low and a high drop rate of the hidden layer, each with noise of one size and varying with x."""
+    """A low and a high drop rate of the hidden layer, each with noise of one size and varying with
+    x.
+    """
     return Recipe(
         (
             Candidate(f"p = {low:g}", {**settings, "p": low}, prior=WIDE, steps=2000),
             Candidate(f"p = {high:g}", {**settings, "p": high}, prior=WIDE, steps=2000),
-            Candidate(f"p = {low:g}, varying noise", {**settings, "p": low}, likelihood=_varying(), prior=MIDDLE, steps=2000),
-            Candidate(f"p = {high:g}, varying noise", {**settings, "p": high}, likelihood=_varying(), prior=MIDDLE, steps=1000),
+            Candidate(
+                f"p = {low:g}, varying noise",
+                {**settings, "p": low},
+                likelihood=_varying(),
+                prior=MIDDLE,
+                steps=2000,
+            ),
+            Candidate(
+                f"p = {high:g}, varying noise",
+                {**settings, "p": high},
+                likelihood=_varying(),
+                prior=MIDDLE,
+                steps=1000,
+            ),
         )
     )
 
@@ -151,14 +205,19 @@ def _dynamics(settings: Mapping[str, Any], *rates: float) -> Recipe:
     """Stochastic-gradient samplers at several steps; too large a one fails and is not chosen."""
     start = Start("vi", 1000, {"lr": 0.02}, apart=True)
     common: dict[str, Any] = {"prior": MIDDLE, "batch": 256, "samples": 400, "start": start}
-    return Recipe(tuple(Candidate(f"lr = {lr:g}", {**settings, "lr": lr}, **common) for lr in rates), trial=0.5)
+    return Recipe(
+        tuple(Candidate(f"lr = {lr:g}", {**settings, "lr": lr}, **common) for lr in rates),
+        trial=0.5,
+    )
 
 
 def _trajectories(settings: Mapping[str, Any]) -> Recipe:
-    """Hamiltonian samplers. Noise of one size is learned, noise that varies with x is sampled with the network that gives it.
+    """Hamiltonian samplers. Noise of one size is learned, noise that varies with x is sampled with
+    the network that gives it.
 
-    A MAP fit is a good start where there are many data for every weight; a variational fit where a point could pass through all of them, a short
-    one where noise may vanish at single data: chains hardly leave such places.
+    A MAP fit is a good start where there are many data for every weight; a variational fit where a
+    point could pass through all of them, a short one where noise may vanish at single data: chains
+    hardly leave such places.
     """
     point = Start("map", 1000, {"lr": 0.02}, widen=2.0)
     broad = Start("vi", 1500, {"lr": 0.02}, apart=True)
@@ -166,7 +225,9 @@ def _trajectories(settings: Mapping[str, Any]) -> Recipe:
     return Recipe(
         (
             Candidate("ReLU, wide prior", settings, prior=WIDE, start=point, **common),
-            Candidate("tanh, wide prior", settings, activation="tanh", prior=WIDE, start=broad, **common),
+            Candidate(
+                "tanh, wide prior", settings, activation="tanh", prior=WIDE, start=broad, **common
+            ),
             Candidate(
                 "ReLU, varying noise",
                 settings,
@@ -211,9 +272,18 @@ RECIPES: dict[str, Recipe] = {
         (
             Candidate("long", {**_EVIDENCE, "structure": "full"}, prior=WIDE, steps=2000),
             Candidate(
-                "tuned on the way", {**_EVIDENCE, "structure": "full", "tune": "online", "every": 200}, prior=WIDE, steps=2000
+                "tuned on the way",
+                {**_EVIDENCE, "structure": "full", "tune": "online", "every": 200},
+                prior=WIDE,
+                steps=2000,
             ),
-            Candidate("short, varying noise", {**_EVIDENCE, "structure": "full"}, likelihood=_varying(), prior=NARROW, steps=300),
+            Candidate(
+                "short, varying noise",
+                {**_EVIDENCE, "structure": "full"},
+                likelihood=_varying(),
+                prior=NARROW,
+                steps=300,
+            ),
             Candidate(
                 "varying noise, tuned on the way",
                 {**_EVIDENCE, "structure": "full", "tune": "online", "every": 100},
@@ -223,19 +293,57 @@ RECIPES: dict[str, Recipe] = {
             ),
         )
     ),
-    "ivon": Recipe(tuple(Candidate(f"lr = {lr:g}", {"lr": lr, "beta2": 0.999}, steps=2500) for lr in (0.03, 0.1))),
-    "bnn_ensemble": Recipe((Candidate("wide prior", {"lr": 1e-2, "members": 3}, prior=WIDE, steps=2000),)),
+    "ivon": Recipe(
+        tuple(
+            Candidate(f"lr = {lr:g}", {"lr": lr, "beta2": 0.999}, steps=2500) for lr in (0.03, 0.1)
+        )
+    ),
+    "bnn_ensemble": Recipe(
+        (Candidate("wide prior", {"lr": 1e-2, "members": 3}, prior=WIDE, steps=2000),)
+    ),
     "svgd": _descent({"lr": 1e-2, "particles": 10}),
-    "hmc": _trajectories({"num_chains": 4, "num_warmup": 300, "num_draws": 150, "max_steps": 60, "lr": 0.02, "compile": True}),
-    "nuts": _trajectories({"num_chains": 1, "num_warmup": 300, "num_draws": 150, "max_depth": 6, "lr": 0.02, "compile": True}),
-    "sghmc": _dynamics({"num_chains": 4, "num_warmup": 1500, "num_draws": 50, "thin": 10}, 1e-2, 1e-3, 1e-4),
-    "sgld": _dynamics({"num_chains": 4, "num_warmup": 1500, "num_draws": 50, "thin": 10}, 1e-2, 1e-3, 1e-4),
-    "psgld": _dynamics({"num_chains": 4, "num_warmup": 1500, "num_draws": 50, "thin": 10}, 1e-2, 1e-3, 1e-4),
-    "csgmcmc": _dynamics({"num_chains": 4, "num_warmup": 500, "num_draws": 100, "num_cycles": 5, "thin": 5}, 1e-2, 1e-3, 1e-4),
+    "hmc": _trajectories(
+        {
+            "num_chains": 4,
+            "num_warmup": 300,
+            "num_draws": 150,
+            "max_steps": 60,
+            "lr": 0.02,
+            "compile": True,
+        }
+    ),
+    "nuts": _trajectories(
+        {
+            "num_chains": 1,
+            "num_warmup": 300,
+            "num_draws": 150,
+            "max_depth": 6,
+            "lr": 0.02,
+            "compile": True,
+        }
+    ),
+    "sghmc": _dynamics(
+        {"num_chains": 4, "num_warmup": 1500, "num_draws": 50, "thin": 10}, 1e-2, 1e-3, 1e-4
+    ),
+    "sgld": _dynamics(
+        {"num_chains": 4, "num_warmup": 1500, "num_draws": 50, "thin": 10}, 1e-2, 1e-3, 1e-4
+    ),
+    "psgld": _dynamics(
+        {"num_chains": 4, "num_warmup": 1500, "num_draws": 50, "thin": 10}, 1e-2, 1e-3, 1e-4
+    ),
+    "csgmcmc": _dynamics(
+        {"num_chains": 4, "num_warmup": 500, "num_draws": 100, "num_cycles": 5, "thin": 5},
+        1e-2,
+        1e-3,
+        1e-4,
+    ),
     "metropolis": Recipe(
         (
             Candidate(
-                "from a MAP fit", {"num_warmup": 4000, "num_draws": 200, "thin": 20}, batch=None, start=Start("map", 1000, _ADAM)
+                "from a MAP fit",
+                {"num_warmup": 4000, "num_draws": 200, "thin": 20},
+                batch=None,
+                start=Start("map", 1000, _ADAM),
             ),
         )
     ),
@@ -243,13 +351,28 @@ RECIPES: dict[str, Recipe] = {
         (
             Candidate(
                 "four rungs",
-                {"num_chains": 1, "num_warmup": 150, "num_draws": 100, "num_rungs": 4, "num_steps": 30, "compile": True},
+                {
+                    "num_chains": 1,
+                    "num_warmup": 150,
+                    "num_draws": 100,
+                    "num_rungs": 4,
+                    "num_steps": 30,
+                    "compile": True,
+                },
                 batch=None,
                 start=Start("map", 1000, _ADAM),
             ),
         )
     ),
-    "annealing": Recipe((Candidate("three hundred moves", {"num_moves": 300, "num_chains": 2, "compile": True}, batch=None),)),
+    "annealing": Recipe(
+        (
+            Candidate(
+                "three hundred moves",
+                {"num_moves": 300, "num_chains": 2, "compile": True},
+                batch=None,
+            ),
+        )
+    ),
     "bbvi": Recipe((Candidate("four draws", {"lr": 1e-2, "train_samples": 4}, steps=1500),)),
 }
 
@@ -265,7 +388,9 @@ APART = {
 
 
 def recipe(method: str) -> Recipe:
-    """The recipe of a registered method: its own, or for a newcomer descent under two priors, or its sampler's own settings."""
+    """The recipe of a registered method: its own, or for a newcomer descent under two priors, or
+    its sampler's own settings.
+    """
     if method in RECIPES:
         return RECIPES[method]
     kind = methods[method]

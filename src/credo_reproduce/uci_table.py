@@ -15,42 +15,69 @@ ENOUGH = 6  # sets of nine on which the best of ours should be as good as the be
 #: Published log-likelihoods and, where stated, errors. DVI is measured on splits of its own.
 PAPER: dict[str, dict[str, tuple[float, float | None]]] = {
     "boston": {
-        "PBP": (-2.57, 3.01), "MC dropout": (-2.46, 2.97), "deep ensemble": (-2.41, 3.28), "MC dropout tuned": (-2.40, 2.90),
+        "PBP": (-2.57, 3.01),
+        "MC dropout": (-2.46, 2.97),
+        "deep ensemble": (-2.41, 3.28),
+        "MC dropout tuned": (-2.40, 2.90),
         "DVI": (-2.41, None),
     },
     "concrete": {
-        "PBP": (-3.16, 5.67), "MC dropout": (-3.04, 5.23), "deep ensemble": (-3.06, 6.03), "MC dropout tuned": (-2.94, 4.83),
+        "PBP": (-3.16, 5.67),
+        "MC dropout": (-3.04, 5.23),
+        "deep ensemble": (-3.06, 6.03),
+        "MC dropout tuned": (-2.94, 4.83),
         "DVI": (-3.06, None),
     },
     "energy": {
-        "PBP": (-2.04, 1.80), "MC dropout": (-1.99, 1.66), "deep ensemble": (-1.38, 2.09), "MC dropout tuned": (-1.21, 0.54),
+        "PBP": (-2.04, 1.80),
+        "MC dropout": (-1.99, 1.66),
+        "deep ensemble": (-1.38, 2.09),
+        "MC dropout tuned": (-1.21, 0.54),
         "DVI": (-1.01, None),
     },
     "kin8nm": {
-        "PBP": (0.90, 0.10), "MC dropout": (0.95, 0.10), "deep ensemble": (1.20, 0.09), "MC dropout tuned": (1.14, 0.079),
+        "PBP": (0.90, 0.10),
+        "MC dropout": (0.95, 0.10),
+        "deep ensemble": (1.20, 0.09),
+        "MC dropout tuned": (1.14, 0.079),
         "DVI": (1.13, None),
     },
     "naval": {
-        "PBP": (3.73, 0.006), "MC dropout": (3.80, 0.005), "deep ensemble": (5.63, 0.002), "MC dropout tuned": (4.45, 0.0007),
+        "PBP": (3.73, 0.006),
+        "MC dropout": (3.80, 0.005),
+        "deep ensemble": (5.63, 0.002),
+        "MC dropout tuned": (4.45, 0.0007),
         "DVI": (6.29, None),
     },
     "power": {
-        "PBP": (-2.84, 4.12), "MC dropout": (-2.80, 4.02), "deep ensemble": (-2.79, 4.11), "MC dropout tuned": (-2.81, 4.01),
+        "PBP": (-2.84, 4.12),
+        "MC dropout": (-2.80, 4.02),
+        "deep ensemble": (-2.79, 4.11),
+        "MC dropout tuned": (-2.81, 4.01),
         "DVI": (-2.80, None),
     },
     "protein": {
-        "PBP": (-2.97, 4.73), "MC dropout": (-2.89, 4.36), "deep ensemble": (-2.83, 4.71), "MC dropout tuned": (-2.87, 4.27),
+        "PBP": (-2.97, 4.73),
+        "MC dropout": (-2.89, 4.36),
+        "deep ensemble": (-2.83, 4.71),
+        "MC dropout tuned": (-2.87, 4.27),
         "DVI": (-2.85, None),
     },
     "wine": {
-        "PBP": (-0.97, 0.64), "MC dropout": (-0.93, 0.62), "deep ensemble": (-0.94, 0.64), "MC dropout tuned": (-0.93, 0.62),
+        "PBP": (-0.97, 0.64),
+        "MC dropout": (-0.93, 0.62),
+        "deep ensemble": (-0.94, 0.64),
+        "MC dropout tuned": (-0.93, 0.62),
         "DVI": (-0.90, None),
     },
     "yacht": {
-        "PBP": (-1.63, 1.02), "MC dropout": (-1.55, 1.11), "deep ensemble": (-1.18, 1.58), "MC dropout tuned": (-1.25, 0.67),
+        "PBP": (-1.63, 1.02),
+        "MC dropout": (-1.55, 1.11),
+        "deep ensemble": (-1.18, 1.58),
+        "MC dropout tuned": (-1.25, 0.67),
         "DVI": (-0.47, None),
     },
-}  # fmt: skip
+}
 #: Our method -> the published column that is the same thing; the others get rows of their own.
 SAME = {"mc_dropout": "MC dropout tuned", "deep_ensemble": "deep ensemble", "moments": "DVI"}
 
@@ -74,7 +101,9 @@ class Mean(NamedTuple):
 
     def text(self, digits: int) -> str:
         """Mean ± standard error."""
-        return f"{self.value:.{digits}f}" + ("" if self.error is None else f" ± {self.error:.{digits}f}")
+        return f"{self.value:.{digits}f}" + (
+            "" if self.error is None else f" ± {self.error:.{digits}f}"
+        )
 
 
 def _cells(done: Done, name: str, method: str) -> list[Mapping[str, Any]]:
@@ -93,7 +122,9 @@ def likelihood(done: Done, name: str, method: str) -> Mean | None:
 
 def best(done: Done, name: str) -> tuple[str, Mean] | None:
     """The method with the highest mean among those measured on the most splits of a set."""
-    found = {method: mean for method in _methods(done, name) if (mean := likelihood(done, name, method))}
+    found = {
+        method: mean for method in _methods(done, name) if (mean := likelihood(done, name, method))
+    }
     most = max((mean.count for mean in found.values()), default=0)
     full = [(mean.value, method) for method, mean in found.items() if mean.count == most]
     return (max(full)[1], found[max(full)[1]]) if full else None
@@ -106,7 +137,9 @@ def published(name: str) -> tuple[str, float]:
 
 
 def tables(done: Done, failures: Mapping[Cell, str]) -> list[Table]:
-    """One per set: a row for every method that was measured or failed, best first, and one for what is published of no method of ours."""
+    """One per set: a row for every method that was measured or failed, best first, and one for what
+    is published of no method of ours.
+    """
     names = [name for name in SETS if any(cell.set == name for cell in [*done, *failures])]
     return [_table(done, failures, name) for name in names]
 
@@ -117,20 +150,36 @@ def _table(done: Done, failures: Mapping[Cell, str], name: str) -> Table:
     for method in sorted({*_methods(done, name), *failed}):
         theirs = PAPER[name].get(SAME.get(method, ""), (None, None))
         paper: dict[str, Value] = {"log-likelihood": theirs[0], "RMSE": theirs[1]}
-        rows.append((likelihood(done, name, method), Row(method, _measured(done, name, method, failures), paper)))
+        rows.append(
+            (
+                likelihood(done, name, method),
+                Row(method, _measured(done, name, method, failures), paper),
+            )
+        )
     rows.sort(key=lambda row: -math.inf if row[0] is None else row[0].value, reverse=True)
     beside = {SAME.get(row.label) for _, row in rows}
-    apart = [Row(who, {}, {"log-likelihood": ll, "RMSE": rmse}) for who, (ll, rmse) in PAPER[name].items() if who not in beside]
+    apart = [
+        Row(who, {}, {"log-likelihood": ll, "RMSE": rmse})
+        for who, (ll, rmse) in PAPER[name].items()
+        if who not in beside
+    ]
     counts = {mean.count for mean, _ in rows if mean}
     standard = SETS[name].splits
-    short = f" Fewer splits than the standard {standard}: see the column." if counts and min(counts) < standard else ""
+    short = (
+        f" Fewer splits than the standard {standard}: see the column."
+        if counts and min(counts) < standard
+        else ""
+    )
     note = (
-        "Mean over splits ± its standard error, in the units of the targets; everything was chosen on a validation part of the training split."
+        "Mean over splits ± its standard error, in the units of the targets; everything was "
+        "chosen on a validation part of the training split."
         f"{short} DVI was published on splits of its own."
     )
     columns = ("log-likelihood", "RMSE", "splits", "chosen most", "seconds", "failed")
     shown = columns if failed else columns[:-1]
-    return Table(f"{name}: test log-likelihood and error", shown, [*(row for _, row in rows), *apart], note)
+    return Table(
+        f"{name}: test log-likelihood and error", shown, [*(row for _, row in rows), *apart], note
+    )
 
 
 def _measured(done: Done, name: str, method: str, failures: Mapping[Cell, str]) -> dict[str, Value]:
@@ -144,8 +193,12 @@ def _measured(done: Done, name: str, method: str, failures: Mapping[Cell, str]) 
     popular = Counter(str(result["candidate"]) for result in found).most_common(1)[0][0]
     seconds = sum(float(result["seconds"]) for result in found) / len(found)
     return out | {
-        "log-likelihood": ll.text(3), "RMSE": rmse.text(digits), "splits": ll.count, "chosen most": popular, "seconds": round(seconds, 1),
-    }  # fmt: skip
+        "log-likelihood": ll.text(3),
+        "RMSE": rmse.text(digits),
+        "splits": ll.count,
+        "chosen most": popular,
+        "seconds": round(seconds, 1),
+    }
 
 
 def summary(done: Done) -> Table:
@@ -160,10 +213,17 @@ def summary(done: Done) -> Table:
             "best of ours": f"{ours[1].text(2)} ({ours[0]})",
             "best published": f"{value:.2f} ({whose})",
         }
-        measured |= {method: mean.text(2) for method in used if (mean := likelihood(done, name, method))}
+        measured |= {
+            method: mean.text(2) for method in used if (mean := likelihood(done, name, method))
+        }
         rows.append(Row(name, measured))
-    note = "Both bests are the highest of several means on the same test parts; of ours only methods measured on the most splits take part."
-    return Table("Test log-likelihood on all sets", ("best of ours", "best published", *used), rows, note)
+    note = (
+        "Both bests are the highest of several means on the same test parts; of ours only methods "
+        "measured on the most splits take part."
+    )
+    return Table(
+        "Test log-likelihood on all sets", ("best of ours", "best published", *used), rows, note
+    )
 
 
 def checks(done: Done) -> list[Check]:
@@ -178,7 +238,12 @@ def checks(done: Done) -> list[Check]:
         won += holds
         splits = f"{ours[1].count} of {SETS[name].splits} splits"
         out.append(
-            Check(f"{name}: best of ours", f"{ours[1].text(3)} ({ours[0]}, {splits})", f"at least {value:.2f} ({whose})", holds)
+            Check(
+                f"{name}: best of ours",
+                f"{ours[1].text(3)} ({ours[0]}, {splits})",
+                f"at least {value:.2f} ({whose})",
+                holds,
+            )
         )
     if out:
         out.append(
@@ -199,7 +264,11 @@ def figure(done: Done) -> list[dict[str, Any]]:
         return []
     return [
         {
-            "kind": "bars", "title": "Best of ours minus best published", "names": list(gaps), "values": list(gaps.values()),
-            "x_label": "log-likelihood, nats per example", "caption": "Above zero is better than all five published methods.",
+            "kind": "bars",
+            "title": "Best of ours minus best published",
+            "names": list(gaps),
+            "values": list(gaps.values()),
+            "x_label": "log-likelihood, nats per example",
+            "caption": "Above zero is better than all five published methods.",
         }
-    ]  # fmt: skip
+    ]

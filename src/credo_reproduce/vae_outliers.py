@@ -1,9 +1,12 @@
-"""Telling digits from clothes by a model of clothes: log p(x) fails, the right likelihood ratio does not.
+"""Telling digits from clothes by a model of clothes: log p(x) fails, the right likelihood ratio
+does not.
 
-A VAE is fitted to Fashion-MNIST and asked which of Fashion-MNIST's and MNIST's test images are strange. Digits are mostly empty, and their
-log p(x) is as high as that of clothes or higher (Nalisnick et al. 2019), so that a low log p(x) points nowhere or the wrong way. Two ratios
-are tried: to a second VAE, fitted to images with some pixels replaced at random (Ren et al. 2019, there with autoregressive models), and to
-the code length of a general-purpose compressor (Serra et al. 2020). Scores are judged by AUROC, 0.5 being chance.
+A VAE is fitted to Fashion-MNIST and asked which of Fashion-MNIST's and MNIST's test images are
+strange. Digits are mostly empty, and their log p(x) is as high as that of clothes or higher
+(Nalisnick et al. 2019), so that a low log p(x) points nowhere or the wrong way. Two ratios are
+tried: to a second VAE, fitted to images with some pixels replaced at random (Ren et al. 2019, there
+with autoregressive models), and to the code length of a general-purpose compressor (Serra et al.
+2020). Scores are judged by AUROC, 0.5 being chance.
 """
 
 from __future__ import annotations
@@ -39,9 +42,12 @@ class VAEOutliers(Experiment):
     """AUROC of three scores, both ways round."""
 
     name: ClassVar[str] = "vae_outliers"
-    title: ClassVar[str] = "Out-of-distribution images by the ELBO, by log p(x), and by a likelihood ratio"
+    title: ClassVar[str] = (
+        "Out-of-distribution images by the ELBO, by log p(x), and by a likelihood ratio"
+    )
     reference: ClassVar[str] = (
-        "Nalisnick et al. 2019, Do deep generative models know what they don't know?; Ren et al. 2019, Likelihood ratios."
+        "Nalisnick et al. 2019, Do deep generative models know what they don't know?; Ren et al. "
+        "2019, Likelihood ratios."
     )
     cost: ClassVar[str] = "2 minutes on a GPU"
     needs: ClassVar[tuple[str, ...]] = tuple(NAMES)
@@ -57,7 +63,9 @@ class VAEOutliers(Experiment):
 
     likelihood: str = setting("pixels", "Of grey pixels.", choices=tuple(LIKELIHOODS))
     levels: int = setting(32, "Grey levels of the 'pixels' likelihood.", ge=2, le=256)
-    rate: float = setting(0.2, "Share of pixels that the background model sees replaced.", gt=0.0, le=0.9)
+    rate: float = setting(
+        0.2, "Share of pixels that the background model sees replaced.", gt=0.0, le=0.9
+    )
     epochs: int = setting(50, "Passes over the training images.", ge=1)
     hidden: int = setting(500, "Units of each hidden layer.", ge=1)
     latent_dim: int = setting(20, "Latent variables.", ge=1)
@@ -79,18 +87,31 @@ class VAEOutliers(Experiment):
             label = f"{NAMES[inside]} to {NAMES[outside]}"
             say(f"{label}: { ({k: round(v, 4) for k, v in found.items()}) }")
             rows.append(Row(label, found))
-            figures += [self._figure(label, kind, inside, outside, values) for kind, values in scores.items() if kind != "ELBO"]
+            figures += [
+                self._figure(label, kind, inside, outside, values)
+                for kind, values in scores.items()
+                if kind != "ELBO"
+            ]
             if inside == "fashion_mnist":
                 checks = self._checks(found, scores)
-        note = "AUROC of telling the second set's test images from the first's, by a model of the first; 0.5 is chance, below it the wrong way round."
+        note = (
+            "AUROC of telling the second set's test images from the first's, by a model of the "
+            "first; 0.5 is chance, below it the wrong way round."
+        )
         columns = ["ELBO", "log p(x)", PERTURBED, COMPRESSED]
         return Outcome([Table("Detection", columns, rows, note)], figures, checks)
 
-    def _scores(self, train: Tensor, pair: list[Tensor], seed: int, device: torch.device) -> dict[str, tuple[Tensor, Tensor]]:
+    def _scores(
+        self, train: Tensor, pair: list[Tensor], seed: int, device: torch.device
+    ) -> dict[str, tuple[Tensor, Tensor]]:
         model = self._fit(self._levels(train), seed, device)
-        perturbed = LikelihoodRatio(model, self._fit(self._levels(perturb(train, self.rate, seed)), seed, device))
+        perturbed = LikelihoodRatio(
+            model, self._fit(self._levels(perturb(train, self.rate, seed)), seed, device)
+        )
         counted = self.likelihood == "pixels"
-        compressed = LikelihoodRatio(model, Compressor(self.levels if counted else 256, unit=not counted))
+        compressed = LikelihoodRatio(
+            model, Compressor(self.levels if counted else 256, unit=not counted)
+        )
         pair = [self._levels(x) for x in pair]
         found: dict[str, list[Tensor]] = {
             "ELBO": [model.elbo(x, draws=10, seed=seed) for x in pair],
@@ -108,17 +129,35 @@ class VAEOutliers(Experiment):
         likelihood = LIKELIHOODS[self.likelihood](self.levels)
         outputs = likelihood.num_outputs(x[:1])
         hidden = (self.hidden, self.hidden)
-        vae = VAE(*coders(seed, 2 * self.latent_dim, self.latent_dim, hidden, outputs=outputs), self.latent_dim, likelihood)
-        return vae.fit(x, epochs=self.epochs, batch_size=100, seed=seed, device=device, compile=self.compile, progress=False)
+        vae = VAE(
+            *coders(seed, 2 * self.latent_dim, self.latent_dim, hidden, outputs=outputs),
+            self.latent_dim,
+            likelihood,
+        )
+        return vae.fit(
+            x,
+            epochs=self.epochs,
+            batch_size=100,
+            seed=seed,
+            device=device,
+            compile=self.compile,
+            progress=False,
+        )
 
-    def _figure(self, label: str, kind: str, inside: str, outside: str, values: tuple[Tensor, Tensor]) -> dict[str, Any]:
+    def _figure(
+        self, label: str, kind: str, inside: str, outside: str, values: tuple[Tensor, Tensor]
+    ) -> dict[str, Any]:
         """Shares of both sets over the score."""
         both = torch.cat(values)
         low, high = (float(both.double().quantile(q)) for q in (0.002, 0.998))
         edges = torch.linspace(low, high, 61, dtype=torch.float64)
         middle = ((edges[1:] + edges[:-1]) / 2).tolist()
         lines = [
-            {"name": NAMES[name], "x": middle, "y": (torch.histogram(v.double(), edges).hist / len(v)).tolist()}
+            {
+                "name": NAMES[name],
+                "x": middle,
+                "y": (torch.histogram(v.double(), edges).hist / len(v)).tolist(),
+            }
             for name, v in zip((inside, outside), values, strict=True)
         ]
         return {
@@ -130,7 +169,9 @@ class VAEOutliers(Experiment):
             "caption": f"A model of {NAMES[inside]}. Strange images should lie to the left.",
         }
 
-    def _checks(self, found: dict[str, float], scores: dict[str, tuple[Tensor, Tensor]]) -> list[Check]:
+    def _checks(
+        self, found: dict[str, float], scores: dict[str, tuple[Tensor, Tensor]]
+    ) -> list[Check]:
         blind = max(found["ELBO"], found["log p(x)"])
         best = max(found[PERTURBED], found[COMPRESSED])
         own, other = (float(v.median()) for v in scores["log p(x)"])

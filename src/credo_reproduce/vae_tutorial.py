@@ -1,8 +1,10 @@
 """The training ELBO of a small VAE, epoch by epoch, beside a tutorial's log.
 
-1,000 MNIST images (the first 100 of each class), 784-500-500-20 and back with ReLU, batches of 100, Adam at 1e-3, one draw of z, grey
-pixels under a Bernoulli likelihood, weights started as the tutorial's library starts them (Glorot, no biases). On grey pixels that
-likelihood is a cross-entropy and no density; the continuous Bernoulli is the right one, and its course stands beside.
+1,000 MNIST images (the first 100 of each class), 784-500-500-20 and back with ReLU, batches of 100,
+Adam at 1e-3, one draw of z, grey pixels under a Bernoulli likelihood, weights started as the
+tutorial's library starts them (Glorot, no biases). On grey pixels that likelihood is a
+cross-entropy and no density; the continuous Bernoulli is the right one, and its course stands
+beside.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ class VAETutorial(Experiment):
 
     name: ClassVar[str] = "vae_tutorial"
     title: ClassVar[str] = "The training ELBO of a VAE on 1,000 images"
-    reference: ClassVar[str] = "Tutorial on implementing VAE, MC dropout and concrete dropout: its training log."
+    reference: ClassVar[str] = (
+        "Tutorial on implementing VAE, MC dropout and concrete dropout: its training log."
+    )
     cost: ClassVar[str] = "15 seconds on one CPU core"
     needs: ClassVar[tuple[str, ...]] = ("mnist",)
     quick_settings: ClassVar[dict[str, Any]] = {"per_class": 5, "seeds": 1, "hidden": 10}
@@ -51,7 +55,9 @@ class VAETutorial(Experiment):
         found: dict[str, list[list[float]]] = {name: [] for name in likelihoods}
         for name, likelihood in likelihoods.items():
             for place in range(seed, seed + self.seeds):
-                vae = VAE(*coders(place, 40, 20, (self.hidden, self.hidden), start=glorot), 20, likelihood)
+                vae = VAE(
+                    *coders(place, 40, 20, (self.hidden, self.hidden), start=glorot), 20, likelihood
+                )
                 vae.fit(
                     x,
                     epochs=self.epochs,
@@ -72,15 +78,29 @@ class VAETutorial(Experiment):
         rows = []
         for name, runs in found.items():
             means = torch.tensor(runs).mean(0).tolist()
-            rows.append(Row(name, dict(zip(columns, means, strict=True)), source if name == "Bernoulli" else {}))
+            rows.append(
+                Row(
+                    name,
+                    dict(zip(columns, means, strict=True)),
+                    source if name == "Bernoulli" else {},
+                )
+            )
         last = [run[-1] for run in found["Bernoulli"]]
         mean = sum(last) / len(last)
         text = f"{mean:.1f} (from {min(last):.1f} to {max(last):.1f})"
         checks = [Check(f"ELBO of epoch {self.epochs}", text, f"at least {LIMIT:g}", mean >= LIMIT)]
         epochs = list(range(1, self.epochs + 1))
-        lines = [{"name": "the tutorial's log", "x": epochs[: len(SOURCE)], "y": list(SOURCE[: self.epochs]), "dash": True}]
+        lines = [
+            {
+                "name": "the tutorial's log",
+                "x": epochs[: len(SOURCE)],
+                "y": list(SOURCE[: self.epochs]),
+                "dash": True,
+            }
+        ]
         lines += [
-            {"name": f"seed {seed + place}", "x": epochs, "y": run, "marks": True} for place, run in enumerate(found["Bernoulli"])
+            {"name": f"seed {seed + place}", "x": epochs, "y": run, "marks": True}
+            for place, run in enumerate(found["Bernoulli"])
         ]
         figure = {
             "kind": "curves",
@@ -90,5 +110,8 @@ class VAETutorial(Experiment):
             "lines": lines,
             "caption": "The average over the steps of each epoch.",
         }
-        note = f"Nats per image, average over each epoch, mean of {self.seeds} fits. The two likelihoods' values do not compare."
+        note = (
+            f"Nats per image, average over each epoch, mean of {self.seeds} fits. The two "
+            "likelihoods' values do not compare."
+        )
         return Outcome([Table("Training ELBO", columns, rows, note, digits=4)], [figure], checks)

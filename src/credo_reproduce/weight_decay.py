@@ -1,9 +1,12 @@
-"""The role of weight decay in MC dropout: a prior too weak, right and too strong, on a function of our own with known noise.
+"""The role of weight decay in MC dropout: a prior too weak, right and too strong, on a function of
+our own with known noise.
 
-The tutorial shows three panels without saying their data. Here: y = sin(2 x) + 0.3 x + noise of deviation 0.3, 30 inputs in [-3, -1] and
-[1, 3], none between. A decay stands for a prior N(0, l^-2): with nn.Dropout(p) and the mean nll as loss it is l^2 / (N (1 - p)). l is
-chosen by the nll of validation data and judged by that of test data, both over [-3, 3]. The network is tanh with steep first-layer units
-(a gentle start hides a weak prior for as long as anyone trains), dropout 0.05 on both hidden layers.
+The tutorial shows three panels without saying their data. Here: y = sin(2 x) + 0.3 x + noise of
+deviation 0.3, 30 inputs in [-3, -1] and [1, 3], none between. A decay stands for a prior N(0,
+l^-2): with nn.Dropout(p) and the mean nll as loss it is l^2 / (N (1 - p)). l is chosen by the nll
+of validation data and judged by that of test data, both over [-3, 3]. The network is tanh with
+steep first-layer units (a gentle start hides a weak prior for as long as anyone trains), dropout
+0.05 on both hidden layers.
 """
 
 from __future__ import annotations
@@ -52,7 +55,11 @@ def problem(num_train: int, num_held: int, seed: int) -> Data:
         x = size * torch.tensor([1.0, -1.0]).repeat(math.ceil(count / 2))[:count].unsqueeze(1)
         return Part(x, truth(x) + NOISE * torch.randn(count, 1, generator=source))
 
-    return Data(part(num_train, "train", GAP), part(num_held, "validation", 0.0), part(5 * num_held, "test", 0.0))
+    return Data(
+        part(num_train, "train", GAP),
+        part(num_held, "validation", 0.0),
+        part(5 * num_held, "test", 0.0),
+    )
 
 
 @experiments.register("weight_decay")
@@ -63,7 +70,8 @@ class WeightDecay(Experiment):
     name: ClassVar[str] = "weight_decay"
     title: ClassVar[str] = "The role of weight decay in MC dropout, and functions drawn by dropout"
     reference: ClassVar[str] = (
-        "Tutorial on MC dropout and concrete dropout; Gal and Ghahramani 2016 for the prior behind the decay."
+        "Tutorial on MC dropout and concrete dropout; Gal and Ghahramani 2016 for the prior "
+        "behind the decay."
     )
     cost: ClassVar[str] = "1 minute on one CPU core"
     quick_settings: ClassVar[dict[str, Any]] = {
@@ -76,7 +84,9 @@ class WeightDecay(Experiment):
     }
 
     num_data: int = setting(30, "Training points, half of them on either side of the gap.", ge=2)
-    num_held: int = setting(100, "Validation points; there are five times as many test points.", ge=2)
+    num_held: int = setting(
+        100, "Validation points; there are five times as many test points.", ge=2
+    )
     hidden: int = setting(100, "Units of each of the two hidden layers.", ge=1)
     p: float = setting(0.05, "Drop rate.", gt=0.0, le=0.999)
     epochs: int = setting(1500, "Steps on all data.", ge=1)
@@ -99,13 +109,20 @@ class WeightDecay(Experiment):
             fits[scale] = bnns[0]
         good = min(SCALES, key=lambda scale: found[scale]["validation nll"])
         labels = {SCALES[0]: "too small", SCALES[-1]: "too large"} | {good: "good"}
-        panels = [self.figure(f"{labels[scale]}: l = {scale:g}", fits[scale], data[0]) for scale in SCALES if scale in labels]
+        panels = [
+            self.figure(f"{labels[scale]}: l = {scale:g}", fits[scale], data[0])
+            for scale in SCALES
+            if scale in labels
+        ]
         rows = [
-            Row(f"l = {scale:g}" + (f" ({labels[scale]})" if scale in labels else ""), values) for scale, values in found.items()
+            Row(f"l = {scale:g}" + (f" ({labels[scale]})" if scale in labels else ""), values)
+            for scale, values in found.items()
         ]
         note = (
-            f"Nats per point, means over {self.sets} data sets; the true function with its noise has {_floor():.3f}. weight decay: torch's, on "
-            "the mean nll, for weights behind dropout. sd: of the function across draws, at the training inputs and for |x| < 1."
+            f"Nats per point, means over {self.sets} data sets; the true function with its noise "
+            f"has {_floor():.3f}. weight decay: torch's, on "
+            "the mean nll, for weights behind dropout. sd: of the function across draws, at the "
+            "training inputs and for |x| < 1."
         )
         table = Table("Length scales", list(found[good]), rows, note)
         return Outcome([table], [*panels, _curve(found)], _checks(found, good))
@@ -115,14 +132,26 @@ class WeightDecay(Experiment):
         with isolated(mix(seed, "net")):
             net = mlp(1, (self.hidden, self.hidden), 1, activation="tanh")
         spread_out(net, STEEP, REACH, seed)
-        common = {"epochs": self.epochs, "batch_size": self.num_data, "lr": self.lr, "progress": False}
+        common = {
+            "epochs": self.epochs,
+            "batch_size": self.num_data,
+            "lr": self.lr,
+            "progress": False,
+        }
         bnn = BNN(net, Gaussian(std=NOISE))
-        return bnn.fit(train, "mc_dropout", p=self.p, length_scale=scale, seed=seed, device=device, **common)
+        return bnn.fit(
+            train, "mc_dropout", p=self.p, length_scale=scale, seed=seed, device=device, **common
+        )
 
     def measure(self, bnn: BNN, data: Data) -> dict[str, float]:
         """nll of the three parts, and the function's spread on the data and in the gap."""
-        predictions = {name: bnn.predict(part.x, samples=self.samples) for name, part in data._asdict().items()}
-        losses = {f"{name} nll": -float(p.log_prob(getattr(data, name).y).mean()) for name, p in predictions.items()}
+        predictions = {
+            name: bnn.predict(part.x, samples=self.samples) for name, part in data._asdict().items()
+        }
+        losses = {
+            f"{name} nll": -float(p.log_prob(getattr(data, name).y).mean())
+            for name, p in predictions.items()
+        }
         middle = bnn.predict(torch.linspace(-GAP, GAP, 41).unsqueeze(1), samples=self.samples)
         sds = {"sd at the data": predictions["train"], "sd in the gap": middle}
         return losses | {name: float(p.epistemic.sqrt().mean()) for name, p in sds.items()}
@@ -137,16 +166,31 @@ class WeightDecay(Experiment):
             wide = 2 * variance[:, 0].sqrt().cpu()
             edges = {"lower": (mean - wide).tolist(), "upper": (mean + wide).tolist()}
             bands.append({"name": f"{name}, ± 2 sd", "x": x, "colour": colour} | edges)
-        lines = [{"name": "draw", "x": x, "y": f[:, 0].tolist(), "faint": True, "colour": 5} for f in drawn.cpu()]
+        lines = [
+            {"name": "draw", "x": x, "y": f[:, 0].tolist(), "faint": True, "colour": 5}
+            for f in drawn.cpu()
+        ]
         lines += [
             {"name": "mean", "x": x, "y": mean.tolist(), "colour": 0},
             {"name": "truth", "x": x, "y": truth(grid)[:, 0].tolist(), "dash": True, "colour": -1},
         ]
-        points = {"name": "data", "x": data.train.x[:, 0].tolist(), "y": data.train.y[:, 0].tolist(), "colour": 1}
+        points = {
+            "name": "data",
+            "x": data.train.x[:, 0].tolist(),
+            "y": data.train.y[:, 0].tolist(),
+            "colour": 1,
+        }
         return {
-            "kind": "curves", "title": title, "x_label": "x", "y_label": "y", "y_range": [-3.5, 3.5], "bands": bands, "lines": lines,
-            "points": [points], "caption": f"Thin lines: {self.functions} functions drawn by dropout.",
-        }  # fmt: skip
+            "kind": "curves",
+            "title": title,
+            "x_label": "x",
+            "y_label": "y",
+            "y_range": [-3.5, 3.5],
+            "bands": bands,
+            "lines": lines,
+            "points": [points],
+            "caption": f"Thin lines: {self.functions} functions drawn by dropout.",
+        }
 
 
 def _floor() -> float:
@@ -156,7 +200,12 @@ def _floor() -> float:
 
 def _curve(found: dict[float, dict[str, float]]) -> dict[str, Any]:
     lines = [
-        {"name": name, "x": list(found), "y": [row[f"{name} nll"] for row in found.values()], "marks": True}
+        {
+            "name": name,
+            "x": list(found),
+            "y": [row[f"{name} nll"] for row in found.values()],
+            "marks": True,
+        }
         for name in ("train", "validation", "test")
     ]
     return {
@@ -183,12 +232,20 @@ def _checks(found: dict[float, dict[str, float]], good: float) -> list[Check]:
     for label, scale in (("weak", SCALES[0]), ("strong", SCALES[-1])):
         other = found[scale]["test nll"]
         out.append(
-            Check(f"a prior too {label} costs test nll", f"{best:.3f} against {other:.3f}", "lower at the chosen l", best < other)
+            Check(
+                f"a prior too {label} costs test nll",
+                f"{best:.3f} against {other:.3f}",
+                "lower at the chosen l",
+                best < other,
+            )
         )
     weak, right = found[SCALES[0]]["train nll"], found[good]["train nll"]
     out.append(
         Check(
-            "a prior too weak overfits", f"train nll {weak:.3f} against {right:.3f}", "lower than at the chosen l", weak < right
+            "a prior too weak overfits",
+            f"train nll {weak:.3f} against {right:.3f}",
+            "lower than at the chosen l",
+            weak < right,
         )
     )
     return out

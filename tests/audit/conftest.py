@@ -1,4 +1,6 @@
-"""What the audits of this folder share: conjugate regression and a sampler's draws from its posterior."""
+"""What the audits of this folder share: conjugate regression and a sampler's draws from its
+posterior.
+"""
 
 import pytest
 

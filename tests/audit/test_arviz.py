@@ -24,16 +24,26 @@ def test_groups_variables_and_dimensions(truth, problem):
     arviz = pytest.importorskip("arviz")
     found = audit.to_arviz(truth, problem.x[:3])
     draws = truth.posterior.members[0].flat.unflatten(0, (4, -1))
-    assert found.posterior["weight"].shape == (4, 400, 1, 3) and found.posterior["bias"].shape == (4, 400, 1)
+    assert found.posterior["weight"].shape == (4, 400, 1, 3) and found.posterior["bias"].shape == (
+        4,
+        400,
+        1,
+    )
     assert torch.equal(torch.tensor(found.posterior["weight"].values).flatten(2), draws[..., :3])
     assert found.predictions["functions"].shape == (4, 400, 3, 1)
     record = [row for row in truth.history if not row["warmup"]]
     assert found.sample_stats["energy"].values[2, 7] == record[7]["energy"][2]
     assert found.sample_stats["lp"].values[1, 5] == record[5]["log_density"][1]
     assert found.sample_stats["diverging"].dtype == bool
-    assert found.sample_stats["acceptance_rate"].dims == ("draw",) == found.sample_stats["step_size"].dims
+    assert (
+        found.sample_stats["acceptance_rate"].dims
+        == ("draw",)
+        == found.sample_stats["step_size"].dims
+    )
     ours = audit.diagnose(truth, problem.x[:3])
-    assert float(arviz.rhat(found).to_array().max()) == pytest.approx(max(row.rhat for row in ours.parameters), rel=1e-6)
+    assert float(arviz.rhat(found).to_array().max()) == pytest.approx(
+        max(row.rhat for row in ours.parameters), rel=1e-6
+    )
     assert arviz.bfmi(found).tolist() == pytest.approx(ours.bfmi)
     summary = arviz.summary(found, group="predictions", round_to="none")
     assert float(summary["ess_bulk"].min()) == pytest.approx(ours.functions.ess_bulk, rel=1e-6)
@@ -43,7 +53,9 @@ def test_without_inference_data_the_same_groups_are_a_tree(truth, problem, monke
     arviz = pytest.importorskip("arviz")
     monkeypatch.delattr(arviz, "InferenceData")
     tree = audit.to_arviz(truth, problem.x[:2])
-    assert set(tree.children) == {"posterior", "sample_stats", "predictions"} and tree["posterior"]["bias"].shape == (4, 400, 1)
+    assert set(tree.children) == {"posterior", "sample_stats", "predictions"} and tree["posterior"][
+        "bias"
+    ].shape == (4, 400, 1)
 
 
 def test_a_history_of_other_draws_is_left_out(truth, monkeypatch):

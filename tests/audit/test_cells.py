@@ -18,7 +18,8 @@ def side(draws, chains=1):
 
 
 @pytest.mark.parametrize(
-    ("draws", "chains", "number"), [(400, 4, 12), (30, 3, 12), (160, 16, 16), (100, 1, 12), (5, 1, 5), (1, 1, 1)]
+    ("draws", "chains", "number"),
+    [(400, 4, 12), (30, 3, 12), (160, 16, 16), (100, 1, 12), (5, 1, 5), (1, 1, 1)],
 )
 def test_cells_are_stretches_of_one_chain_of_nearly_equal_length(draws, chains, number):
     cut = cells(draws, chains)
@@ -37,7 +38,11 @@ def test_a_single_chain_is_halved_as_if_it_were_four():
 def test_a_union_of_cells_is_as_if_its_draws_were_alone():
     draws = torch.randn(50, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     whole = side(draws, 2)
-    for part in [whole.part(), *whole.without_each(), *(half for pair in whole.halves() for half in pair)]:
+    for part in [
+        whole.part(),
+        *whole.without_each(),
+        *(half for pair in whole.halves() for half in pair),
+    ]:
         own = draws[part.keep[whole.cells.of_draw]]
         mean, var = part.moments(whole.shown)
         torch.testing.assert_close(mean.squeeze(-1), own.mean(0))
@@ -59,7 +64,9 @@ def test_the_jackknife_of_a_mean_is_its_standard_error():
 
 
 def test_cells_see_the_memory_of_chains():
-    """Error of the mean of AR(1) chains, whose variance is (1 + rho) / (1 - rho) times that of independent draws."""
+    """Error of the mean of AR(1) chains, whose variance is (1 + rho) / (1 - rho) times that of
+    independent draws.
+    """
     source, rho, repeats = torch.Generator().manual_seed(2), 0.8, 60
     noise = torch.randn(400, 4, repeats, dtype=torch.float64, generator=source)
     chain = [noise[0]]
@@ -69,14 +76,23 @@ def test_cells_see_the_memory_of_chains():
     cut = cells(1600, 4)
     means, size = cell_means(draws, cut.of_draw), torch.bincount(cut.of_draw).double()
     left = (draws.sum(0) - means * size.unsqueeze(1)) / (1600 - size).unsqueeze(1)
-    found = torch.tensor([jackknife([{"m": float(v)} for v in column])["m"] for column in left.mT], dtype=torch.float64)
+    found = torch.tensor(
+        [jackknife([{"m": float(v)} for v in column])["m"] for column in left.mT],
+        dtype=torch.float64,
+    )
     true = math.sqrt((1 + rho) / (1 - rho) / 1600)
-    # Variances of 12 cells have a relative deviation of sqrt(2 / 11), their mean over repeats less by sqrt(repeats); and cells of
-    # 133 draws miss correlations across their ends, a share of about 2 rho / (1 - rho^2) / 133 of the variance.
-    assert abs(float((found**2).mean()) / true**2 - 1) < Z * math.sqrt(2 / 11 / repeats) + 2 * rho / (1 - rho**2) / 133
+    # Variances of 12 cells have a relative deviation of sqrt(2 / 11), their mean over repeats less
+    # by sqrt(repeats); and cells of 133 draws miss correlations across their ends, a share of about
+    # 2 rho / (1 - rho^2) / 133 of the variance.
+    assert (
+        abs(float((found**2).mean()) / true**2 - 1)
+        < Z * math.sqrt(2 / 11 / repeats) + 2 * rho / (1 - rho**2) / 133
+    )
 
 
-@pytest.mark.parametrize(("chains", "ways"), [(2, 1), (3, 3), (4, 3), (5, 10), (6, 10), (7, 10), (64, 10)])
+@pytest.mark.parametrize(
+    ("chains", "ways"), [(2, 1), (3, 3), (4, 3), (5, 10), (6, 10), (7, 10), (64, 10)]
+)
 def test_halvings_are_halves_and_each_comes_once(chains, ways):
     found = halvings(chains)
     everyone = frozenset(range(chains))

@@ -36,8 +36,16 @@ def sampled(draws, net=None):
     shapes = {name: site.shape for name, site in bnn.random.items()}
     bnn.posterior.families[0] = Samples.hold(draws.flatten(0, 1), shapes, len(draws))
     noise = torch.randn(draws.shape[1], len(draws), generator=torch.Generator().manual_seed(9))
-    bnn.history = [{"warmup": True, "divergent": [1.0] * len(draws), "energy": [0.0] * len(draws)}] + [
-        {"warmup": False, "divergent": [0.0] * len(draws), "energy": row.tolist(), "acceptance": 0.75} for row in noise
+    bnn.history = [
+        {"warmup": True, "divergent": [1.0] * len(draws), "energy": [0.0] * len(draws)}
+    ] + [
+        {
+            "warmup": False,
+            "divergent": [0.0] * len(draws),
+            "energy": row.tolist(),
+            "acceptance": 0.75,
+        }
+        for row in noise
     ]
     return bnn
 
@@ -48,7 +56,12 @@ def good(chains=4, draws=250, seed=0):
 
 def test_independent_draws_pass():
     verdict = audit.converged(sampled(good()), X)
-    assert verdict.ok and verdict.rhat < 1.02 and min(verdict.ess_bulk, verdict.ess_tail) > 500 and verdict.divergences == 0
+    assert (
+        verdict.ok
+        and verdict.rhat < 1.02
+        and min(verdict.ess_bulk, verdict.ess_tail) > 500
+        and verdict.divergences == 0
+    )
     assert "Converged." in verdict.text and "4 chains of 250 draws" in verdict.text
 
 
@@ -79,7 +92,11 @@ def test_divergences_low_energy_change_and_bad_outputs_fail():
     slow = sampled(good())
     for place, row in enumerate(slow.history[1:]):
         row["energy"] = [float(place)] * 4
-    assert not (verdict := audit.converged(slow, X)).ok and verdict.bfmi < 0.3 and "E-BFMI is below" in verdict.text
+    assert (
+        not (verdict := audit.converged(slow, X)).ok
+        and verdict.bfmi < 0.3
+        and "E-BFMI is below" in verdict.text
+    )
     draws = good()
     draws[0, 3, 1] = math.inf
     assert "not finite" in audit.converged(sampled(draws), X).text
@@ -91,12 +108,19 @@ def test_a_diagnosis_holds_the_worst_of_each_parameter_and_of_the_functions():
     found = audit.diagnose(sampled(draws), X)
     rows = {row["name"]: row for row in found.rows()}
     assert list(rows) == ["w", "v", "functions"] and found.chains == 4 and found.draws == 250
-    assert rows["v"]["rhat"] == pytest.approx(float(rhat(draws[..., 1]))) and rows["v"]["rhat"] > 1.3 > rows["w"]["rhat"]
+    assert (
+        rows["v"]["rhat"] == pytest.approx(float(rhat(draws[..., 1])))
+        and rows["v"]["rhat"] > 1.3 > rows["w"]["rhat"]
+    )
     outputs = draws[..., 1:] * torch.tanh(draws[..., :1] * X[:, 0])
-    assert rows["functions"]["rhat"] == pytest.approx(float(rhat(outputs).nan_to_num(0.0).max()), abs=1e-3)
+    assert rows["functions"]["rhat"] == pytest.approx(
+        float(rhat(outputs).nan_to_num(0.0).max()), abs=1e-3
+    )
     assert rows["functions"]["size"] == 5  # of which the one at x = 0 never moves, and has no say
     assert found.divergences == 0 and found.acceptance == pytest.approx(0.75)
-    energy = torch.tensor([row["energy"] for row in sampled(draws).history[1:]], dtype=torch.float64)
+    energy = torch.tensor(
+        [row["energy"] for row in sampled(draws).history[1:]], dtype=torch.float64
+    )
     assert found.bfmi == pytest.approx(tuple(bfmi(energy.mT).tolist()))
 
 
@@ -122,8 +146,18 @@ def test_large_parameters_are_looked_at_in_part_and_say_so():
 
 def sampled_linear(net, draws):
     bnn = credo.BNN(net, Gaussian(std=1.0), prior=Normal(0.0, 1.0))
-    bnn.fit((X, X.expand(-1, 300)), "hmc", num_warmup=1, num_draws=1, num_chains=2, num_steps=1, progress=False)
-    bnn.posterior.families[0] = Samples.hold(draws.flatten(0, 1), {n: s.shape for n, s in bnn.random.items()}, len(draws))
+    bnn.fit(
+        (X, X.expand(-1, 300)),
+        "hmc",
+        num_warmup=1,
+        num_draws=1,
+        num_chains=2,
+        num_steps=1,
+        progress=False,
+    )
+    bnn.posterior.families[0] = Samples.hold(
+        draws.flatten(0, 1), {n: s.shape for n, s in bnn.random.items()}, len(draws)
+    )
     return bnn
 
 

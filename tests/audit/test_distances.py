@@ -25,7 +25,10 @@ def distances(first, second, likelihood, y=None, other=None):
     one, two = Predictive(first, likelihood), Predictive(second, other or likelihood)
     edges = kind.edges(one, two)
     sides = [
-        kind.side(p, cells(p.num_samples, 1), edges, None if y is None else p.likelihood.check_targets(y)) for p in (one, two)
+        kind.side(
+            p, cells(p.num_samples, 1), edges, None if y is None else p.likelihood.check_targets(y)
+        )
+        for p in (one, two)
     ]
     return kind.distances(sides[0].part(), sides[1].part())
 
@@ -39,10 +42,10 @@ def spread(value, shift=0.0):
     return torch.tensor([[[shift - value]], [[shift + value]]], dtype=torch.float64)
 
 
-# --- total variation ------------------------------------------------------------------------------------------------------
+# --- total variation ------------------------------------------------------------------------------
 
-# Bins only merge, so the distance is never too large; where densities cross inside a bin it misses at most that bin's mass, which is
-# about 1 / EDGES under either side.
+# Bins only merge, so the distance is never too large; where densities cross inside a bin it misses
+# at most that bin's mass, which is about 1 / EDGES under either side.
 SHORT = 1.0 / EDGES
 
 
@@ -57,12 +60,18 @@ def test_two_shifted_normals(shift):
 
 
 def test_two_normals_of_different_width():
-    found = distances(constant(0.0), spread(1e-9), Gaussian(std=1.0), other=Gaussian(std=3.0))["total_variation"]
+    found = distances(constant(0.0), spread(1e-9), Gaussian(std=1.0), other=Gaussian(std=3.0))[
+        "total_variation"
+    ]
     cross = math.sqrt(2.0 * math.log(3.0) / (1.0 - 1.0 / 9.0))
     near(found, (2.0 * norm.cdf(cross) - 1.0) - (2.0 * norm.cdf(cross / 3.0) - 1.0))
 
 
-@pytest.mark.parametrize("likelihood", [Gaussian(std=0.3), StudentT(df=3.0, scale=0.5), Heteroscedastic()], ids=lambda x: x.name)
+@pytest.mark.parametrize(
+    "likelihood",
+    [Gaussian(std=0.3), StudentT(df=3.0, scale=0.5), Heteroscedastic()],
+    ids=lambda x: x.name,
+)
 def test_mixtures_of_any_continuous_likelihood(likelihood):
     width = likelihood.latents_per_target or 1
     first, second = rand(9, 1, width), 0.5 + 1.4 * rand(6, 1, width, seed=1)
@@ -74,13 +83,15 @@ def test_mixtures_of_any_continuous_likelihood(likelihood):
 
     true = 0.5 * sum(quad(gap, low, low + 1.0, limit=200)[0] for low in range(-20, 20))
     found = distances(first, second, likelihood)["total_variation"]
-    assert true - 3 * SHORT < found < true + 1e-3  # a few crossings; the tails beyond 20 hold less than 1e-3
+    assert (
+        true - 3 * SHORT < found < true + 1e-3
+    )  # a few crossings; the tails beyond 20 hold less than 1e-3
 
 
 def test_counts():
-    found = distances(constant(math.log(3.0)), constant(math.log(4.0)).expand(2, 1, 1) + spread(1e-9), Poisson())[
-        "total_variation"
-    ]
+    found = distances(
+        constant(math.log(3.0)), constant(math.log(4.0)).expand(2, 1, 1) + spread(1e-9), Poisson()
+    )["total_variation"]
     k = torch.arange(200).numpy()
     near(found, 0.5 * float(abs(counts.pmf(k, 3.0) - counts.pmf(k, 4.0)).sum()))
 
@@ -90,7 +101,10 @@ def test_labels_by_hand():
     other = torch.tensor([[[0.0, 1.0, 0.0]], [[0.0, 1.2, 0.0]]], dtype=torch.float64)
     found = distances(logits, other, Categorical())
     gap = logits.softmax(-1).mean(0) - other.softmax(-1).mean(0)
-    assert math.isclose(found["total_variation"], 0.5 * float(gap.abs().sum())) and found["agreement"] == 0.0
+    assert (
+        math.isclose(found["total_variation"], 0.5 * float(gap.abs().sum()))
+        and found["agreement"] == 0.0
+    )
 
 
 def test_several_binary_labels_are_so_many_problems():
@@ -101,12 +115,14 @@ def test_several_binary_labels_are_so_many_problems():
     assert math.isclose(found["agreement"], float(((p > 0.5) == (q > 0.5)).double().mean()))
 
 
-# --- laws across draws ----------------------------------------------------------------------------------------------------
+# --- laws across draws ----------------------------------------------------------------------------
 
 
 def test_shifted_draws_are_the_shift_apart():
     draws = rand(3, 50).sort(-1).values
-    torch.testing.assert_close(wasserstein(draws + 2.5, draws), torch.full((3,), 2.5, dtype=torch.float64))
+    torch.testing.assert_close(
+        wasserstein(draws + 2.5, draws), torch.full((3,), 2.5, dtype=torch.float64)
+    )
 
 
 @pytest.mark.parametrize(("n", "m"), [(1, 7), (40, 60), (33, 50), (8, 8)])
@@ -120,15 +136,22 @@ def test_scaled_and_shifted_draws_of_values():
     base = rand(400, 6, 1)
     found = distances(3.0 * (base - base.mean(0)) + base.mean(0) + 0.5, base, Gaussian(std=1.0))
     assert math.isclose(found["sd_ratio"], 3.0, rel_tol=1e-9)
-    assert math.isclose(found["mean_shift"], 0.5 / float(base.var(0, correction=0).mean().sqrt()), rel_tol=1e-9)
+    assert math.isclose(
+        found["mean_shift"], 0.5 / float(base.var(0, correction=0).mean().sqrt()), rel_tol=1e-9
+    )
     shifted = distances(base + 0.5, base, Gaussian(std=1.0))
-    assert math.isclose(shifted["wasserstein"], 0.5 / float(base.std(0, correction=0).mean()), rel_tol=1e-9)
+    assert math.isclose(
+        shifted["wasserstein"], 0.5 / float(base.std(0, correction=0).mean()), rel_tol=1e-9
+    )
 
 
 def test_outputs_count_in_units_of_their_own():
     first, second = rand(30, 4, 2), rand(40, 4, 2, seed=1)
     scale = torch.tensor([1.0, 1000.0], dtype=torch.float64)
-    plain, scaled = (distances(first * s, second * s, Gaussian(std=1.0)) for s in (torch.ones(2, dtype=torch.float64), scale))
+    plain, scaled = (
+        distances(first * s, second * s, Gaussian(std=1.0))
+        for s in (torch.ones(2, dtype=torch.float64), scale)
+    )
     for key in ("wasserstein", "sd_ratio", "mean_shift"):
         assert math.isclose(plain[key], scaled[key], rel_tol=1e-9)
 
@@ -146,7 +169,7 @@ def test_a_point_has_no_spread_and_still_distances():
     assert found["sd_ratio"] == 0.0 and found["mean_shift"] < 1e-12 and found["wasserstein"] > 0.5
 
 
-# --- scores ---------------------------------------------------------------------------------------------------------------
+# --- scores ---------------------------------------------------------------------------------------
 
 
 def test_scores_of_values_are_those_of_evaluate():
@@ -155,15 +178,21 @@ def test_scores_of_values_are_those_of_evaluate():
     found = distances(first, second, likelihood, y)
     ours, theirs = (evaluate(Predictive(outputs, likelihood), y) for outputs in (first, second))
     assert math.isclose(found["nll_difference"], ours["nll"] - theirs["nll"], rel_tol=1e-9)
-    assert math.isclose(found["calibration_difference"], ours["coverage_90"] - theirs["coverage_90"], abs_tol=1e-9)
+    assert math.isclose(
+        found["calibration_difference"], ours["coverage_90"] - theirs["coverage_90"], abs_tol=1e-9
+    )
 
 
 def test_scores_of_counts_are_those_of_evaluate():
     first, second = 1.0 + rand(30, 200, 1), 1.0 + 0.1 * rand(50, 200, 1, seed=1)
-    y = torch.poisson(torch.full((200,), 3.0, dtype=torch.float64), generator=torch.Generator().manual_seed(0))
+    y = torch.poisson(
+        torch.full((200,), 3.0, dtype=torch.float64), generator=torch.Generator().manual_seed(0)
+    )
     found = distances(first, second, Poisson(), y)
     ours, theirs = (evaluate(Predictive(outputs, Poisson()), y) for outputs in (first, second))
-    assert math.isclose(found["calibration_difference"], ours["coverage_90"] - theirs["coverage_90"], abs_tol=1e-9)
+    assert math.isclose(
+        found["calibration_difference"], ours["coverage_90"] - theirs["coverage_90"], abs_tol=1e-9
+    )
 
 
 def test_scores_of_labels_are_those_of_evaluate():

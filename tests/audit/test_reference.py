@@ -30,7 +30,9 @@ def data():
 
 def network(norm=False):
     with isolated(0):
-        return nn.Sequential(nn.Linear(2, 3), *([nn.BatchNorm1d(3)] if norm else []), nn.Tanh(), nn.Linear(3, 1))
+        return nn.Sequential(
+            nn.Linear(2, 3), *([nn.BatchNorm1d(3)] if norm else []), nn.Tanh(), nn.Linear(3, 1)
+        )
 
 
 def model(**given):
@@ -63,13 +65,23 @@ def test_what_was_fitted_beside_the_weights_is_held(data):
     bnn = fitted(data, random="weights", settings={"lr": 0.1})
     before = {name: value.clone() for name, value in bnn.net.state_dict().items()}
     truth = quiet(bnn, data)
-    assert not truth.likelihood.log_std.requires_grad and truth.likelihood.log_std == bnn.model.likelihood.log_std
-    assert list(truth.random) == ["0.weight", "2.weight"] == list(truth.posterior.names) and not truth.point
+    assert (
+        not truth.likelihood.log_std.requires_grad
+        and truth.likelihood.log_std == bnn.model.likelihood.log_std
+    )
+    assert (
+        list(truth.random) == ["0.weight", "2.weight"] == list(truth.posterior.names)
+        and not truth.point
+    )
     points = dict(truth.net.named_parameters())
     for name in ("0.bias", "2.bias"):
-        assert torch.equal(points[name], bnn.posterior.mean()[name]) and not points[name].requires_grad
+        assert (
+            torch.equal(points[name], bnn.posterior.mean()[name]) and not points[name].requires_grad
+        )
     assert all(torch.equal(value, before[name]) for name, value in bnn.net.state_dict().items())
-    assert bnn.likelihood.log_std.requires_grad and bnn.method.name == "vi" and len(bnn.history) == 3
+    assert (
+        bnn.likelihood.log_std.requires_grad and bnn.method.name == "vi" and len(bnn.history) == 3
+    )
 
 
 def test_the_network_is_run_with_the_buffers_of_the_fit(data):
@@ -87,7 +99,9 @@ def test_a_learned_prior_is_fixed_at_what_it_learned(data, prior):
     assert truth.model.prior.parts() == []
     for name, site in truth.model.sites.items():
         ours, theirs = bnn.model.prior.at(site), truth.model.prior.at(site)
-        torch.testing.assert_close(ours.scale.detach().expand(site.shape), theirs.scale.expand(site.shape))
+        torch.testing.assert_close(
+            ours.scale.detach().expand(site.shape), theirs.scale.expand(site.shape)
+        )
         assert not theirs.scale.requires_grad, name
 
 
@@ -98,7 +112,10 @@ def test_a_method_that_narrows_is_audited_on_what_it_made_random(data):
 def test_an_updated_model_keeps_the_earlier_posterior_as_its_prior(data):
     bnn = fitted(data).update(data, epochs=2, progress=False)
     truth = quiet(bnn, data)
-    assert truth.model.prior is bnn.model.prior and truth.model.prior.describe() == "posterior: mean_field"
+    assert (
+        truth.model.prior is bnn.model.prior
+        and truth.model.prior.describe() == "posterior: mean_field"
+    )
 
 
 def test_noise_in_the_network_plays_no_part(data):
@@ -125,7 +142,9 @@ def test_a_loaded_model_is_audited_as_the_one_that_was_saved(data, tmp_path):
 def test_what_was_done_is_on_record_and_survives_saving(data, tmp_path):
     truth = quiet(fitted(data), data, rows=10, seed=3)
     record = truth.history[-1]["reference"]
-    assert record["rows"] == record["num_data"] == 10 and record["seed"] == 3 and record["ok"] is False
+    assert (
+        record["rows"] == record["num_data"] == 10 and record["seed"] == 3 and record["ok"] is False
+    )
     assert "Not converged" in record["text"] and math.isfinite(record["rhat"])
     truth.save(tmp_path / "truth")
     stored = credo.load(tmp_path / "truth", truth.net).history[-1]["reference"]
@@ -139,10 +158,17 @@ def test_chains_that_have_not_converged_are_warned_about(data):
 
 def test_a_subsample_is_the_same_for_both_sides(data):
     x, y = data
-    first, second = audit.subsample(data, 9, seed=4), audit.subsample(DataLoader(TensorDataset(x, y), batch_size=5), 9, seed=4)
-    assert torch.equal(first[0], second[0]) and torch.equal(first[1], second[1]) and len(first[1]) == 9
+    first, second = (
+        audit.subsample(data, 9, seed=4),
+        audit.subsample(DataLoader(TensorDataset(x, y), batch_size=5), 9, seed=4),
+    )
+    assert (
+        torch.equal(first[0], second[0]) and torch.equal(first[1], second[1]) and len(first[1]) == 9
+    )
     other, whole = audit.subsample(data, 9, seed=5), audit.subsample(data, 24)
-    assert not torch.equal(first[0], other[0]) and torch.equal(whole[0].sort(0).values, x.sort(0).values)
+    assert not torch.equal(first[0], other[0]) and torch.equal(
+        whole[0].sort(0).values, x.sort(0).values
+    )
     tree, _ = audit.subsample(({"a": x, "b": (x[:, :1],)}, y), 9, seed=4)
     assert torch.equal(tree["a"], first[0]) and torch.equal(tree["b"][0], first[0][:, :1])
     bnn = fitted(data)
@@ -152,7 +178,10 @@ def test_a_subsample_is_the_same_for_both_sides(data):
 
 def test_the_subsample_is_what_the_reference_sees(data):
     bnn = fitted(data)
-    one, two = quiet(bnn, data, rows=9, seed=4), quiet(bnn, audit.subsample(data, 9, seed=4), seed=4)
+    one, two = (
+        quiet(bnn, data, rows=9, seed=4),
+        quiet(bnn, audit.subsample(data, 9, seed=4), seed=4),
+    )
     assert torch.equal(one.posterior.members[0].flat, two.posterior.members[0].flat)
 
 

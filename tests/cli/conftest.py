@@ -8,7 +8,11 @@ def make_table(rows=60, seed=0):
     """Two numeric columns, one category, and targets that follow from them."""
     rng = np.random.default_rng(seed)
     frame = pd.DataFrame(
-        {"size": rng.normal(50, 10, rows), "age": rng.integers(1, 90, rows), "town": rng.choice(["u", "v"], rows)}
+        {
+            "size": rng.normal(50, 10, rows),
+            "age": rng.integers(1, 90, rows),
+            "town": rng.choice(["u", "v"], rows),
+        }
     )
     frame["price"] = 3 * frame["size"] + 40 * (frame["town"] == "u") + rng.normal(0, 5, rows) + 1000
     frame["dear"] = np.where(frame["price"] > frame["price"].median(), "yes", "no")
@@ -30,6 +34,8 @@ def runs(tmp_path_factory):
     make_table().drop(columns="price").to_csv(folder / "dear.csv", index=False)
     quick = ["--epochs", 30, "--lr", 0.02, "--hidden", "8"]
     for name in ("price", "dear"):
-        result = shell("fit", folder / f"{name}.csv", "--target", name, "--out", folder / name, *quick)
+        result = shell(
+            "fit", folder / f"{name}.csv", "--target", name, "--out", folder / name, *quick
+        )
         assert result.exit_code == 0, (result.stderr, result.exception)
     return folder

@@ -25,7 +25,15 @@ def parse(*pairs):
 
 
 def test_values_are_read_as_their_kind():
-    values = parse("rate=0.5", "count=7", "quick=yes", "kind=b", "rank=none", "start=pretrained", "sizes=[1, 2]")
+    values = parse(
+        "rate=0.5",
+        "count=7",
+        "quick=yes",
+        "kind=b",
+        "rank=none",
+        "start=pretrained",
+        "sizes=[1, 2]",
+    )
     assert values == {
         "rate": 0.5,
         "count": 7,
@@ -71,4 +79,6 @@ def test_several_numbers_come_with_commas_or_as_a_list():
     rows = describe(methods["vi"])
     assert parse_assignments(["levels=-1,0,1"], rows, "vi") == {"levels": (-1.0, 0.0, 1.0)}
     assert parse_assignments(["levels=[-1, 1]"], rows, "vi") == {"levels": (-1.0, 1.0)}
-    assert parse_assignments(["layers=0.*"], describe(methods["last_layer"]), "last_layer") == {"layers": "0.*"}
+    assert parse_assignments(["layers=0.*"], describe(methods["last_layer"]), "last_layer") == {
+        "layers": "0.*"
+    }

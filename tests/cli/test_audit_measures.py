@@ -26,7 +26,10 @@ def test_two_errors_beyond_the_ceiling_are_allowed(key, near, far):
     assert judge(found(key, far, 0.02, ceiling), True)[0]["verdict"] == OFF
 
 
-@pytest.mark.parametrize(("ratio", "verdict"), [(1.0, EXACT), (1.13, EXACT), (0.88, EXACT), (1.15, OFF), (0.85, OFF), (0.0, OFF)])
+@pytest.mark.parametrize(
+    ("ratio", "verdict"),
+    [(1.0, EXACT), (1.13, EXACT), (0.88, EXACT), (1.15, OFF), (0.85, OFF), (0.0, OFF)],
+)
 def test_a_spread_may_be_off_to_either_side(ratio, verdict):
     assert judge(found("sd_ratio", ratio, 0.02, 1.1), True)[0]["verdict"] == verdict
 

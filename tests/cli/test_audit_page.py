@@ -18,7 +18,11 @@ def sampled(outputs, likelihood, y, method="hmc", **more):
     with torch.random.fork_rng():
         torch.manual_seed(0)
         net = torch.nn.Linear(2, outputs)
-    settings = {"num_warmup": 40, "num_draws": 30, "num_steps": 3, "num_chains": 2} if method == "hmc" else {"epochs": 3}
+    settings = (
+        {"num_warmup": 40, "num_draws": 30, "num_steps": 3, "num_chains": 2}
+        if method == "hmc"
+        else {"epochs": 3}
+    )
     return BNN(net, likelihood).fit((inputs(), y), method, progress=False, **settings, **more)
 
 
@@ -64,7 +68,9 @@ def test_entries_of_chains_are_in_the_units_of_the_table(truth):
 
 def test_a_sampler_without_energies_shows_none():
     settings = {"num_warmup": 10, "num_draws": 10, "num_chains": 2, "thin": 1}
-    walk = BNN(torch.nn.Linear(2, 1), Gaussian(0.5)).fit((inputs(), inputs()[:, :1]), "metropolis", progress=False, **settings)
+    walk = BNN(torch.nn.Linear(2, 1), Gaussian(0.5)).fit(
+        (inputs(), inputs()[:, :1]), "metropolis", progress=False, **settings
+    )
     assert chains(walk, inputs()[:3], [1, 2, 3], PRICE)["energy"] == []
 
 
@@ -72,7 +78,9 @@ def test_the_reference_against_itself_lies_on_the_line(truth, labels):
     for model, target in ((truth, PRICE), (labels, KIND)):
         mean, spread = predictions(model, model, inputs(), target, "run")
         for entry in (mean, spread):
-            assert [part["name"] for part in entry["points"]] == (["price"] if target is PRICE else ["a", "b", "c"])
+            assert [part["name"] for part in entry["points"]] == (
+                ["price"] if target is PRICE else ["a", "b", "c"]
+            )
             for part in entry["points"]:
                 assert part["x"] == part["y"] and len(part["x"]) == 20
 
@@ -82,20 +90,31 @@ def test_means_are_in_the_units_of_the_table_and_a_point_has_no_spread(truth):
     mean, spread = predictions(point, truth, inputs(), PRICE, "run")
     expected = 100.0 + 10.0 * truth.predict(inputs(), samples=60).mean[:, 0]
     assert mean["points"][0]["x"] == pytest.approx(expected.tolist(), rel=1e-5)
-    assert max(spread["points"][0]["y"]) == pytest.approx(0.0, abs=1e-6) and min(spread["points"][0]["x"]) > 0
+    assert (
+        max(spread["points"][0]["y"]) == pytest.approx(0.0, abs=1e-6)
+        and min(spread["points"][0]["x"]) > 0
+    )
     assert mean["lines"][0]["dash"]
 
 
 def test_the_page_is_json_and_names_every_part(truth):
     summary = {
-        "run": "run", "method": "vi", "table": "t.csv", "inputs": 5, "notes": ["Mind this."],
+        "run": "run",
+        "method": "vi",
+        "table": "t.csv",
+        "inputs": 5,
+        "notes": ["Mind this."],
         "measures": judge({"sd_ratio": 0.5, "sd_ratio_error": 0.1, "sd_ratio_ceiling": 1.1}, True),
-    }  # fmt: skip
+    }
     told = diagnose(truth, inputs()[:5])
     parts = [distances(summary, []), diagnosis("The reference", "Converged.", told, {"trace": []})]
     made = page(summary, parts)
     json.dumps(made, allow_nan=False)
     assert "Mind this." in made["tasks"][0]["description"] and made["summary"] is summary
-    assert [row["method"] for row in made["tasks"][1]["rows"]] == ["weight", "bias", "network outputs"]
+    assert [row["method"] for row in made["tasks"][1]["rows"]] == [
+        "weight",
+        "bias",
+        "network outputs",
+    ]
     assert made["tasks"][1]["rows"][-1]["rhat"] == pytest.approx(told.functions.rhat)
     assert made["tasks"][0]["rows"][0]["verdict"] == OFF

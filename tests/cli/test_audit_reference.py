@@ -14,7 +14,15 @@ from credo.data.intake import intake
 from credo.data.table import read_table
 
 RUN, DATA = Path("run"), Path("data.csv")
-MOVES = {"method": "hmc", "rows": None, "seed": 1, "num_chains": 2, "num_warmup": 10, "num_draws": 10, "num_steps": 3}
+MOVES = {
+    "method": "hmc",
+    "rows": None,
+    "seed": 1,
+    "num_chains": 2,
+    "num_warmup": 10,
+    "num_draws": 10,
+    "num_steps": 3,
+}
 
 
 @pytest.fixture
@@ -51,16 +59,23 @@ def test_what_cannot_be_a_reference_is_refused(method, pairs, message):
 
 
 def test_settings_are_read_as_the_sampler_declares_them():
-    assert sampler_settings("hmc", ["num_steps=3", "store=disk"], kept=True) == {"num_steps": 3, "store": "disk"}
+    assert sampler_settings("hmc", ["num_steps=3", "store=disk"], kept=True) == {
+        "num_steps": 3,
+        "store": "disk",
+    }
     assert sampler_settings("nuts", [], kept=False) == {}
 
 
 def test_a_flat_prior_and_the_same_chains_again_are_refused(price):
     _, bnn, pair = price
     flat = credo.BNN(torch.nn.Linear(4, 1), "gaussian").fit(pair, "mle", epochs=1, progress=False)
-    with pytest.raises(CredoError, match="run was fitted with mle, whose prior .* does not integrate to one"):
+    with pytest.raises(
+        CredoError, match="run was fitted with mle, whose prior .* does not integrate to one"
+    ):
         check(flat, RUN, "hmc", 1, {})
-    drawn = credo.BNN(torch.nn.Linear(4, 1), "gaussian").fit(pair, "hmc", num_warmup=5, num_draws=5, num_steps=2, progress=False)
+    drawn = credo.BNN(torch.nn.Linear(4, 1), "gaussian").fit(
+        pair, "hmc", num_warmup=5, num_draws=5, num_steps=2, progress=False
+    )
     with pytest.raises(SettingError, match="--seed 0 is the seed of run itself"):
         check(drawn, RUN, "hmc", 0, {"seed": 0})
     check(drawn, RUN, "nuts", 0, {"seed": 0})
@@ -69,7 +84,9 @@ def test_a_flat_prior_and_the_same_chains_again_are_refused(price):
 
 def test_the_rows_of_the_fit_need_no_word():
     x, y = table()
-    places, note = rows_of_fit(x, y, {"num_data": 10, "data": intake((x, y)).fingerprint()}, RUN, DATA)
+    places, note = rows_of_fit(
+        x, y, {"num_data": 10, "data": intake((x, y)).fingerprint()}, RUN, DATA
+    )
     assert places.tolist() == list(range(10)) and note is None
     assert rows_of_fit(x, y, {}, RUN, DATA)[1] is None
 
@@ -86,7 +103,9 @@ def test_rows_that_the_fit_held_out_are_left_out_again():
 def test_another_table_is_said():
     x, y = table()
     for change in (x.flip(0), x + 1.0):
-        places, note = rows_of_fit(change, y, {"num_data": 7, "seed": 0, "data": intake((x, y)).fingerprint()}, RUN, DATA)
+        places, note = rows_of_fit(
+            change, y, {"num_data": 7, "seed": 0, "data": intake((x, y)).fingerprint()}, RUN, DATA
+        )
         assert len(places) == 10 and note is not None
         assert "data.csv (10 rows) is not the table that run was fitted to (7 rows)" in note
 
@@ -94,7 +113,10 @@ def test_another_table_is_said():
 def test_a_reference_is_kept_as_a_run_and_taken_from_there(price, tmp_path, capsys):
     files, bnn, pair = price
     first = draw(files, bnn, pair, tmp_path / "ref", RUN, **MOVES)
-    assert capsys.readouterr().err == "Drawing the reference: hmc, 2 chain(s) of 10 + 10 moves on 60 rows.\n"
+    assert (
+        capsys.readouterr().err
+        == "Drawing the reference: hmc, 2 chain(s) of 10 + 10 moves on 60 rows.\n"
+    )
     assert json.loads((tmp_path / "ref" / HELD).read_text()) == {"run": "run", "held": _digest(bnn)}
     before = {path: path.read_bytes() for path in (tmp_path / "ref").iterdir()}
     again = draw(files, bnn, pair, tmp_path / "ref", RUN, **MOVES)
@@ -117,7 +139,9 @@ def test_a_reference_that_was_cut_short_is_continued(price, tmp_path, capsys):
 
     whole = draw(files, bnn, pair, None, RUN, **MOVES)
     with pytest.raises(Cut):
-        credo.audit.reference(bnn, pair, run=tmp_path / "ref", progress=False, callbacks=(cut,), **MOVES)
+        credo.audit.reference(
+            bnn, pair, run=tmp_path / "ref", progress=False, callbacks=(cut,), **MOVES
+        )
     capsys.readouterr()
     resumed = draw(files, bnn, pair, tmp_path / "ref", RUN, **MOVES)
     assert capsys.readouterr().err.startswith("Continuing the reference")
@@ -139,9 +163,13 @@ def test_the_digest_sees_points_and_learned_priors(price):
         with torch.random.fork_rng():
             torch.manual_seed(0)
             net = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.Tanh(), torch.nn.Linear(2, 1))
-        return credo.BNN(net, credo.likelihoods.Gaussian(0.5), prior, random).fit(pair, "vi", epochs=epochs, progress=False)
+        return credo.BNN(net, credo.likelihoods.Gaussian(0.5), prior, random).fit(
+            pair, "vi", epochs=epochs, progress=False
+        )
 
-    assert _digest(fitted()) == _digest(fitted(epochs=2))  # known noise, a fixed prior, no points: nothing is held
+    assert _digest(fitted()) == _digest(
+        fitted(epochs=2)
+    )  # known noise, a fixed prior, no points: nothing is held
     assert _digest(fitted(random="last")) != _digest(fitted(random="last", epochs=2))
     assert _digest(fitted("ard")) != _digest(fitted("ard", epochs=2))
 

@@ -12,25 +12,48 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("compress")
     torch.manual_seed(0)
     x = torch.randn(80, 3)
-    rows = ["a,b,c,y", *(f"{r[0]:.3f},{r[1]:.3f},{r[2]:.3f},{'up' if r[0] > 0 else 'down'}" for r in x.tolist())]
+    rows = [
+        "a,b,c,y",
+        *(f"{r[0]:.3f},{r[1]:.3f},{r[2]:.3f},{'up' if r[0] > 0 else 'down'}" for r in x.tolist()),
+    ]
     (folder / "t.csv").write_text("\n".join(rows) + "\n")
     made = runner.invoke(
         app,
-        ["fit", str(folder / "t.csv"), "--target", "y", "--method", "sparse_vd", "--epochs", "20", "--out", str(folder / "run")],
+        [
+            "fit",
+            str(folder / "t.csv"),
+            "--target",
+            "y",
+            "--method",
+            "sparse_vd",
+            "--epochs",
+            "20",
+            "--out",
+            str(folder / "run"),
+        ],
     )
     assert made.exit_code == 0, made.output
     return folder
 
 
 def call(run, *given):
-    return runner.invoke(app, ["compress", str(run / "run"), "--out", str(run / "m.credo"), *map(str, given)])
+    return runner.invoke(
+        app, ["compress", str(run / "run"), "--out", str(run / "m.credo"), *map(str, given)]
+    )
 
 
 def test_a_run_becomes_a_file_with_what_each_step_costs(run):
     done = call(run, "--data", run / "t.csv")
     assert done.exit_code == 0, done.output
     assert (run / "m.credo").stat().st_size < 2000
-    for word in ("mean network", "pruned", "decoded file", "accuracy", "positions", "times smaller than float32"):
+    for word in (
+        "mean network",
+        "pruned",
+        "decoded file",
+        "accuracy",
+        "positions",
+        "times smaller than float32",
+    ):
         assert word in done.output
 
 

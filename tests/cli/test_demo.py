@@ -7,7 +7,11 @@ def test_tables_are_printed_and_the_report_written(shell, monkeypatch):
     def task(fast, report):
         report("working")
         columns = [{"key": "nll", "label": "NLL", "digits": 3}]
-        return {"title": "A task", "columns": columns, "rows": [{"method": "m", "nll": 0.12345 if fast else 1.0}]}
+        return {
+            "title": "A task",
+            "columns": columns,
+            "rows": [{"method": "m", "nll": 0.12345 if fast else 1.0}],
+        }
 
     for name in ("digits", "diabetes"):
         monkeypatch.setattr(demo_tasks, name, task)

@@ -35,6 +35,10 @@ def test_a_table_of_one_row_or_one_class_can_be_scored(runs, shell, table):
 
 def test_the_target_must_be_there_and_known(runs, shell, table):
     table(5).drop(columns="price").to_csv(shell.folder / "t.csv", index=False)
-    assert "no target column 'price'" in shell.refuses("evaluate", runs / "price", shell.folder / "t.csv")
+    assert "no target column 'price'" in shell.refuses(
+        "evaluate", runs / "price", shell.folder / "t.csv"
+    )
     table(5).assign(dear="perhaps").to_csv(shell.folder / "t.csv", index=False)
-    assert "class 'perhaps' was not seen" in shell.refuses("evaluate", runs / "dear", shell.folder / "t.csv")
+    assert "class 'perhaps' was not seen" in shell.refuses(
+        "evaluate", runs / "dear", shell.folder / "t.csv"
+    )

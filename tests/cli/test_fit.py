@@ -32,11 +32,23 @@ def with_value(column, value):
 
 
 def test_a_run_directory_holds_the_schema_and_the_network(shell, table):
-    result = shell("fit", write(shell, table()), "--target", "price", "--out", "run", "--set", "estimator=weights", *QUICK)
+    result = shell(
+        "fit",
+        write(shell, table()),
+        "--target",
+        "price",
+        "--out",
+        "run",
+        "--set",
+        "estimator=weights",
+        *QUICK,
+    )
     assert result.exit_code == 0, result.stderr
     network = json.loads((shell.folder / "run" / "network.json").read_text())
     assert network == {"name": "mlp", "args": {"in_features": 6, "hidden": [4], "out_features": 1}}
-    assert json.loads((shell.folder / "run" / "table.json").read_text())["target"]["name"] == "price"
+    assert (
+        json.loads((shell.folder / "run" / "table.json").read_text())["target"]["name"] == "price"
+    )
 
 
 def test_the_same_seed_gives_the_same_posterior(shell, table):
@@ -51,7 +63,19 @@ def test_the_same_seed_gives_the_same_posterior(shell, table):
 def test_validation_and_method_settings_are_passed_on(shell, table):
     path = write(shell, table())
     result = shell(
-        "fit", path, "--target", "dear", "--method", "map", "--validation", 0.2, "--batch-size", 16, "--lr", 0.01, *QUICK
+        "fit",
+        path,
+        "--target",
+        "dear",
+        "--method",
+        "map",
+        "--validation",
+        0.2,
+        "--batch-size",
+        16,
+        "--lr",
+        0.01,
+        *QUICK,
     )
     assert result.exit_code == 0, result.stderr
     assert "validation_nll" in (shell.folder / "run" / "history.jsonl").read_text()
@@ -74,17 +98,25 @@ def test_validation_and_method_settings_are_passed_on(shell, table):
     ],
 )
 def test_tables_that_cannot_be_learned_from(shell, table, change, message):
-    assert message in shell.refuses("fit", write(shell, change(table())), "--target", "price", "--out", "run")
+    assert message in shell.refuses(
+        "fit", write(shell, change(table())), "--target", "price", "--out", "run"
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("", "is empty"), ("a,price\n1,2\n3\n", "line 3 has 1 values; the header names 2"), (None, "does not exist")],
+    [
+        ("", "is empty"),
+        ("a,price\n1,2\n3\n", "line 3 has 1 values; the header names 2"),
+        (None, "does not exist"),
+    ],
 )
 def test_files_that_are_no_tables(shell, text, message):
     if text is not None:
         (shell.folder / "t.csv").write_text(text)
-    assert message in shell.refuses("fit", shell.folder / "t.csv", "--target", "price", "--out", "run")
+    assert message in shell.refuses(
+        "fit", shell.folder / "t.csv", "--target", "price", "--out", "run"
+    )
 
 
 @pytest.mark.parametrize(
@@ -104,7 +136,9 @@ def test_files_that_are_no_tables(shell, text, message):
     ],
 )
 def test_settings_that_cannot_be_used(shell, words, message, table):
-    assert message in shell.refuses("fit", write(shell, table()), "--target", "price", "--out", "run", *words)
+    assert message in shell.refuses(
+        "fit", write(shell, table()), "--target", "price", "--out", "run", *words
+    )
 
 
 def test_usage_errors_exit_with_2(shell):
@@ -118,7 +152,9 @@ def test_a_used_directory_is_only_continued_when_asked_and_unchanged(shell, tabl
     assert shell(*words).exit_code == 0
     assert "pass --resume" in shell.refuses(*words)
     assert shell(*words, "--resume").exit_code == 0
-    assert "another table or target" in shell.refuses("fit", path, "--target", "size", "--out", "run", "--resume", *QUICK)
+    assert "another table or target" in shell.refuses(
+        "fit", path, "--target", "size", "--out", "run", "--resume", *QUICK
+    )
     assert "same --hidden" in shell.refuses(*words[:-1], "5", "--resume")
     (shell.folder / "file").write_text("")
     assert "is a file" in shell.refuses("fit", path, "--target", "price", "--out", "file")
@@ -130,7 +166,9 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(shell, monkeypatch, tabl
 
     path = write(shell, table())
     monkeypatch.setattr("os.replace", full)
-    assert "No space left on device" in shell.refuses("fit", path, "--target", "price", "--out", "run", *QUICK)
+    assert "No space left on device" in shell.refuses(
+        "fit", path, "--target", "price", "--out", "run", *QUICK
+    )
 
 
 def unfinished(folder):
@@ -163,9 +201,12 @@ def test_a_run_stopped_on_the_way_resumes_to_the_same_posterior(shell, monkeypat
     words = ["fit", path, "--target", "price", "--epochs", 6, "--hidden", "4"]
     assert shell(*words, "--out", "whole").exit_code == 0
 
-    clock = itertools.count(step=3600)  # an hour between looks at the clock: every epoch is worth a checkpoint
+    clock = itertools.count(
+        step=3600
+    )  # an hour between looks at the clock: every epoch is worth a checkpoint
     monkeypatch.setattr(
-        "credo.engine.training_loop.time", SimpleNamespace(monotonic=lambda: next(clock), perf_counter=lambda: 0.0)
+        "credo.engine.training_loop.time",
+        SimpleNamespace(monotonic=lambda: next(clock), perf_counter=lambda: 0.0),
     )
     record, count = run.Run.record, [0]
 
@@ -178,9 +219,13 @@ def test_a_run_stopped_on_the_way_resumes_to_the_same_posterior(shell, monkeypat
     monkeypatch.setattr(run.Run, "record", stop)
     assert shell(*words, "--out", "part").exit_code != 0
     monkeypatch.setattr(run.Run, "record", record)
-    assert {"checkpoint.safetensors", "table.json"} <= {path.name for path in (shell.folder / "part").iterdir()}
+    assert {"checkpoint.safetensors", "table.json"} <= {
+        path.name for path in (shell.folder / "part").iterdir()
+    }
     assert shell(*words, "--out", "part", "--resume").exit_code == 0
-    first, second = ((shell.folder / name / "posterior.safetensors").read_bytes() for name in ("whole", "part"))
+    first, second = (
+        (shell.folder / name / "posterior.safetensors").read_bytes() for name in ("whole", "part")
+    )
     assert first == second
 
 
@@ -198,11 +243,17 @@ def test_a_prior_by_name_is_stored_and_ard_prints_the_relevance_of_every_input(t
     from credo.cli.app import app
 
     table = tmp_path / "t.csv"
-    table.write_text("a,b,y\n" + "\n".join(f"{i % 7},{(3 * i) % 5},{2.0 * (i % 7)}" for i in range(40)) + "\n")
+    table.write_text(
+        "a,b,y\n" + "\n".join(f"{i % 7},{(3 * i) % 5},{2.0 * (i % 7)}" for i in range(40)) + "\n"
+    )
     options = ["--target", "y", "--task", "regression", "--epochs", "3", "--hidden", "4"]
     out = tmp_path / "run"
-    result = CliRunner().invoke(app, ["fit", str(table), *options, "--prior", "ard", "--out", str(out)])
+    result = CliRunner().invoke(
+        app, ["fit", str(table), *options, "--prior", "ard", "--out", str(out)]
+    )
     assert result.exit_code == 0 and "Input relevance" in result.output
     assert json.loads((out / "config.json").read_text())["prior"]["per"] == "input"
-    wrong = CliRunner().invoke(app, ["fit", str(table), *options, "--prior", "horsesho", "--out", str(tmp_path / "no")])
+    wrong = CliRunner().invoke(
+        app, ["fit", str(table), *options, "--prior", "horsesho", "--out", str(tmp_path / "no")]
+    )
     assert wrong.exit_code == 2 and not (tmp_path / "no").exists()

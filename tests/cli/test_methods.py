@@ -10,7 +10,11 @@ def test_every_method_is_listed(shell):
 def test_one_method_shows_settings_and_reference(shell):
     result = shell("methods", "vi")
     assert result.exit_code == 0
-    assert "estimator" in result.stdout and "Reference:" in result.stdout and "flipout" in result.stdout
+    assert (
+        "estimator" in result.stdout
+        and "Reference:" in result.stdout
+        and "flipout" in result.stdout
+    )
 
 
 def test_an_unknown_method_names_the_nearest(shell):

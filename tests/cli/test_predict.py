@@ -27,7 +27,15 @@ def test_regression_columns_in_original_units(runs, shell, new):
     result = shell("predict", runs / "price", new, "--out", "p.csv")
     assert result.exit_code == 0, result.stderr
     found = pd.read_csv(shell.folder / "p.csv")
-    assert list(found.columns) == ["mean", "std", "lower", "upper", "total", "aleatoric", "epistemic"]
+    assert list(found.columns) == [
+        "mean",
+        "std",
+        "lower",
+        "upper",
+        "total",
+        "aleatoric",
+        "epistemic",
+    ]
     assert len(found) == 20
     assert found["mean"].between(1000, 1400).all()
     np.testing.assert_allclose(found["total"], found["aleatoric"] + found["epistemic"], rtol=1e-4)
@@ -53,7 +61,10 @@ def test_columns_in_another_order_with_extras_are_found_by_name(runs, shell, new
     frame = pd.read_csv(new)
     other = shell.folder / "other.csv"
     frame[list(frame.columns)[::-1]].assign(extra=1).to_csv(other, index=False)
-    assert shell("predict", runs / "price", new).stdout == shell("predict", runs / "price", other).stdout
+    assert (
+        shell("predict", runs / "price", new).stdout
+        == shell("predict", runs / "price", other).stdout
+    )
 
 
 @pytest.mark.parametrize(
@@ -66,12 +77,16 @@ def test_columns_in_another_order_with_extras_are_found_by_name(runs, shell, new
     ],
 )
 def test_rows_that_cannot_be_predicted(runs, shell, table, column, value, message):
-    assert message in shell.refuses("predict", runs / "price", changed(shell, table(4, seed=1), column, value), "--out", "p.csv")
+    assert message in shell.refuses(
+        "predict", runs / "price", changed(shell, table(4, seed=1), column, value), "--out", "p.csv"
+    )
 
 
 def test_missing_columns_are_named(runs, shell):
     pd.DataFrame({"age": [1]}).to_csv(shell.folder / "few.csv", index=False)
-    assert "'size', 'town'" in shell.refuses("predict", runs / "price", shell.folder / "few.csv", "--out", "p.csv")
+    assert "'size', 'town'" in shell.refuses(
+        "predict", runs / "price", shell.folder / "few.csv", "--out", "p.csv"
+    )
 
 
 @pytest.mark.parametrize(
@@ -102,7 +117,9 @@ def test_a_truncated_posterior(runs, shell, new):
     shutil.copytree(runs / "price", shell.folder / "run")
     path = shell.folder / "run" / "posterior.safetensors"
     path.write_bytes(path.read_bytes()[:100])
-    assert "truncated or damaged" in shell.refuses("predict", shell.folder / "run", new, "--out", "p.csv")
+    assert "truncated or damaged" in shell.refuses(
+        "predict", shell.folder / "run", new, "--out", "p.csv"
+    )
 
 
 def test_a_full_disk_leaves_the_old_file(runs, shell, new, monkeypatch):
@@ -111,7 +128,9 @@ def test_a_full_disk_leaves_the_old_file(runs, shell, new, monkeypatch):
 
     (shell.folder / "p.csv").write_text("old")
     monkeypatch.setattr("os.replace", full)
-    assert "No space left on device" in shell.refuses("predict", runs / "price", new, "--out", "p.csv")
+    assert "No space left on device" in shell.refuses(
+        "predict", runs / "price", new, "--out", "p.csv"
+    )
 
 
 def test_images_of_the_wrong_shape_are_refused_in_python_too():

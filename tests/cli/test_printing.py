@@ -9,5 +9,9 @@ def test_a_piped_table_is_not_cut_and_brackets_stay(capsys):
 
 def test_numbers_are_aligned_to_the_right(capsys):
     print_table("T", ["name", "value"], [["a", "1.5"], ["b", "1,000.5"]])
-    first, second = (line.rstrip() for line in capsys.readouterr().out.splitlines() if line.strip()[:1] in ("a", "b"))
+    first, second = (
+        line.rstrip()
+        for line in capsys.readouterr().out.splitlines()
+        if line.strip()[:1] in ("a", "b")
+    )
     assert len(first) == len(second)

@@ -22,7 +22,9 @@ def test_round_trip(files, tmp_path):
 def test_a_network_is_built_from_the_seed_and_the_global_state_is_left_alone(files):
     before = torch.get_rng_state()
     first, again, other = files.build(1), files.build(1), files.build(2)
-    assert torch.equal(first[0].weight, again[0].weight) and not torch.equal(first[0].weight, other[0].weight)
+    assert torch.equal(first[0].weight, again[0].weight) and not torch.equal(
+        first[0].weight, other[0].weight
+    )
     assert torch.equal(before, torch.get_rng_state())
 
 

@@ -1,4 +1,6 @@
-"""``credo task distill``: the student's directory serves the other commands, in the units of the table."""
+"""``credo task distill``: the student's directory serves the other commands, in the units of the
+table.
+"""
 
 import itertools
 import json
@@ -48,7 +50,9 @@ def test_a_student_predicts_and_is_evaluated_like_its_teacher(shell, runs, name,
     scores = [_scores(shell, folder, runs / f"{name}.csv") for folder in ("s", runs / name)]
     key = "mean" if name == "price" else "p_yes"
     scale = theirs["std"].mean() if name == "price" else 1.0
-    assert (ours[key] - theirs[key]).abs().mean() < 0.2 * scale  # table units: 1,000 of them if the schema were another
+    assert (
+        ours[key] - theirs[key]
+    ).abs().mean() < 0.2 * scale  # table units: 1,000 of them if the schema were another
     assert abs(scores[0]["nll"] - scores[1]["nll"]) < 0.2
     assert (ours["epistemic"].abs() < 1e-6 * ours["total"]).all() and theirs["epistemic"].mean() > 0
 
@@ -68,9 +72,15 @@ def _scores(shell, folder, table):
 
 def test_fidelity_is_in_the_units_of_the_table(shell, runs):
     path = runs / "price.csv"
-    result = shell("task", "distill", runs / "price", path, "--out", "s", "--test", path, "--json", *QUICK)
+    result = shell(
+        "task", "distill", runs / "price", path, "--out", "s", "--test", path, "--json", *QUICK
+    )
     assert result.exit_code == 0, result.stderr
-    found, teacher, student = json.loads(result.stdout), _scores(shell, runs / "price", path), _scores(shell, "s", path)
+    found, teacher, student = (
+        json.loads(result.stdout),
+        _scores(shell, runs / "price", path),
+        _scores(shell, "s", path),
+    )
     for key in ("nll", "rmse"):
         assert found[f"{key}_teacher"] == pytest.approx(teacher[key], rel=1e-4)
         assert found[f"{key}_student"] == pytest.approx(student[key], rel=1e-4)
@@ -81,26 +91,51 @@ def test_fidelity_is_in_the_units_of_the_table(shell, runs):
 
 def test_labels_in_the_table_play_no_part(shell, runs):
     frame = pd.read_csv(runs / "dear.csv")
-    tables = {"a": frame, "b": frame.assign(dear=frame["dear"].iloc[::-1].to_numpy()), "c": frame.drop(columns="dear")}
+    tables = {
+        "a": frame,
+        "b": frame.assign(dear=frame["dear"].iloc[::-1].to_numpy()),
+        "c": frame.drop(columns="dear"),
+    }
     for name, table in tables.items():
         table.to_csv(shell.folder / f"{name}.csv", index=False)
-        assert shell("task", "distill", runs / "dear", f"{name}.csv", "--out", name, *QUICK).exit_code == 0
-    first, *others = ((shell.folder / name / "posterior.safetensors").read_bytes() for name in tables)
+        assert (
+            shell("task", "distill", runs / "dear", f"{name}.csv", "--out", name, *QUICK).exit_code
+            == 0
+        )
+    first, *others = (
+        (shell.folder / name / "posterior.safetensors").read_bytes() for name in tables
+    )
     assert all(first == other for other in others)
 
 
 def test_without_the_target_a_test_table_has_no_scores(shell, runs):
     table = unlabelled(runs, shell, "dear")
-    result = shell("task", "distill", runs / "dear", table, "--out", "s", "--test", table, "--json", *QUICK)
+    result = shell(
+        "task", "distill", runs / "dear", table, "--out", "s", "--test", table, "--json", *QUICK
+    )
     assert result.exit_code == 0 and "nll_student" not in json.loads(result.stdout)
 
 
 def test_a_run_stopped_on_the_way_resumes_to_the_same_student(shell, runs, monkeypatch):
-    words = ["task", "distill", runs / "price", runs / "price.csv", "--inputs", "perturbed", "--epochs", 6, "--hidden", "4"]
+    words = [
+        "task",
+        "distill",
+        runs / "price",
+        runs / "price.csv",
+        "--inputs",
+        "perturbed",
+        "--epochs",
+        6,
+        "--hidden",
+        "4",
+    ]
     assert shell(*words, "--out", "whole").exit_code == 0
-    clock = itertools.count(step=3600)  # an hour between looks at the clock: every epoch is worth a checkpoint
+    clock = itertools.count(
+        step=3600
+    )  # an hour between looks at the clock: every epoch is worth a checkpoint
     monkeypatch.setattr(
-        "credo.engine.training_loop.time", SimpleNamespace(monotonic=lambda: next(clock), perf_counter=lambda: 0.0)
+        "credo.engine.training_loop.time",
+        SimpleNamespace(monotonic=lambda: next(clock), perf_counter=lambda: 0.0),
     )
     record, count = run.Run.record, [0]
 
@@ -114,9 +149,13 @@ def test_a_run_stopped_on_the_way_resumes_to_the_same_student(shell, runs, monke
     assert shell(*words, "--out", "part").exit_code != 0
     monkeypatch.setattr(run.Run, "record", record)
     assert "pass --resume" in shell.refuses(*words, "--out", "part")
-    assert "noise: there 0.1, now 0.3" in shell.refuses(*words, "--out", "part", "--resume", "--noise", 0.3)
+    assert "noise: there 0.1, now 0.3" in shell.refuses(
+        *words, "--out", "part", "--resume", "--noise", 0.3
+    )
     assert shell(*words, "--out", "part", "--resume").exit_code == 0
-    first, second = ((shell.folder / name / "posterior.safetensors").read_bytes() for name in ("whole", "part"))
+    first, second = (
+        (shell.folder / name / "posterior.safetensors").read_bytes() for name in ("whole", "part")
+    )
     assert first == second
 
 
@@ -134,16 +173,26 @@ def test_a_run_stopped_on_the_way_resumes_to_the_same_student(shell, runs, monke
     ],
 )
 def test_settings_that_cannot_be_used(shell, runs, words, message):
-    assert message in shell.refuses("task", "distill", runs / "price", runs / "price.csv", "--out", "s", *words)
+    assert message in shell.refuses(
+        "task", "distill", runs / "price", runs / "price.csv", "--out", "s", *words
+    )
 
 
 def test_runs_and_tables_that_cannot_be_used(shell, runs):
-    assert "does not exist" in shell.refuses("task", "distill", "nowhere", runs / "price.csv", "--out", "s")
-    assert "does not exist" in shell.refuses("task", "distill", runs / "price", "none.csv", "--out", "s")
+    assert "does not exist" in shell.refuses(
+        "task", "distill", "nowhere", runs / "price.csv", "--out", "s"
+    )
+    assert "does not exist" in shell.refuses(
+        "task", "distill", runs / "price", "none.csv", "--out", "s"
+    )
     pd.DataFrame({"size": [1.0]}).to_csv(shell.folder / "t.csv", index=False)
-    assert "lacks 2 of 3 columns" in shell.refuses("task", "distill", runs / "price", "t.csv", "--out", "s")
+    assert "lacks 2 of 3 columns" in shell.refuses(
+        "task", "distill", runs / "price", "t.csv", "--out", "s"
+    )
     shell.folder.joinpath("file").write_text("")
-    assert "is a file" in shell.refuses("task", "distill", runs / "price", runs / "price.csv", "--out", "file")
+    assert "is a file" in shell.refuses(
+        "task", "distill", runs / "price", runs / "price.csv", "--out", "file"
+    )
     assert shell("task", "distill", runs / "price").exit_code == 2
 
 

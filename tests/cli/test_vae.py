@@ -4,7 +4,10 @@ import pytest
 def test_the_commands_are_listed_with_a_way_to_start(shell):
     result = shell("vae", "--help")
     assert result.exit_code == 0
-    assert all(name in result.stdout for name in ("fit", "sample", "report")) and "credo vae fit digits" in result.stdout
+    assert (
+        all(name in result.stdout for name in ("fit", "sample", "report"))
+        and "credo vae fit digits" in result.stdout
+    )
 
 
 @pytest.mark.parametrize("command", ["fit", "sample", "report"])

@@ -24,7 +24,10 @@ def test_a_run_holds_the_networks_the_data_and_the_fit(shell):
     result = shell("vae", "fit", "digits", "--seed", 4, *QUICK)
     assert result.exit_code == 0, (result.stderr, result.exception)
     held = description(shell)
-    assert held["encoder"] == {"name": "mlp_encoder", "args": {"shape": [8, 8], "outputs": 4, "hidden": [6]}}
+    assert held["encoder"] == {
+        "name": "mlp_encoder",
+        "args": {"shape": [8, 8], "outputs": 4, "hidden": [6]},
+    }
     assert held["data"] == {"source": "digits", "size": None, "labels": None, "limit": 100}
     assert held["fit"] == {"epochs": 1, "batch_size": 100, "lr": 0.001, "seed": 4}
     assert "continuous_bernoulli, because the pixels are grey" in result.stderr
@@ -59,7 +62,9 @@ def test_every_kind_of_model_can_be_fitted(shell, words, likelihood):
     about = config["likelihood"]["config"]
     assert about["data"]["name"] == likelihood and about["shape"] == [8, 8]
     given = dict(word.split("=") for word in words if "=" in word)
-    assert all(str(about["bound"][key]) == value for key, value in given.items() if key in about["bound"])
+    assert all(
+        str(about["bound"][key]) == value for key, value in given.items() if key in about["bound"]
+    )
 
 
 def test_black_and_white_arrays_choose_bernoulli_and_flat_rows_need_a_size(shell):

@@ -31,8 +31,13 @@ def test_networks_are_built_again_from_their_description_without_touching_the_gl
     encoder, decoder = files().build(3)
     again, _ = files().build(3)
     assert torch.equal(torch.get_rng_state(), before)
-    assert all(torch.equal(a, b) for a, b in zip(encoder.parameters(), again.parameters(), strict=True))
-    assert encoder(torch.zeros(2, 8, 8)).shape == (2, 6) and decoder(torch.zeros(2, 3)).shape == (2, 64)
+    assert all(
+        torch.equal(a, b) for a, b in zip(encoder.parameters(), again.parameters(), strict=True)
+    )
+    assert encoder(torch.zeros(2, 8, 8)).shape == (2, 6) and decoder(torch.zeros(2, 3)).shape == (
+        2,
+        64,
+    )
 
 
 @pytest.mark.parametrize(("net", "hidden"), [("mlp", (5, 4)), ("conv", (2, 3, 7))])
@@ -40,9 +45,15 @@ def test_decoders_mirror_their_encoders_and_may_give_several_numbers_per_pixel(n
     encoder, decoder = describe_nets(net, hidden, (3, 8, 6), 4, 2, 2 * 144)
     description = files(encoder=encoder, decoder=decoder)
     one, other = description.build()
-    assert one(torch.zeros(2, 3, 8, 6)).shape == (2, 4) and other(torch.zeros(2, 2)).shape == (2, 288)
+    assert one(torch.zeros(2, 3, 8, 6)).shape == (2, 4) and other(torch.zeros(2, 2)).shape == (
+        2,
+        288,
+    )
     one, other = description.with_latent(10, 5).build()
-    assert one(torch.zeros(2, 3, 8, 6)).shape == (2, 10) and other(torch.zeros(2, 5)).shape == (2, 288)
+    assert one(torch.zeros(2, 3, 8, 6)).shape == (2, 10) and other(torch.zeros(2, 5)).shape == (
+        2,
+        288,
+    )
 
 
 def test_networks_that_do_not_fit_are_refused():
@@ -89,7 +100,9 @@ def test_paths_are_kept_in_full_and_names_as_they_are(tmp_path, monkeypatch):
 
 def test_pixels_are_counted_as_the_likelihood_wants():
     x = np.array([[0.0, 5 / 16, 1.0]], np.float32)
-    assert counted(Pixels(17), x).tolist() == [[0, 5, 16]] and counted(ContinuousBernoulli(), x) is x
+    assert (
+        counted(Pixels(17), x).tolist() == [[0, 5, 16]] and counted(ContinuousBernoulli(), x) is x
+    )
 
 
 def test_a_likelihood_that_counts_levels_gets_those_of_the_pixels():

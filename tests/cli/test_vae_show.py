@@ -32,7 +32,12 @@ def test_samples_are_a_picture_or_numbers(fitted):
     assert result.exit_code == 0 and "5 samples of shape 8 x 8" in result.stderr
     assert (shell.folder / "samples.png").read_bytes().startswith(b"\x89PNG")
     for name, seed, noise in [("a", 1, []), ("b", 1, []), ("c", 2, []), ("d", 1, ["--noise"])]:
-        assert shell("vae", "sample", "run", "--n", 5, "--seed", seed, "--out", f"{name}.npy", *noise).exit_code == 0
+        assert (
+            shell(
+                "vae", "sample", "run", "--n", 5, "--seed", seed, "--out", f"{name}.npy", *noise
+            ).exit_code
+            == 0
+        )
     a, b, c, d = (np.load(shell.folder / f"{name}.npy") for name in "abcd")
     assert a.shape == (5, 8, 8) and a.min() >= 0 and a.max() <= 1
     assert np.array_equal(a, b) and not np.array_equal(a, c)
@@ -67,7 +72,9 @@ def test_a_report_has_numbers_pictures_and_a_second_model_for_the_manifold(fitte
     results = json.loads((shell.folder / "run" / "results.json").read_text())
     numbers, views = results["tasks"]
     assert len(numbers["rows"]) == 3 and len(views["mosaic"]) == 5
-    assert {group["name"] for group in views["scatter"][0]["groups"]} == {str(kind) for kind in range(10)}
+    assert {group["name"] for group in views["scatter"][0]["groups"]} == {
+        str(kind) for kind in range(10)
+    }
 
 
 def test_the_second_model_can_be_left_out_and_the_data_and_labels_be_others(fitted):
@@ -75,12 +82,27 @@ def test_the_second_model_can_be_left_out_and_the_data_and_labels_be_others(fitt
     rng = np.random.default_rng(0)
     np.save("rows.npy", rng.random((40, 64)))
     np.save("y.npy", np.array(["odd", "even"])[np.arange(40) % 2])
-    words = ["vae", "report", "run", "rows.npy", "--labels", "y.npy", "--no-manifold", "--draws", 2, "--out", "deep/page.html"]
+    words = [
+        "vae",
+        "report",
+        "run",
+        "rows.npy",
+        "--labels",
+        "y.npy",
+        "--no-manifold",
+        "--draws",
+        2,
+        "--out",
+        "deep/page.html",
+    ]
     result = shell(*words)
     assert result.exit_code == 0, (result.stderr, result.exception)
     results = json.loads((shell.folder / "deep" / "results.json").read_text())
     assert results["title"].endswith("rows.npy") and len(results["tasks"][1]["mosaic"]) == 4
-    assert {group["name"] for group in results["tasks"][1]["scatter"][0]["groups"]} <= {"odd", "even"}
+    assert {group["name"] for group in results["tasks"][1]["scatter"][0]["groups"]} <= {
+        "odd",
+        "even",
+    }
     assert "page.html" in result.stdout and (shell.folder / "deep" / "page.html").is_file()
 
 

@@ -27,7 +27,9 @@ def test_rounding_error_is_at_most_the_posterior_s_and_one_bit_less_would_exceed
     for name, found in precision(pruned(std)).items():
         value = pruned(std).net.get_parameter(name).detach()
         unit = 2.0 ** math.floor(math.log2(float(value.abs().max())))
-        assert found.error == unit * 2.0 ** -(found.significand + 1) <= std == pytest.approx(found.std)
+        assert (
+            found.error == unit * 2.0 ** -(found.significand + 1) <= std == pytest.approx(found.std)
+        )
         assert found.significand == 0 or 2 * found.error > std
         scale = unit * 2.0**-found.significand
         assert float(((value / scale).round() * scale - value).abs().max()) <= found.error
@@ -48,7 +50,10 @@ def test_a_grid_rounds_by_at_most_the_step_times_the_sd(step):
         entry = found[name]
         assert isinstance(entry, Coded)
         error = (found.values(name) - given.net.get_parameter(name).detach()).abs()
-        assert float(error.max()) <= step * 0.02 * 1.02 and not found.values(name)[~given.masks[name]].any()
+        assert (
+            float(error.max()) <= step * 0.02 * 1.02
+            and not found.values(name)[~given.masks[name]].any()
+        )
         multiples = entry.book / float(rounded_book(torch.tensor([2 * step * 0.02]), 8))
         assert torch.allclose(multiples, multiples.round(), atol=1e-4)
     assert isinstance(found["1.running_mean"], Raw)
@@ -63,7 +68,13 @@ def test_levels_are_the_best_few_values():
     for levels in (1, 2, 4, 16):
         found = quantise(given, levels=levels)
         assert all(len(found[name].book) <= levels for name in given.masks)
-        errors.append(float((found.values("0.weight") - given.net.get_parameter("0.weight").detach()).square().sum()))
+        errors.append(
+            float(
+                (found.values("0.weight") - given.net.get_parameter("0.weight").detach())
+                .square()
+                .sum()
+            )
+        )
     assert errors == sorted(errors, reverse=True) and errors[-1] < 0.02 * errors[0]
 
 
@@ -76,7 +87,9 @@ def test_levels_lean_to_weights_that_are_known_well():
 
 
 def test_without_a_posterior_levels_are_needed():
-    with pytest.raises(SettingError, match="no posterior standard deviation to choose a grid by; give levels="):
+    with pytest.raises(
+        SettingError, match="no posterior standard deviation to choose a grid by; give levels="
+    ):
         quantise(pruned(0.0))
     assert quantise(pruned(0.0), levels=4).nonzero > 0
     for settings in ({"step": 0.0}, {"levels": 0}):

@@ -25,7 +25,9 @@ def digits():
     with torch.random.fork_rng():
         torch.manual_seed(0)
         net = nn.Sequential(nn.Linear(16, 12), nn.ReLU(), nn.Linear(12, 10))
-    bnn = credo.BNN(net, "categorical").fit((x, y), "vi", epochs=60, batch_size=100, lr=2e-2, progress=False)
+    bnn = credo.BNN(net, "categorical").fit(
+        (x, y), "vi", epochs=60, batch_size=100, lr=2e-2, progress=False
+    )
     return bnn, x, y
 
 
@@ -49,12 +51,16 @@ def test_labels_weights_and_random_bits_come_back(digits, sent):
 def test_the_net_length_is_that_of_the_draw(sent):
     for report in sent:
         assert report.path.stat().st_size == report.file_bytes
-        assert report.net_bits == 8 * (report.file_bytes - report.header_bytes) - report.initial_bits
+        assert (
+            report.net_bits == 8 * (report.file_bytes - report.header_bytes) - report.initial_bits
+        )
         assert abs(report.net_bits - report.ideal_bits) < 0.02 * report.ideal_bits + SLACK
 
 
 def test_the_mean_over_seeds_is_the_objective(digits, sent):
-    """A z-test at 5 deviations, one failure in two million, with the noise of both sides; the coder's own few bits are allowed for."""
+    """A z-test at 5 deviations, one failure in two million, with the noise of both sides; the
+    coder's own few bits are allowed for.
+    """
     bnn, x, y = digits
     objective = bnn.objective((x, y), samples=200)
     net = np.array([report.net_bits for report in sent])
@@ -63,13 +69,21 @@ def test_the_mean_over_seeds_is_the_objective(digits, sent):
 
 
 def test_the_draws_are_draws_of_the_posterior(digits, sent):
-    """Standardised weights of all files have mean zero and variance one: z-tests at 5 deviations."""
+    """Standardised weights of all files have mean zero and variance one: z-tests at 5
+    deviations.
+    """
     bnn, _, _ = digits
     family = bnn.posterior.members[0]
     mean, std = family.mean(), family.std()
-    scores = torch.cat([((r.weights[n] - mean[n]) / std[n]).flatten() for r in sent for n in mean]).detach().double()
+    scores = (
+        torch.cat([((r.weights[n] - mean[n]) / std[n]).flatten() for r in sent for n in mean])
+        .detach()
+        .double()
+    )
     assert abs(float(scores.mean())) < Z / len(scores) ** 0.5
-    assert abs(float(scores.var()) - 1) < Z * (2 / len(scores)) ** 0.5 + 2**-4 / 12 * 2  # the grid adds at most (std / 4)^2 / 12
+    assert (
+        abs(float(scores.var()) - 1) < Z * (2 / len(scores)) ** 0.5 + 2**-4 / 12 * 2
+    )  # the grid adds at most (std / 4)^2 / 12
 
 
 def test_a_finer_grid_costs_more_random_bits_and_no_more_net(digits, tmp_path):
@@ -82,7 +96,12 @@ def test_a_finer_grid_costs_more_random_bits_and_no_more_net(digits, tmp_path):
 def test_batches_in_order_are_one_data_set(digits, tmp_path):
     bnn, x, y = digits
     one = bits_back(bnn, (x, y), tmp_path / "a.credo", 0)
-    several = bits_back(bnn, torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), 256), tmp_path / "b.credo", 0)
+    several = bits_back(
+        bnn,
+        torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), 256),
+        tmp_path / "b.credo",
+        0,
+    )
     assert one.path.read_bytes() == several.path.read_bytes()
 
 
@@ -119,7 +138,9 @@ def test_the_precision_must_fit_the_coder(digits, tmp_path):
         ("gaussian", None, "vi", "all", "categorical"),
     ],
 )
-def test_other_posteriors_priors_and_likelihoods_are_refused(likelihood, prior, method, random, words, tmp_path):
+def test_other_posteriors_priors_and_likelihoods_are_refused(
+    likelihood, prior, method, random, words, tmp_path
+):
     x = torch.linspace(-1, 1, 20)[:, None]
     y = (x > 0).long().squeeze(1) if likelihood == "categorical" else x.sin()
     net = nn.Linear(1, 2 if likelihood == "categorical" else 1)

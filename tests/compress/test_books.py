@@ -18,14 +18,23 @@ def round_trip(code, count, values):
 
 @pytest.mark.parametrize("kind, most", [(np.float16, 16), (np.float32, 32), (np.float64, 64)])
 def test_real_numbers_come_back_bit_by_bit_in_the_smallest_format(kind, most):
-    values = np.concatenate([np.array(AWKWARD[:6]), np.random.default_rng(0).normal(size=500)]).astype(kind).astype(np.float64)
+    values = (
+        np.concatenate([np.array(AWKWARD[:6]), np.random.default_rng(0).normal(size=500)])
+        .astype(kind)
+        .astype(np.float64)
+    )
     back, bits = round_trip(reals, len(values), values)
     assert back.tobytes() == values.tobytes()
     assert bits <= most * len(values) + 9
 
 
 def test_only_the_bits_that_are_used_are_written():
-    for values, width in (([1.0, 2.0, -4.0], 6), ([1.5, 0.75], 7), ([0.0, 0.0], 0), ([1.0 + 2.0**-7], 16 - 3)):
+    for values, width in (
+        ([1.0, 2.0, -4.0], 6),
+        ([1.5, 0.75], 7),
+        ([0.0, 0.0], 0),
+        ([1.0 + 2.0**-7], 16 - 3),
+    ):
         back, bits = round_trip(reals, len(values), np.array(values))
         assert back.tolist() == values and bits == len(values) * width + 2 + 5
 
@@ -55,7 +64,16 @@ def test_many_numbers_are_handed_over_in_parts():
 
 
 @pytest.mark.parametrize(
-    "dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.uint8, torch.bool]
+    "dtype",
+    [
+        torch.float32,
+        torch.float16,
+        torch.bfloat16,
+        torch.float64,
+        torch.int64,
+        torch.uint8,
+        torch.bool,
+    ],
 )
 def test_raw_tensors_keep_their_type(dtype):
     values = (torch.arange(12).reshape(3, 4) % 5).to(dtype)
@@ -84,13 +102,24 @@ def test_a_grid_costs_its_step_and_little_more():
 
 
 def test_a_step_is_written_once():
-    """Books on one grid, each with other ends: from the second on they cost less than the step's own 16 bits or so."""
-    grids = [[k * 0.0302734375 for k in range(-low, high) if k] for low, high in ((6, 7), (3, 5), (2, 9))]
+    """Books on one grid, each with other ends: from the second on they cost less than the step's
+    own 16 bits or so.
+    """
+    grids = [
+        [k * 0.0302734375 for k in range(-low, high) if k] for low, high in ((6, 7), (3, 5), (2, 9))
+    ]
     lengths = books_round_trip(grids)
     assert max(lengths[1:]) < lengths[0] - 15
 
 
 def test_grids_with_holes_and_books_without_a_grid_come_back():
-    scattered = np.sort(np.random.default_rng(0).normal(size=8)).astype(np.float32).astype(np.float64).tolist()
-    lengths = books_round_trip([scattered, [-3.0, 1.0, 8.0], np.array(scattered).astype(np.float16).astype(float).tolist()])
+    scattered = (
+        np.sort(np.random.default_rng(0).normal(size=8))
+        .astype(np.float32)
+        .astype(np.float64)
+        .tolist()
+    )
+    lengths = books_round_trip(
+        [scattered, [-3.0, 1.0, 8.0], np.array(scattered).astype(np.float16).astype(float).tolist()]
+    )
     assert lengths[0] < 8 * 32 + 24 and lengths[2] < 8 * 16 + 24

@@ -21,7 +21,9 @@ def tiny():
 
 def empty():
     net = nn.Linear(300, 100)
-    return net, Quantised({name: Coded.of(torch.zeros_like(tensor)) for name, tensor in net.state_dict().items()})
+    return net, Quantised(
+        {name: Coded.of(torch.zeros_like(tensor)) for name, tensor in net.state_dict().items()}
+    )
 
 
 FIRST = (
@@ -48,14 +50,18 @@ def test_what_is_read_is_what_was_written(make, tmp_path):
 
 @pytest.mark.parametrize("make", NETWORKS.values(), ids=NETWORKS)
 def test_a_file_is_as_long_as_the_models_say(make, tmp_path):
-    """Within 2 % of code length and header; 4 bytes more are what the coder's state can take, which only tiny files notice."""
+    """Within 2 % of code length and header; 4 bytes more are what the coder's state can take, which
+    only tiny files notice.
+    """
     _, quantised = make()
     report = write(quantised, tmp_path / "net.credo")
     said = report.code_bits / 8 + report.header_bytes
     assert report.bytes == (tmp_path / "net.credo").stat().st_size
     assert report.header_bytes == HEADER_BYTES == 13
     assert abs(report.bytes - said) <= 0.02 * said + (0 if make is lenet_like else 4)
-    assert report.code_bits == pytest.approx(code_length(quantised) + 1)  # one bit says that there is no note
+    assert report.code_bits == pytest.approx(
+        code_length(quantised) + 1
+    )  # one bit says that there is no note
     assert report.ratio == 4 * quantised.numel / report.bytes
 
 
@@ -66,7 +72,9 @@ def test_a_sparse_lenet_takes_under_two_kilobytes_and_a_second(tmp_path):
     read(tmp_path / "net.credo", net)
     assert (
         time.process_time() - start < 5
-    )  # of the processor, so that a busy machine does not count; a tenth of that when it was written
+        # of the processor, so that a busy machine does not count; a tenth of that when it was
+        # written
+    )
     assert report.float32_bytes == 1_724_320 and report.bytes < 1_700 and report.ratio > 1_000
 
 
@@ -115,13 +123,17 @@ def drawn():
     for name, tensor in net.state_dict().items():
         ramp = torch.arange(tensor.numel()).reshape(tensor.shape)
         entries[name] = (
-            Raw((ramp * 3).to(tensor.dtype)) if name.startswith("1.") else Coded(ramp**2 % 7 * (ramp**2 % 7 < 5), book)
+            Raw((ramp * 3).to(tensor.dtype))
+            if name.startswith("1.")
+            else Coded(ramp**2 % 7 * (ramp**2 % 7 < 5), book)
         )
     return net, Quantised(entries)
 
 
 def test_files_of_this_version_stay_readable(tmp_path):
-    """A file written when the format was made: if this fails, the format changed and needs a new version number."""
+    """A file written when the format was made: if this fails, the format changed and needs a new
+    version number.
+    """
     net, quantised = drawn()
     path = tmp_path / "net.credo"
     path.write_bytes(bytes.fromhex(FIRST))
@@ -153,7 +165,9 @@ def test_another_network_is_refused(tmp_path):
 
 
 def test_a_stream_under_a_right_checksum_that_no_writer_made_is_refused(tmp_path):
-    """Someone may forge a checksum; then nothing promises an error, but a crash is not one either."""
+    """Someone may forge a checksum; then nothing promises an error, but a crash is not one
+    either.
+    """
     net, quantised = tiny()
     path = tmp_path / "net.credo"
     write(quantised, path)
@@ -183,5 +197,7 @@ def test_float64_networks_read_float32_codes(tmp_path):
     write(quantised, tmp_path / "net.credo")
     double = net.double()
     filled = read(tmp_path / "net.credo", double).fill(double)
-    assert all(torch.equal(t.float(), quantised.state()[n].float()) for n, t in filled.state_dict().items())
+    assert all(
+        torch.equal(t.float(), quantised.state()[n].float()) for n, t in filled.state_dict().items()
+    )
     assert filled.state_dict()["0.weight"].dtype == torch.float64

@@ -18,14 +18,20 @@ from credo.core.errors import SettingError
         (nn.Linear(5, 3), torch.zeros(4, 5), 15),
         (nn.Linear(5, 3), torch.zeros(4, 7, 5), 7 * 15),
         (nn.Conv1d(2, 3, 4), torch.zeros(4, 2, 10), 7 * 3 * 2 * 4),
-        (nn.Conv2d(4, 6, 3, stride=2, padding=1, groups=2), torch.zeros(2, 4, 8, 8), 16 * 6 * 2 * 9),
+        (
+            nn.Conv2d(4, 6, 3, stride=2, padding=1, groups=2),
+            torch.zeros(2, 4, 8, 8),
+            16 * 6 * 2 * 9,
+        ),
         (nn.Conv3d(1, 2, 2), torch.zeros(1, 1, 3, 3, 3), 8 * 2 * 8),
         (nn.ConvTranspose2d(3, 5, 2, 2), torch.zeros(2, 3, 4, 4), 16 * 3 * 5 * 4),
         (nn.Embedding(9, 4), torch.zeros(2, 6, dtype=torch.long), 0),
     ],
 )
 def test_multiply_adds_per_example(layer, x, macs):
-    """By hand: each output number is a sum over what its kernel covers; a transposed convolution spreads each input number instead."""
+    """By hand: each output number is a sum over what its kernel covers; a transposed convolution
+    spreads each input number instead.
+    """
     found = count(layer, x)
     assert found.macs == macs and found.uncounted == ()
     assert found.parameters == sum(p.numel() for p in layer.parameters())
@@ -33,14 +39,20 @@ def test_multiply_adds_per_example(layer, x, macs):
 
 
 def test_zeros_count_as_parameters_but_not_as_nonzero_and_the_network_is_left_as_it_was():
-    net = nn.Sequential(nn.Linear(4, 4, bias=False), nn.BatchNorm1d(4), nn.Dropout(), nn.Linear(4, 4, bias=False)).train()
+    net = nn.Sequential(
+        nn.Linear(4, 4, bias=False), nn.BatchNorm1d(4), nn.Dropout(), nn.Linear(4, 4, bias=False)
+    ).train()
     with torch.no_grad():
         net[0].weight.fill_(1.0)[:2] = 0
         net[3].weight.fill_(1.0)
     found = count(net, torch.randn(1, 4))
     assert (found.parameters, found.nonzero, found.macs) == (40, 8 + 4 + 16, 32)
     assert found.bytes == 4 * (40 + 8) + 8  # running statistics, and a count of 8 bytes
-    assert net.training and net[1].num_batches_tracked == 0 and not any(m._forward_hooks for m in net.modules())
+    assert (
+        net.training
+        and net[1].num_batches_tracked == 0
+        and not any(m._forward_hooks for m in net.modules())
+    )
 
 
 def test_what_is_not_counted_is_named():
@@ -59,9 +71,18 @@ def test_what_is_not_counted_is_named():
 
 
 def test_rows_repeat_the_examples_of_every_tensor():
-    tree = {"a": torch.arange(3), "b": (torch.arange(6).reshape(3, 2), "text"), "c": torch.tensor(1.0)}
+    tree = {
+        "a": torch.arange(3),
+        "b": (torch.arange(6).reshape(3, 2), "text"),
+        "c": torch.tensor(1.0),
+    }
     out = rows(tree, 5)
-    assert out["a"].tolist() == [0, 1, 2, 0, 1] and out["b"][0].shape == (5, 2) and out["b"][1] == "text" and out["c"] == 1.0
+    assert (
+        out["a"].tolist() == [0, 1, 2, 0, 1]
+        and out["b"][0].shape == (5, 2)
+        and out["b"][1] == "text"
+        and out["c"] == 1.0
+    )
     assert rows(tree, 1)["a"].tolist() == [0]
 
 
@@ -81,10 +102,14 @@ def test_networks_take_turns_on_one_thread():
     assert torch.get_num_threads() == threads
     assert {name: row.shape for name, row in times.items()} == {"slow": (2,), "fast": (2,)}
     assert order == ["slow"] * 3 + ["fast"] * 3 + ["slow", "fast"] * 6
-    assert (times["slow"] >= 4e-3).all() and (times["fast"] >= 2e-3).all()  # sleep never takes less than it was told
+    assert (times["slow"] >= 4e-3).all() and (
+        times["fast"] >= 2e-3
+    ).all()  # sleep never takes less than it was told
 
 
-def test_quick_networks_are_called_for_a_millisecond_and_an_interruption_does_not_shorten_it(monkeypatch):
+def test_quick_networks_are_called_for_a_millisecond_and_an_interruption_does_not_shorten_it(
+    monkeypatch,
+):
     """A clock of our own: a call takes a microsecond, the second one a hundred milliseconds."""
     now, calls = 0.0, 0
 
@@ -95,7 +120,9 @@ def test_quick_networks_are_called_for_a_millisecond_and_an_interruption_does_no
 
     monkeypatch.setattr(cost, "time", SimpleNamespace(perf_counter=lambda: now))
     times = latency({"quick": quick}, None, rounds=2)
-    assert calls == pytest.approx(3 + 6 * 1000, abs=6)  # rounding of the clock's sums may add a call to a turn
+    assert calls == pytest.approx(
+        3 + 6 * 1000, abs=6
+    )  # rounding of the clock's sums may add a call to a turn
     assert times["quick"].tolist() == pytest.approx([1e-6, 1e-6])
 
 

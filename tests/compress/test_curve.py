@@ -14,7 +14,9 @@ Y = ((X[:, 0] + X[:, 1]) > 0).long()
 def fitted(method, **settings):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-    return credo.BNN(net, "categorical").fit((X, Y), method, epochs=20, batch_size=50, lr=1e-2, progress=False, **settings)
+    return credo.BNN(net, "categorical").fit(
+        (X, Y), method, epochs=20, batch_size=50, lr=1e-2, progress=False, **settings
+    )
 
 
 def test_a_curve_goes_from_dense_to_sparse_and_chooses():
@@ -24,7 +26,9 @@ def test_a_curve_goes_from_dense_to_sparse_and_chooses():
     assert found.rule == "snr" and [r["at"] for r in rows] == [0.0, 0.5, 0.9]
     assert rows[0]["compression"] == 1.0 < rows[1]["compression"] < rows[2]["compression"]
     assert rows[0]["nll"] == pytest.approx(dense(bnn, (X, Y))["nll"])
-    assert rows[2]["error"] == pytest.approx(1 - score(found.points[2].pruned.net, bnn, (X, Y))["accuracy"])
+    assert rows[2]["error"] == pytest.approx(
+        1 - score(found.points[2].pruned.net, bnn, (X, Y))["accuracy"]
+    )
     assert found.best(slack=1.0) is found.points[2].pruned
     least = min(r["error"] for r in rows)
     assert found.best().nonzero == min(r["nonzero"] for r in rows if r["error"] == least)

@@ -17,7 +17,9 @@ def net():
 
 @pytest.fixture(scope="module")
 def bnn():
-    return credo.BNN(net(), "categorical").fit((X, Y), "sparse_vd", epochs=40, batch_size=30, lr=1e-2, progress=False)
+    return credo.BNN(net(), "categorical").fit(
+        (X, Y), "sparse_vd", epochs=40, batch_size=30, lr=1e-2, progress=False
+    )
 
 
 def test_a_posterior_becomes_a_file_and_the_file_a_network(bnn, tmp_path):
@@ -40,7 +42,9 @@ def test_codes_alone_need_their_network(bnn, tmp_path):
     with pytest.raises(NetworkError, match="give net="):
         compress.encode(codes, tmp_path / "a.credo")
     compress.encode(codes, tmp_path / "a.credo", net=net())
-    assert torch.allclose(compress.decode(tmp_path / "a.credo", net())(X), codes.fill(net())(X), atol=1e-6)
+    assert torch.allclose(
+        compress.decode(tmp_path / "a.credo", net())(X), codes.fill(net())(X), atol=1e-6
+    )
 
 
 def test_tidying_adds_zeros_and_changes_no_output(bnn):
@@ -49,7 +53,9 @@ def test_tidying_adds_zeros_and_changes_no_output(bnn):
     assert tidy.nonzero < pruned.nonzero and torch.allclose(tidy.net(X), pruned.net(X), atol=1e-5)
     slim = compress.slim(tidy, X[:10])
     assert torch.allclose(slim(X), pruned.net(X), atol=1e-5)
-    assert all(not p[~tidy.masks[n]].any() for n, p in tidy.net.named_parameters() if n in tidy.masks)
+    assert all(
+        not p[~tidy.masks[n]].any() for n, p in tidy.net.named_parameters() if n in tidy.masks
+    )
 
 
 @pytest.mark.parametrize(
@@ -58,12 +64,24 @@ def test_tidying_adds_zeros_and_changes_no_output(bnn):
         (lambda bnn: compress.slim(bnn, X[:2, :3]), "cannot run on the example"),
         (lambda bnn: compress.tidy(bnn, X[:2, :3]), "cannot run on the example"),
         (lambda bnn: compress.score(net(), bnn, (X[:, :3], Y)), "cannot run on these inputs"),
-        (lambda bnn: compress.sparsity(3), "Expected a fitted BNN, what prune gave, or a network; got int"),
+        (
+            lambda bnn: compress.sparsity(3),
+            "Expected a fitted BNN, what prune gave, or a network; got int",
+        ),
         (lambda bnn: compress.prune(net()), "expected a fitted BNN, got Sequential"),
         (lambda bnn: compress.prune(bnn, threshold="3"), "threshold='3' is not valid"),
-        (lambda bnn: compress.fine_tune(compress.prune(bnn), bnn, (X, Y), epochs=-1), "epochs=-1 is not valid"),
-        (lambda bnn: compress.fine_tune(compress.prune(bnn), bnn, (X, Y), batch_size=0), "batch_size=0 is not valid"),
-        (lambda bnn: compress.fine_tune(compress.prune(bnn), bnn, (X, Y), lr=0.0), "lr=0.0 is not valid"),
+        (
+            lambda bnn: compress.fine_tune(compress.prune(bnn), bnn, (X, Y), epochs=-1),
+            "epochs=-1 is not valid",
+        ),
+        (
+            lambda bnn: compress.fine_tune(compress.prune(bnn), bnn, (X, Y), batch_size=0),
+            "batch_size=0 is not valid",
+        ),
+        (
+            lambda bnn: compress.fine_tune(compress.prune(bnn), bnn, (X, Y), lr=0.0),
+            "lr=0.0 is not valid",
+        ),
     ],
 )
 def test_mistakes_are_said_in_one_sentence(bnn, call, told):
@@ -73,6 +91,6 @@ def test_mistakes_are_said_in_one_sentence(bnn, call, told):
 
 def test_a_posterior_is_quantised_as_it_would_be_pruned(bnn):
     pruned = compress.prune(bnn)
-    assert compress.quantise(bnn).nonzero == compress.quantise(pruned).nonzero and compress.precision(bnn) == compress.precision(
+    assert compress.quantise(bnn).nonzero == compress.quantise(
         pruned
-    )
+    ).nonzero and compress.precision(bnn) == compress.precision(pruned)

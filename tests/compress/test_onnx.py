@@ -1,4 +1,6 @@
-"""An ONNX file gives what the network, or the ensemble of draws, gives under PyTorch, for any number of examples."""
+"""An ONNX file gives what the network, or the ensemble of draws, gives under PyTorch, for any
+number of examples.
+"""
 
 import importlib
 
@@ -70,33 +72,52 @@ def test_an_ensemble_of_draws_gives_the_predictive_mean_and_variance(tmp_path, l
 
 @pytest.mark.parametrize(
     ("likelihood", "outputs", "random"),
-    [("gaussian", 1, "all"), ("heteroscedastic", 2, "last"), ("poisson", 1, "weights"), ("student_t", 1, "all")],
+    [
+        ("gaussian", 1, "all"),
+        ("heteroscedastic", 2, "last"),
+        ("poisson", 1, "weights"),
+        ("student_t", 1, "all"),
+    ],
 )
 def test_ensembles_of_other_likelihoods(likelihood, outputs, random):
     """As modules: the same equations are then written; files of them are tested above."""
     x = normal(30, 3)
-    y = x[:, :1].exp().round() if likelihood == "poisson" else x[:, :1] + 0.1 * normal(30, 1, seed=1)
-    bnn = credo.BNN(credo.nets.mlp(3, [6], outputs), likelihood, random=random).fit((x, y), "vi", **QUICK)
+    y = (
+        x[:, :1].exp().round()
+        if likelihood == "poisson"
+        else x[:, :1] + 0.1 * normal(30, 1, seed=1)
+    )
+    bnn = credo.BNN(credo.nets.mlp(3, [6], outputs), likelihood, random=random).fit(
+        (x, y), "vi", **QUICK
+    )
     predicted = bnn.predict(x, samples=4)
-    for found, expected in zip(ensemble(bnn, 4)(x), (predicted.mean, predicted.variance), strict=True):
+    for found, expected in zip(
+        ensemble(bnn, 4)(x), (predicted.mean, predicted.variance), strict=True
+    ):
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_regression_with_a_deterministic_part_that_all_draws_share(tmp_path):
     x = normal(30, 3)
-    bnn = credo.BNN(credo.nets.mlp(3, [6], 1), "gaussian", random="last").fit((x, x[:, :1]), "vi", **QUICK)
+    bnn = credo.BNN(credo.nets.mlp(3, [6], 1), "gaussian", random="last").fit(
+        (x, x[:, :1]), "vi", **QUICK
+    )
     members = ensemble(bnn, 3).members
     assert len({id(m.get_parameter("0.weight")) for m in members}) == 1
     predicted = bnn.predict(x, samples=3)
     for found, expected in zip(
-        opened(to_onnx(bnn, tmp_path / "a.onnx", x, samples=3))(x), (predicted.mean, predicted.variance), strict=True
+        opened(to_onnx(bnn, tmp_path / "a.onnx", x, samples=3))(x),
+        (predicted.mean, predicted.variance),
+        strict=True,
     ):
         torch.testing.assert_close(found, expected, **CLOSE)
 
 
 def test_the_members_of_a_deep_ensemble_are_exported_once_each():
     x = normal(30, 3)
-    bnn = credo.BNN(credo.nets.mlp(3, [4], 2)).fit((x, (x[:, 0] > 0).long()), "deep_ensemble", members=2, **QUICK)
+    bnn = credo.BNN(credo.nets.mlp(3, [4], 2)).fit(
+        (x, (x[:, 0] > 0).long()), "deep_ensemble", members=2, **QUICK
+    )
     both = ensemble(bnn, 10)
     assert len(both.members) == 2
     torch.testing.assert_close(both(x)[0], bnn.predict(x).mean, rtol=1e-5, atol=1e-6)
@@ -132,10 +153,12 @@ def test_a_graph_module_with_taken_inputs(tmp_path):
         net.a.weight[40:] = 0
         net.b.weight[40:] = 0
     small = slim(net, x)
-    torch.testing.assert_close(opened(to_onnx(small, tmp_path / "a.onnx", x))(x)[0], net(x).detach(), **CLOSE)
+    torch.testing.assert_close(
+        opened(to_onnx(small, tmp_path / "a.onnx", x))(x)[0], net(x).detach(), **CLOSE
+    )
 
 
-# --- refusals -----------------------------------------------------------------------------------------------------------
+# --- refusals -------------------------------------------------------------------------------------
 
 
 def test_samples_need_draws_of_weights(labels):
@@ -144,7 +167,9 @@ def test_samples_need_draws_of_weights(labels):
         to_onnx(normed(), "nowhere.onnx", x, samples=3)
     with pytest.raises(SettingError, match="samples=0"):
         to_onnx(labels, "nowhere.onnx", x, samples=0)
-    laplace = credo.BNN(credo.nets.mlp(3, [4], 2)).fit((x, (x[:, 0] > 0).long()), "laplace", **QUICK)
+    laplace = credo.BNN(credo.nets.mlp(3, [4], 2)).fit(
+        (x, (x[:, 0] > 0).long()), "laplace", **QUICK
+    )
     with pytest.raises(CredoError, match="no ensemble of networks: it predicts by"):
         to_onnx(laplace, "nowhere.onnx", x, samples=3)
     process = credo.BNN(credo.nets.mlp(3, [4], 1), "gaussian", credo.priors.FanIn(std=1.0)).fit(
@@ -203,4 +228,6 @@ def test_too_large_for_one_file_is_refused_before_writing(tmp_path):
 
 def test_the_ensemble_keeps_its_likelihood_as_it_was(labels):
     one = ensemble(labels, 2)
-    assert isinstance(one, Ensemble) and one.likelihood is not labels.likelihood and not one.training
+    assert (
+        isinstance(one, Ensemble) and one.likelihood is not labels.likelihood and not one.training
+    )

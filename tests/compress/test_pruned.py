@@ -28,10 +28,18 @@ def sparse():
 def test_the_family_s_own_rule_is_that_of_its_mean(sparse):
     found = prune(sparse)
     mean = sparse.posterior.mean()
-    assert found.rule == "own" and found.threshold is None and set(found.masks) == {"0.weight", "2.weight"}
+    assert (
+        found.rule == "own"
+        and found.threshold is None
+        and set(found.masks) == {"0.weight", "2.weight"}
+    )
     for name, parameter in found.net.named_parameters():
         assert torch.equal(parameter.detach(), mean[name])
-    assert found.sparsity() == sparsity(sparse) == {n: 1 - float(m.double().mean()) for n, m in kept(sparse.posterior).items()}
+    assert (
+        found.sparsity()
+        == sparsity(sparse)
+        == {n: 1 - float(m.double().mean()) for n, m in kept(sparse.posterior).items()}
+    )
 
 
 def test_another_threshold_prunes_more_or_less(sparse):
@@ -43,7 +51,10 @@ def test_another_threshold_prunes_more_or_less(sparse):
         counts.append(found.nonzero - 8)  # biases
         assert counts[-1] == int((log_alpha < threshold).sum())
         values = dict(found.net.named_parameters())
-        assert all(torch.equal(values[n].detach(), v * found.masks[n]) for n, v in family.marginals()[0].items())
+        assert all(
+            torch.equal(values[n].detach(), v * found.masks[n])
+            for n, v in family.marginals()[0].items()
+        )
     assert counts[0] == 0 and counts[2] == 36
 
 
@@ -67,17 +78,24 @@ def test_biases_are_never_pruned_by_score_and_the_fit_is_left_alone():
     bnn = fitted()
     before = {n: v.clone() for n, v in bnn.posterior.mean().items()}
     found = prune(bnn, share=0.9)
-    assert set(found.masks) == {"0.weight", "2.weight"} and not any(m.training for m in found.net.modules())
+    assert set(found.masks) == {"0.weight", "2.weight"} and not any(
+        m.training for m in found.net.modules()
+    )
     assert all(torch.equal(v, before[n]) for n, v in bnn.posterior.mean().items())
     assert found.ratio == found.numel / found.nonzero
 
 
 def test_statistics_of_normalisation_come_along():
     torch.manual_seed(0)
-    bnn = credo.BNN(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)), "categorical")
+    bnn = credo.BNN(
+        nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)), "categorical"
+    )
     bnn.fit((X, Y), "vi", epochs=3, progress=False)
     found = dict(plain(bnn).named_buffers())
-    assert torch.equal(found["1.running_mean"], bnn._result().buffers["1.running_mean"]) and found["1.running_mean"].any()
+    assert (
+        torch.equal(found["1.running_mean"], bnn._result().buffers["1.running_mean"])
+        and found["1.running_mean"].any()
+    )
 
 
 def test_other_values_keep_the_zeros(sparse):
@@ -131,13 +149,17 @@ def test_a_posterior_whose_mean_is_empty_is_refused():
         prune(fitted("variance_net", layers="all"), "magnitude", share=0.5)
 
 
-@pytest.mark.parametrize("method", ["group_normal_jeffreys", "group_horseshoe", "horseshoe", "structured_bp"])
+@pytest.mark.parametrize(
+    "method", ["group_normal_jeffreys", "group_horseshoe", "horseshoe", "structured_bp"]
+)
 def test_groups_go_whole_and_by_any_threshold(method):
     bnn = fitted(method)
     found, none = prune(bnn), prune(bnn, threshold=1e9 if method == "structured_bp" else -1e9)
     mean = bnn.posterior.mean()
     assert found.rule == "own" and all(
-        torch.allclose(p.detach(), mean[n]) for n, p in found.net.named_parameters() if n in found.masks
+        torch.allclose(p.detach(), mean[n])
+        for n, p in found.net.named_parameters()
+        if n in found.masks
     )
     assert not any(mask.any() for mask in none.masks.values()) and set(found.std) >= {"2.weight"}
 

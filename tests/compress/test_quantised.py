@@ -24,7 +24,9 @@ def test_a_quantised_tensor_is_its_own_book():
     assert Coded.of(torch.zeros(3)).book.numel() == 0 and Coded.of(torch.zeros(0, 2)).numel == 0
 
 
-@pytest.mark.parametrize("book", [[0.5, 0.25], [0.5, 0.5], [0.0, 1.0], [float("nan")], [float("inf")]])
+@pytest.mark.parametrize(
+    "book", [[0.5, 0.25], [0.5, 0.5], [0.0, 1.0], [float("nan")], [float("inf")]]
+)
 def test_a_book_that_is_not_ascending_finite_and_free_of_zero_is_refused(book):
     with pytest.raises(CredoError, match="Coded.of"):
         Coded(torch.zeros(2, dtype=torch.int32), torch.tensor(book))
@@ -59,10 +61,15 @@ def test_filling_makes_a_copy_in_evaluation_mode_and_leaves_the_network_alone():
 
 def test_another_network_is_refused_by_name_and_by_shape():
     net, quantised = with_batchnorm()
-    with pytest.raises(NetworkError, match="they lack 'weight', 'bias' and have besides '0.weight'"):
+    with pytest.raises(
+        NetworkError, match="they lack 'weight', 'bias' and have besides '0.weight'"
+    ):
         quantised.fill(nn.Linear(2, 2))
     other = nn.Sequential(nn.Conv2d(1, 4, 2), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 3))
-    with pytest.raises(NetworkError, match=r"'0.weight' was coded with the shape \(4, 1, 3, 3\); the network has \(4, 1, 2, 2\)"):
+    with pytest.raises(
+        NetworkError,
+        match=r"'0.weight' was coded with the shape \(4, 1, 3, 3\); the network has \(4, 1, 2, 2\)",
+    ):
         quantised.fill(other)
     with pytest.raises(NetworkError, match="No tensor 'x'"):
         quantised.values("x")

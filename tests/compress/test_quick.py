@@ -1,4 +1,6 @@
-"""A quickened network has the outputs, the parameters and the habits of the one it was made from."""
+"""A quickened network has the outputs, the parameters and the habits of the one it was made
+from.
+"""
 
 import copy
 import pickle
@@ -40,23 +42,36 @@ def pair():
 @torch.no_grad()
 def close(net, other, x):
     want, got = net(x), other(x)
-    assert want.shape == got.shape and float((want - got).abs().max()) <= 1e-5 * float(want.std(0).max() if len(x) > 1 else 1)
+    assert want.shape == got.shape and float((want - got).abs().max()) <= 1e-5 * float(
+        want.std(0).max() if len(x) > 1 else 1
+    )
 
 
-# --- forms of layers ----------------------------------------------------------------------------------------------------
+# --- forms of layers ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize(
-    "settings", [{}, {"stride": 2}, {"padding": (2, 1)}, {"dilation": (1, 2)}, {"stride": (2, 3), "padding": 1, "dilation": 2}]
+    "settings",
+    [
+        {},
+        {"stride": 2},
+        {"padding": (2, 1)},
+        {"dilation": (1, 2)},
+        {"stride": (2, 3), "padding": 1, "dilation": 2},
+    ],
 )
 def test_a_convolution_is_a_product_with_its_windows(settings, n, bias):
     layer = nn.Conv2d(3, 4, (3, 2), bias=bias, **settings).double()
     plain, windows = quick._forms(layer)
     assert windows.func is quick._windows
     x = normal(n, 3, 9, 11).double()
-    for image in (x, x.to(memory_format=torch.channels_last), normal(n + 1, 3, 12, 22).double()[1:, :, 3:, ::2]):  # any strides
+    for image in (
+        x,
+        x.to(memory_format=torch.channels_last),
+        normal(n + 1, 3, 12, 22).double()[1:, :, 3:, ::2],
+    ):  # any strides
         assert torch.allclose(windows(image), layer(image), rtol=0, atol=1e-13)
         assert torch.equal(plain(image), layer(image))
 
@@ -69,7 +84,9 @@ def test_a_convolution_over_many_numbers_keeps_its_own_routine(monkeypatch):
     assert torch.allclose(windows(x), layer(x), atol=1e-6)
 
 
-@pytest.mark.parametrize(("kernel", "stride"), [(2, None), (3, 2), ((2, 3), (3, 1)), (1, 2), (5, 5)])
+@pytest.mark.parametrize(
+    ("kernel", "stride"), [(2, None), (3, 2), ((2, 3), (3, 1)), (1, 2), (5, 5)]
+)
 @pytest.mark.parametrize("shape", [(2, 3, 11, 8), (2, 3, 12, 10), (3, 12, 8)])
 @pytest.mark.parametrize("turned", [False, True])
 def test_pooling_by_rows_is_pooling(kernel, stride, shape, turned):
@@ -112,7 +129,12 @@ def test_the_form_that_measures_faster_serves_its_sizes(monkeypatch):
         return {"0": torch.full((rounds,), 5.0), "1": torch.full((rounds,), float(len(x)))}
 
     monkeypatch.setattr(quick, "latency", times)
-    assert quick._fastest(["plain", "other"], torch.zeros(3, 1)) == ["other", "other", "plain", "plain"]
+    assert quick._fastest(["plain", "other"], torch.zeros(3, 1)) == [
+        "other",
+        "other",
+        "plain",
+        "plain",
+    ]
     assert tuple(seen) == quick.SIZES == (1, 4, 16, 64)
 
 
@@ -121,7 +143,7 @@ def test_a_plan_serves_up_to_its_size_and_the_last_one_beyond():
     assert [fast(torch.zeros(n, 1)) for n in (0, 1, 2, 4, 5, 64, 1000)] == [1, 1, 4, 4, 16, 64, 64]
 
 
-# --- networks -----------------------------------------------------------------------------------------------------------
+# --- networks -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 17, 70])
@@ -152,22 +174,35 @@ def test_it_is_pickled_converted_and_differentiated_like_any_module(pair):
     x = normal(3, 1, 28, 28, seed=6)
     back = pickle.loads(pickle.dumps(fast))
     assert torch.equal(back(x), fast(x))
-    assert torch.allclose(back.double()(x.double()), copy.deepcopy(small).double()(x.double()), atol=1e-12)
+    assert torch.allclose(
+        back.double()(x.double()), copy.deepcopy(small).double()(x.double()), atol=1e-12
+    )
     want = torch.autograd.grad(small(x).square().sum(), list(small.parameters()))
     got = torch.autograd.grad(fast(x).square().sum(), list(fast.parameters()))
-    assert all(torch.allclose(a, b, rtol=1e-3, atol=1e-4 * float(a.abs().max())) for a, b in zip(want, got, strict=True))
+    assert all(
+        torch.allclose(a, b, rtol=1e-3, atol=1e-4 * float(a.abs().max()))
+        for a, b in zip(want, got, strict=True)
+    )
     swapped = {name: 2 * p for name, p in fast.named_parameters()}
     assert torch.allclose(
-        torch.func.functional_call(fast, swapped, x), torch.func.functional_call(small, swapped, x), rtol=1e-4, atol=1e-4
+        torch.func.functional_call(fast, swapped, x),
+        torch.func.functional_call(small, swapped, x),
+        rtol=1e-4,
+        atol=1e-4,
     )
 
 
 def test_nested_sequences_and_hooks_stay():
     calls = []
-    net = nn.Sequential(nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU()), nn.Identity(), nn.Flatten(), nn.Linear(8, 3)).eval()
+    net = nn.Sequential(
+        nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU()), nn.Identity(), nn.Flatten(), nn.Linear(8, 3)
+    ).eval()
     net[3].register_forward_hook(lambda *a: calls.append(1))
     fast = quicken(net, normal(2, 1, 4, 4))
-    assert list(fast.state_dict()) == list(net.state_dict()) and [len(plan) for plan in fast._plans] == [4] * 4
+    assert (
+        list(fast.state_dict()) == list(net.state_dict())
+        and [len(plan) for plan in fast._plans] == [4] * 4
+    )
     calls.clear()
     close(net, fast, normal(3, 1, 4, 4, seed=1))
     assert len(calls) == 2  # one by each
@@ -186,7 +221,9 @@ def test_reports_can_time_it():
     net, x = lenet(), normal(4, 1, 28, 28)
     small = slim(net, x)
     told = report(net, small, x, rounds=2, runtime=quicken)
-    assert told.after == count(small, x) and told.speedup[64] > 1.5  # fifteen times fewer multiply-adds, both quickened
+    assert (
+        told.after == count(small, x) and told.speedup[64] > 1.5
+    )  # fifteen times fewer multiply-adds, both quickened
 
 
 def test_refusals():
@@ -222,8 +259,12 @@ def test_outputs_that_differ_are_refused():
 
 @pytest.mark.slow
 def test_a_slimmed_lenet_is_five_times_faster_than_the_dense_one():
-    """Best of interleaved turns on one thread, batches of 1 and 64, of a trained network; 5.5 to 6.2 and 10 times when it was written."""
-    file = Path(__file__).parents[2] / "benchmarks" / "results" / "lenet5_group_normal_jeffreys.credo"
+    """Best of interleaved turns on one thread, batches of 1 and 64, of a trained network; 5.5 to
+    6.2 and 10 times when it was written.
+    """
+    file = (
+        Path(__file__).parents[2] / "benchmarks" / "results" / "lenet5_group_normal_jeffreys.credo"
+    )
     net, x = decode(file, credo.nets.lenet5_caffe()), normal(64, 1, 28, 28)
     fast = quicken(slim(net, x), x)
     for size in (1, 64):

@@ -16,7 +16,9 @@ DATA = (X, Y)
 def bnn():
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
-    return credo.BNN(net, "categorical").fit(DATA, "vi", epochs=30, batch_size=50, lr=1e-2, progress=False)
+    return credo.BNN(net, "categorical").fit(
+        DATA, "vi", epochs=30, batch_size=50, lr=1e-2, progress=False
+    )
 
 
 def test_fine_tuning_keeps_zeros_and_lowers_the_nll(bnn):
@@ -25,8 +27,12 @@ def test_fine_tuning_keeps_zeros_and_lowers_the_nll(bnn):
     assert score(after.net, bnn, DATA)["nll"] < score(before.net, bnn, DATA)["nll"]
     for name, mask in before.masks.items():
         assert not dict(after.net.named_parameters())[name][~mask].any()
-    assert not after.net.training and not torch.equal(after.net[1].running_mean, before.net[1].running_mean)
-    assert torch.equal(before.net[3].weight, prune(bnn, share=0.7).net[3].weight), "what was given is left alone"
+    assert not after.net.training and not torch.equal(
+        after.net[1].running_mean, before.net[1].running_mean
+    )
+    assert torch.equal(before.net[3].weight, prune(bnn, share=0.7).net[3].weight), (
+        "what was given is left alone"
+    )
 
 
 def test_the_same_seed_gives_the_same_network(bnn):
@@ -46,13 +52,16 @@ def test_rounds_leave_as_many_weights_as_asked_for(bnn):
     start = prune(bnn, share=0.2)
     rounds = list(shrink(start, bnn, DATA, [30, 30, 12], epochs=2, batch_size=50))
     assert [sum(int(m.sum()) for m in found.masks.values()) for found in rounds] == [30, 30, 12]
-    assert all(bool((~start.masks[n] & rounds[0].masks[n]).logical_not().all()) for n in start.masks), "what is gone stays gone"
-    assert [sum(int(dict(found.net.named_parameters())[n].count_nonzero()) for n in found.masks) for found in rounds] == [
-        30,
-        30,
-        12,
-    ]
-    assert score(rounds[1].net, bnn, DATA)["nll"] < score(rounds[0].net, bnn, DATA)["nll"], "the second round trains on"
+    assert all(
+        bool((~start.masks[n] & rounds[0].masks[n]).logical_not().all()) for n in start.masks
+    ), "what is gone stays gone"
+    assert [
+        sum(int(dict(found.net.named_parameters())[n].count_nonzero()) for n in found.masks)
+        for found in rounds
+    ] == [30, 30, 12]
+    assert score(rounds[1].net, bnn, DATA)["nll"] < score(rounds[0].net, bnn, DATA)["nll"], (
+        "the second round trains on"
+    )
 
 
 def test_the_first_to_go_stand_out_least_from_the_noise():
@@ -62,15 +71,13 @@ def test_the_first_to_go_stand_out_least_from_the_noise():
     bnn, std = credo.BNN(net, "gaussian"), {"weight": torch.tensor([[8.0, 1.0, 1.0, 0.1]])}
     given = Pruned(net, {"weight": torch.tensor([[True, True, True, True]])}, std, "own", None)
     data = (torch.zeros(4, 4), torch.zeros(4, 1))
-    assert [r.masks["weight"].int().tolist()[0] for r in shrink(given, bnn, data, [3, 1], epochs=0)] == [
-        [0, 1, 1, 1],
-        [0, 0, 0, 1],
-    ]
+    assert [
+        r.masks["weight"].int().tolist()[0] for r in shrink(given, bnn, data, [3, 1], epochs=0)
+    ] == [[0, 1, 1, 1], [0, 0, 0, 1]]
     plain = Pruned(net, given.masks, {}, "own", None)
-    assert [r.masks["weight"].int().tolist()[0] for r in shrink(plain, bnn, data, [3, 1], epochs=0)] == [
-        [1, 1, 1, 0],
-        [1, 0, 0, 0],
-    ]
+    assert [
+        r.masks["weight"].int().tolist()[0] for r in shrink(plain, bnn, data, [3, 1], epochs=0)
+    ] == [[1, 1, 1, 0], [1, 0, 0, 0]]
 
 
 @pytest.mark.parametrize("counts", [[], [0], [2.5], "12", 5])
@@ -83,7 +90,10 @@ def test_books_move_and_codes_do_not(bnn):
     pruned = prune(bnn, share=0.5)
     codes = quantise(pruned, levels=3)
     tuned = tune_books(codes, pruned.net, bnn, DATA, epochs=10, batch_size=50, lr=1e-2)
-    assert score(tuned.fill(pruned.net), bnn, DATA)["nll"] < score(codes.fill(pruned.net), bnn, DATA)["nll"]
+    assert (
+        score(tuned.fill(pruned.net), bnn, DATA)["nll"]
+        < score(codes.fill(pruned.net), bnn, DATA)["nll"]
+    )
     for name in pruned.masks:
         old, new = codes[name], tuned[name]
         assert isinstance(old, Coded) and isinstance(new, Coded) and len(new.book) <= len(old.book)
@@ -100,7 +110,9 @@ def test_a_network_without_values_stays_as_it_is():
 
 
 def test_networks_of_other_types_and_loaders():
-    """Zeros stay and each step lowers the nll: of a double network with tied and frozen weights and several outputs, from a loader."""
+    """Zeros stay and each step lowers the nll: of a double network with tied and frozen weights and
+    several outputs, from a loader.
+    """
 
     class Tied(nn.Module):
         def __init__(self):
@@ -114,7 +126,9 @@ def test_networks_of_other_types_and_loaders():
 
     torch.manual_seed(0)
     loader = DataLoader(TensorDataset(X.double(), Y), batch_size=50)
-    given = credo.BNN(Tied().double(), "categorical", output="y").fit(loader, "vi", epochs=5, lr=1e-2, progress=False)
+    given = credo.BNN(Tied().double(), "categorical", output="y").fit(
+        loader, "vi", epochs=5, lr=1e-2, progress=False
+    )
     before = prune(given, share=0.5)
     after = fine_tune(before, given, loader, epochs=5, lr=1e-2)
     codes = quantise(after, levels=3)

@@ -1,4 +1,6 @@
-"""What operations do to channels: followed where the table knows them, kept whole where it does not."""
+"""What operations do to channels: followed where the table knows them, kept whole where it does
+not.
+"""
 
 import pytest
 import torch
@@ -15,7 +17,11 @@ class Between(nn.Module):
 
     def __init__(self, between, width):
         super().__init__()
-        self.conv, self.between, self.head = nn.Conv2d(3, 4, 3, padding=1), between, nn.Linear(width, 2)
+        self.conv, self.between, self.head = (
+            nn.Conv2d(3, 4, 3, padding=1),
+            between,
+            nn.Linear(width, 2),
+        )
 
     def forward(self, x):
         return self.head(self.between(self.conv(x)))
@@ -42,10 +48,18 @@ PASSED = {
     "last": (lambda x: x.permute(0, 2, 3, 1).mean((1, 2)), 4, 1),
     "channels last": (lambda x: x.permute(0, 2, 3, 1).contiguous(), 4, 1),
     "transpose": (lambda x: x.flatten(2).transpose(1, 2), 4, 1),
-    "pooling": (lambda x: F.adaptive_avg_pool2d(F.max_pool2d(x, 2), 1).squeeze(-1).squeeze(-1), 4, 1),
+    "pooling": (
+        lambda x: F.adaptive_avg_pool2d(F.max_pool2d(x, 2), 1).squeeze(-1).squeeze(-1),
+        4,
+        1,
+    ),
     "average": (lambda x: F.avg_pool2d(x, 8)[..., 0:1, 0:1].flatten(1), 4, 1),
     "interpolate": (lambda x: F.interpolate(x, scale_factor=2).mean((2, 3)), 4, 1),
-    "activations": (lambda x: F.hardswish(F.relu6(x.abs().clamp(min=0.1))).neg().exp().mean((2, 3)), 4, 1),
+    "activations": (
+        lambda x: F.hardswish(F.relu6(x.abs().clamp(min=0.1))).neg().exp().mean((2, 3)),
+        4,
+        1,
+    ),
     "erf": (lambda x: torch.special.erf(x).mean((2, 3)), 4, 1),
     "numbers": (lambda x: (2 * x + 1 - x / 3).mean((2, 3)), 4, 1),
     "dropout": (lambda x: F.dropout(x, 0.5, training=False).mean((2, 3)), 4, 1),
@@ -75,7 +89,9 @@ def test_channels_are_followed(name):
 
 @pytest.mark.parametrize("name", PASSED)
 def test_constants_are_what_a_run_shows(name):
-    """Whatever is called known is the same for all inputs and places; here two channels are, of four, save for padding with zeros."""
+    """Whatever is called known is the same for all inputs and places; here two channels are, of
+    four, save for padding with zeros.
+    """
     function, width, repeats = PASSED[name]
     units, reads = analysed(Apply(function), width, dead=(0, 3))
     seen = {}
@@ -125,7 +141,9 @@ def test_layers_that_are_used_twice_tied_or_watched_are_kept_whole():
 
     twice = analyse(Twice().eval(), torch.zeros(2, 4))
     assert [layer.target for layer in twice.dense] == ["b"]
-    tied = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)).eval()
+    tied = nn.Sequential(
+        nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)
+    ).eval()
     tied[2].weight = tied[0].weight
     assert [layer.target for layer in analyse(tied, torch.zeros(2, 4)).dense] == ["4"]
     tied[4].register_forward_hook(lambda *_: None)
@@ -133,7 +151,9 @@ def test_layers_that_are_used_twice_tied_or_watched_are_kept_whole():
 
 
 def test_batch_statistics_are_no_channelwise_operation():
-    net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 2)).eval()
+    net = nn.Sequential(
+        nn.Linear(4, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 2)
+    ).eval()
     assert analyse(net, torch.randn(3, 4)).whole == ["_1 (BatchNorm1d)"]
 
 
@@ -156,7 +176,10 @@ def test_padded_channels_are_new_units_with_a_known_value():
             return self.b(F.pad(self.a(x), (1, 2), value=0.5))
 
     reads = analyse(Padded().eval(), torch.zeros(2, 4)).dense[1].reads
-    assert reads.known.tolist() == [True, False, False, False, True, True] and reads.value[reads.known].tolist() == [0.5] * 3
+    assert (
+        reads.known.tolist() == [True, False, False, False, True, True]
+        and reads.value[reads.known].tolist() == [0.5] * 3
+    )
 
 
 def test_a_product_with_a_known_zero_is_zero():

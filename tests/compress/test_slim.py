@@ -1,4 +1,6 @@
-"""A slimmed network gives the outputs of the pruned one, has only the units it needs, and is a module like any other."""
+"""A slimmed network gives the outputs of the pruned one, has only the units it needs, and is a
+module like any other.
+"""
 
 import copy
 import io
@@ -22,19 +24,26 @@ CLOSE = 1e-5  # of the largest output, in float32: what sums in another order ma
 
 @torch.no_grad()
 def same(net, other, x, tolerance=CLOSE):
-    for a, b in zip(*(list(out.values()) if isinstance(out, dict) else [out] for out in (net(x), other(x))), strict=True):
+    for a, b in zip(
+        *(list(out.values()) if isinstance(out, dict) else [out] for out in (net(x), other(x))),
+        strict=True,
+    ):
         assert a.shape == b.shape
         assert float((a - b).abs().max()) <= tolerance * max(float(a.abs().max()), 1e-3)
 
 
-# --- the same function --------------------------------------------------------------------------------------------------
+# --- the same function ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", NETS)
 def test_outputs_stay_at_other_inputs_and_the_original_is_left_alone(name):
     """Also on twice as many examples as it was slimmed with, none of them seen."""
     make, x = NETS[name]
-    other = torch.cat([x, x]).flip(0, -1) if not x.is_floating_point() else normal(2 * len(x), *x.shape[1:], seed=9)
+    other = (
+        torch.cat([x, x]).flip(0, -1)
+        if not x.is_floating_point()
+        else normal(2 * len(x), *x.shape[1:], seed=9)
+    )
     sizes = []
     for seed in SEEDS:
         torch.manual_seed(seed)
@@ -44,9 +53,13 @@ def test_outputs_stay_at_other_inputs_and_the_original_is_left_alone(name):
         same(net, small, other)
         assert not small.training
         assert all(torch.equal(t, before[n]) for n, t in net.state_dict().items())
-        assert not {p.data_ptr() for p in small.parameters()} & {p.data_ptr() for p in net.parameters()}
+        assert not {p.data_ptr() for p in small.parameters()} & {
+            p.data_ptr() for p in net.parameters()
+        }
         sizes.append(count(small, x).parameters / count(net, x).parameters)
-    assert max(sizes) <= 1.0  # never more parameters than before: biases that are made stand for weights that went
+    assert (
+        max(sizes) <= 1.0
+    )  # never more parameters than before: biases that are made stand for weights that went
     assert (min(sizes) < 0.95) != (
         name in ("overwritten", "resnet group")
     )  # where operations on all channels at once leave nothing to take
@@ -58,10 +71,12 @@ def test_half_precision_and_doubles():
         net = pruned(mlp(), 3).to(dtype)
         small = slim(net, x.to(dtype))
         assert all(p.dtype == dtype for p in small.parameters())
-        same(net, small, x.to(dtype), 1e-12 if dtype == torch.float64 else 8 * torch.finfo(dtype).eps)
+        same(
+            net, small, x.to(dtype), 1e-12 if dtype == torch.float64 else 8 * torch.finfo(dtype).eps
+        )
 
 
-# --- exactly what is needed stays ---------------------------------------------------------------------------------------
+# --- exactly what is needed stays -----------------------------------------------------------------
 
 
 @torch.no_grad()
@@ -77,7 +92,12 @@ def test_lenet_shrinks_to_the_units_left_and_stays_a_sequence():
     net, x = lenet(), normal(3, 1, 28, 28)
     small = slim(net, x)
     assert type(small) is nn.Sequential and [type(m) for m in small] == [type(m) for m in net]
-    assert [tuple(p.shape) for p in small.parameters() if p.dim() > 1] == [(5, 1, 5, 5), (10, 5, 5, 5), (16, 160), (10, 16)]
+    assert [tuple(p.shape) for p in small.parameters() if p.dim() > 1] == [
+        (5, 1, 5, 5),
+        (10, 5, 5, 5),
+        (16, 160),
+        (10, 16),
+    ]
     same(net, small, x)
 
 
@@ -104,7 +124,11 @@ def test_a_channel_of_a_residual_stream_goes_only_if_no_branch_has_it():
     class Stream(nn.Module):
         def __init__(self):
             super().__init__()
-            self.a, self.b, self.c = nn.Linear(4, 6, bias=False), nn.Linear(6, 6, bias=False), nn.Linear(6, 2)
+            self.a, self.b, self.c = (
+                nn.Linear(4, 6, bias=False),
+                nn.Linear(6, 6, bias=False),
+                nn.Linear(6, 2),
+            )
 
         def forward(self, x):
             x = self.a(x)
@@ -151,7 +175,9 @@ def test_a_dead_branch_is_not_computed():
 
 @pytest.mark.parametrize("dead", [0, 2, 4])
 def test_a_network_that_is_constant_still_runs(dead):
-    net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 2)).eval()
+    net = nn.Sequential(
+        nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 2)
+    ).eval()
     with torch.no_grad():
         net[dead].weight.zero_()
     small = slim(net, normal(3, 4))
@@ -174,7 +200,7 @@ def test_unused_inputs_are_not_read_where_that_pays():
     assert isinstance(slim(tiny, normal(3, 8))[0], nn.Linear)
 
 
-# --- a module like any other --------------------------------------------------------------------------------------------
+# --- a module like any other ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["convolutional", "residual", "resnet"])
@@ -188,7 +214,12 @@ def test_it_pickles_saves_copies_and_prints(name):
     file.seek(0)
     again = copy.deepcopy(small)
     again.load_state_dict(small.state_dict())
-    for other in (pickle.loads(pickle.dumps(small)), torch.load(file, weights_only=False), again, slim(small, x)):
+    for other in (
+        pickle.loads(pickle.dumps(small)),
+        torch.load(file, weights_only=False),
+        again,
+        slim(small, x),
+    ):
         same(small, other, x)
     assert "Conv2d" in repr(small)
     sum(out.sum() for out in [small(x)]).backward()
@@ -198,7 +229,15 @@ def test_it_pickles_saves_copies_and_prints(name):
 def test_a_posterior_is_pruned_first():
     x = normal(40, 6)
     bnn = credo.BNN(nn.Sequential(nn.Linear(6, 30), nn.ReLU(), nn.Linear(30, 2)), "categorical")
-    bnn.fit((x, (x[:, 0] > 0).long()), "sparse_vd", epochs=60, lr=2e-2, kl_warmup=0, kl_schedule="constant", progress=False)
+    bnn.fit(
+        (x, (x[:, 0] > 0).long()),
+        "sparse_vd",
+        epochs=60,
+        lr=2e-2,
+        kl_warmup=0,
+        kl_schedule="constant",
+        progress=False,
+    )
     small = slim(bnn, x)
     assert small[0].out_features < 30
     same(prune(bnn).net, small, x)
@@ -212,7 +251,7 @@ def test_pruned_networks_and_training_mode():
     same(busy.eval(), slim(busy.train(), NETS["convolutional"][1]), NETS["convolutional"][1])
 
 
-# --- what cannot be done ------------------------------------------------------------------------------------------------
+# --- what cannot be done --------------------------------------------------------------------------
 
 
 class Branching(nn.Module):
@@ -234,7 +273,13 @@ def test_a_network_that_cannot_be_traced_is_copied_and_said():
 
 def test_a_part_that_cannot_be_traced_is_kept_whole():
     net = nn.Sequential(
-        nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4), Branching(), nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)
+        nn.Linear(4, 8),
+        nn.ReLU(),
+        nn.Linear(8, 4),
+        Branching(),
+        nn.Linear(4, 6),
+        nn.ReLU(),
+        nn.Linear(6, 2),
     ).eval()
     with torch.no_grad():
         for place in (0, 4):
@@ -259,16 +304,25 @@ def test_a_random_network_is_refused():
         slim(Noisy().eval(), normal(3, 4))
 
 
-# --- the report ---------------------------------------------------------------------------------------------------------
+# --- the report -----------------------------------------------------------------------------------
 
 
 def test_the_report_counts_and_measures():
     net, x = lenet(), normal(2, 1, 28, 28)
     found = report(net, slim(net, x), x, rounds=3)
-    assert isinstance(found, SlimReport) and (found.before.parameters, found.after.parameters) == (431_080, 4_136)
+    assert isinstance(found, SlimReport) and (found.before.parameters, found.after.parameters) == (
+        431_080,
+        4_136,
+    )
     assert found.after.macs == 24 * 24 * 5 * 25 + 8 * 8 * 10 * 125 + 160 * 16 + 160
-    assert set(found.speedup) == set(found.seconds) == {1, 64} and found.difference <= CLOSE and found.whole == ()
-    assert found.speedup[64] > 2.0  # about 6 when nothing else runs: fifteen times fewer multiply-adds
+    assert (
+        set(found.speedup) == set(found.seconds) == {1, 64}
+        and found.difference <= CLOSE
+        and found.whole == ()
+    )
+    assert (
+        found.speedup[64] > 2.0
+    )  # about 6 when nothing else runs: fifteen times fewer multiply-adds
     assert "431,080 ->        4,136" in str(found) and "batch 64" in str(found)
 
 

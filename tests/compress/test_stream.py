@@ -1,4 +1,6 @@
-"""Bits through the entropy coder: what is read is what was written, at the length the chances say."""
+"""Bits through the entropy coder: what is read is what was written, at the length the chances
+say.
+"""
 
 import importlib.util
 
@@ -8,9 +10,9 @@ import pytest
 from credo.compress.stream import FAIR, ONE, Bit, Reader, Recorder, Whole, to_bytes, to_words
 from credo.core.errors import RunError, SettingError
 
-STATE_BYTES = (
-    4  # the coder's probabilities have 24 bits, all of which the first one it writes takes; and the last byte is rounded up
-)
+# the coder's probabilities have 24 bits, all of which the first one it writes takes; and the last
+# byte is rounded up
+STATE_BYTES = 4
 
 
 def random_bits(count, seed=0):
@@ -50,7 +52,9 @@ def test_words_survive_the_loss_of_zeros_at_the_end():
 
 
 def test_an_adaptive_bit_costs_its_entropy_and_half_a_logarithm():
-    """Krichevsky and Trofimov: at most log2(n) / 2 + 1 bits above the entropy of the sequence, whichever it is (chances are 16-bit numbers)."""
+    """Krichevsky and Trofimov: at most log2(n) / 2 + 1 bits above the entropy of the sequence,
+    whichever it is (chances are 16-bit numbers).
+    """
     for ones in (0, 3, 500):
         values = np.random.default_rng(0).permutation([1] * ones + [0] * (1000 - ones)).tolist()
         recorder, bit = Recorder(), Bit()

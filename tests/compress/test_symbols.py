@@ -1,4 +1,6 @@
-"""Models of positions and values: exact both ways, near the entropy where it is known, and better where there is structure to learn."""
+"""Models of positions and values: exact both ways, near the entropy where it is known, and better
+where there is structure to learn.
+"""
 
 import math
 
@@ -76,7 +78,9 @@ def test_empty_and_full_tensors_cost_next_to_nothing():
 
 
 def test_units_that_differ_are_learned():
-    """Against the entropy of cells that are alike: 5 of 100 rows and 10 of 200 columns hold all ones."""
+    """Against the entropy of cells that are alike: 5 of 100 rows and 10 of 200 columns hold all
+    ones.
+    """
     mask = np.zeros((100, 200), bool)
     mask[::20, ::20] = np.random.default_rng(0).random((5, 10)) < 0.7
     assert mask_bits(mask) < 0.6 * mask.size * entropy(mask.mean())
@@ -90,7 +94,9 @@ def test_units_before_tell_which_columns_are_empty():
 
 
 def test_sorted_rows_cost_less():
-    mask = np.random.default_rng(0).random((300, 40)) < np.random.default_rng(1).random((300, 1)) ** 6
+    mask = (
+        np.random.default_rng(0).random((300, 40)) < np.random.default_rng(1).random((300, 1)) ** 6
+    )
     order = np.argsort(-mask.sum(1), kind="stable")
     assert mask_bits(mask[order]) < mask_bits(mask) - 300
 
@@ -107,7 +113,16 @@ def test_rows_are_outputs_and_columns_continue_the_units_before():
 
 
 @pytest.mark.parametrize(
-    "book", [[1.0], [-1.0], [-1.0, 2.0], [1.0, 2.0, 3.0], [-3.0, -2.0, -1.0], list(np.arange(1.0, 12.0)), [-2.0, *range(1, 7)]]
+    "book",
+    [
+        [1.0],
+        [-1.0],
+        [-1.0, 2.0],
+        [1.0, 2.0, 3.0],
+        [-3.0, -2.0, -1.0],
+        list(np.arange(1.0, 12.0)),
+        [-2.0, *range(1, 7)],
+    ],
 )
 def test_every_value_comes_back(book, pace):
     noise = np.random.default_rng(0)
@@ -118,14 +133,19 @@ def test_every_value_comes_back(book, pace):
 
 
 def test_values_cost_their_entropy_and_what_it_takes_to_learn_it(pace):
-    """KT's bound: half a logarithm for each learned chance. At most 16 chances and 5 signs at 3,000 values; at once, a sixty-fourth more."""
+    """KT's bound: half a logarithm for each learned chance.
+
+    At most 16 chances and 5 signs at 3,000 values; at once, a sixty-fourth more.
+    """
     noise = np.random.default_rng(0)
     share = np.array([0.05, 0.1, 0.3, 0.1, 0.15, 0.2, 0.05, 0.05])
     codes = noise.choice(8, (60, 50), p=share) + 1
     counts = np.bincount(codes.ravel())[1:] / codes.size
     ideal = -codes.size * float((counts * np.log2(counts)).sum())
     book = np.array([-4.0, -3.0, -2.0, -1.0, 1.0, 2.0, 3.0, 4.0])
-    assert value_bits(np.ones(codes.shape, bool), book, codes) < ideal * (1 + 1 / 64) + 21 * (math.log2(codes.size) / 2 + 1)
+    assert value_bits(np.ones(codes.shape, bool), book, codes) < ideal * (1 + 1 / 64) + 21 * (
+        math.log2(codes.size) / 2 + 1
+    )
 
 
 def test_a_sign_that_follows_its_neighbour_is_learned():
@@ -144,7 +164,9 @@ def test_the_code_length_is_the_sum_over_tensors_and_has_parts():
 
 
 def test_a_sparse_lenet_takes_fewer_than_ten_bits_per_weight_left():
-    """Its 1,300 positions alone would take log2 C(431080, 1300) / 1300 = 9.8 bits each if all weights were alike."""
+    """Its 1,300 positions alone would take log2 C(431080, 1300) / 1300 = 9.8 bits each if all
+    weights were alike.
+    """
     _, quantised = lenet_like()
     _, costs = record(quantised, Recorder())
     where = sum(cost.positions for cost in costs.values()) / quantised.nonzero
@@ -154,7 +176,9 @@ def test_a_sparse_lenet_takes_fewer_than_ten_bits_per_weight_left():
 
 @pytest.mark.parametrize("levels_", [0, 1, 5, 40])
 def test_networks_of_random_codes_come_back(levels_, pace):
-    net = nn.Sequential(nn.Conv1d(2, 3, 3), nn.Flatten(), nn.Linear(6, 4, bias=False), nn.Bilinear(2, 2, 3))
+    net = nn.Sequential(
+        nn.Conv1d(2, 3, 3), nn.Flatten(), nn.Linear(6, 4, bias=False), nn.Bilinear(2, 2, 3)
+    )
     for seed, density in enumerate((0.1, 0.5, 1.0)):
         quantised = random_codes(net, seed, density, levels_)
         recorder, _ = record(quantised, Recorder())

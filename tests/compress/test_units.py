@@ -11,7 +11,9 @@ from credo.core.errors import NetworkError
 
 
 def layout(units, known, value, axis=1):
-    return UnitLayout(axis, torch.tensor(units), torch.tensor(known), torch.tensor(value, dtype=torch.float64))
+    return UnitLayout(
+        axis, torch.tensor(units), torch.tensor(known), torch.tensor(value, dtype=torch.float64)
+    )
 
 
 def chain(*sizes):
@@ -28,25 +30,39 @@ def test_merging_axes_repeats_units_as_flatten_orders_them():
     assert torch.equal(wide.on(3).value, wide.value) and wide.on(3).axis == 3
 
 
-@pytest.mark.parametrize("make", [lambda: nn.Linear(3, 2), lambda: nn.Conv2d(3, 2, 2), lambda: nn.ConvTranspose1d(3, 2, 2)])
+@pytest.mark.parametrize(
+    "make",
+    [lambda: nn.Linear(3, 2), lambda: nn.Conv2d(3, 2, 2), lambda: nn.ConvTranspose1d(3, 2, 2)],
+)
 def test_links_are_weights_that_are_not_zero_at_any_place(make):
     module = make()
     into, out = (0, 1) if isinstance(module, nn.ConvTranspose1d) else (1, 0)
     with torch.no_grad():
         module.weight.zero_()
-        module.weight.movedim((out, into), (0, 1))[0, 2][(..., *[-1] * (module.weight.dim() - 2))] = (
-            1.0  # a single place of the kernel
-        )
+        module.weight.movedim((out, into), (0, 1))[0, 2][
+            (..., *[-1] * (module.weight.dim() - 2))
+        ] = 1.0  # a single place of the kernel
     assert linked(module, into, out).tolist() == [[False, False, True], [False, False, False]]
 
 
 def test_a_constant_can_be_folded_unless_zeros_lie_beyond_the_border():
     module = nn.Linear(3, 2)
-    reads, writes = layout([0, 1, 2], [True, True, False], [0.0, 2.0, 0.0]), layout([3, 4], [False, False], [0.0, 0.0])
+    reads, writes = (
+        layout([0, 1, 2], [True, True, False], [0.0, 2.0, 0.0]),
+        layout([3, 4], [False, False], [0.0, 0.0]),
+    )
     inner, edged = (Dense("x", module, reads, writes, 1, 0, edges) for edges in (False, True))
-    assert inner.foldable.tolist() == [True, True, False] and edged.foldable.tolist() == [True, False, False]
+    assert inner.foldable.tolist() == [True, True, False] and edged.foldable.tolist() == [
+        True,
+        False,
+        False,
+    ]
     alive = torch.tensor([False, False, False, True, False])
-    assert inner.uses(alive).tolist() == [False, False, True] and edged.uses(alive).tolist() == [False, True, True]
+    assert inner.uses(alive).tolist() == [False, False, True] and edged.uses(alive).tolist() == [
+        False,
+        True,
+        True,
+    ]
     assert not inner.uses(torch.zeros(5, dtype=torch.bool)).any()
 
 
@@ -56,7 +72,9 @@ def test_needs_run_from_the_output_backwards():
     units = Units(net, torch.zeros(1, 2))
     a, b, out, c, d = (units.fresh(1, 1) for _ in range(5))
     layer = nn.Linear(1, 1)
-    units.dense = [Dense("x", layer, *pair, 1, 0, False) for pair in ((a, b), (b, out), (c, d), (d, c))]
+    units.dense = [
+        Dense("x", layer, *pair, 1, 0, False) for pair in ((a, b), (b, out), (c, d), (d, c))
+    ]
     units.pin(out)
     assert units.needed().tolist() == [True, True, True, False, False]
     units.join([c, b])
@@ -100,7 +118,9 @@ def test_constants_are_what_the_operation_gives_on_known_inputs():
     _, conv, pool, *_ = units.graph.nodes
     units.layouts[conv] = layout([0, 1], [True, True], [0.0, 2.0])
     value, same = units.constants(pool, 1)
-    assert same.tolist() == [True, False] and float(value[0]) == 0.0  # padded zeros count in the average
+    assert (
+        same.tolist() == [True, False] and float(value[0]) == 0.0
+    )  # padded zeros count in the average
 
 
 class Peculiar(nn.Module):

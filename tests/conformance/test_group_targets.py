@@ -1,4 +1,6 @@
-"""The optima of group-sparse posteriors, against expected losses of the library's own families: neither side knows the other."""
+"""The optima of group-sparse posteriors, against expected losses of the library's own families:
+neither side knows the other.
+"""
 
 import pytest
 import torch
@@ -13,12 +15,19 @@ NAMES = ("group_normal_jeffreys", "group_horseshoe", "horseshoe")
 
 
 def loss(problem, family, bias):
-    """Expected nll by draws would be noisy: E[w] and the covariance, which what is shared makes, come from the family's two moments."""
+    """Expected nll by draws would be noisy: E[w] and the covariance, which what is shared makes,
+    come from the family's two moments.
+    """
     values = family.mean()
     mean = torch.cat([values["weight"][0], values.get("bias", bias)])
     scales, bank = family.scales, family.places["weight"].bank
     design = torch.cat([problem.x, torch.ones(len(problem.x), 1, dtype=torch.float64)], 1)
-    var = torch.cat([family.std()["weight"][0] ** 2, family.std()["bias"] ** 2 if "bias" in values else 0 * bias])
+    var = torch.cat(
+        [
+            family.std()["weight"][0] ** 2,
+            family.std()["bias"] ** 2 if "bias" in values else 0 * bias,
+        ]
+    )
     shared = (
         scales.second(bank)[0] / scales.first(bank)[0] ** 2
         if "bias" in values
@@ -27,18 +36,28 @@ def loss(problem, family, bias):
     held = mean if "bias" in values else torch.cat([mean[:-1], 0 * bias])
     cov = (shared - 1) * torch.outer(held, held)
     cov = cov - torch.diag(cov.diagonal()) + torch.diag(var)
-    nll = ((problem.y - design @ mean).square().sum() + (design.T @ design * cov).sum()) / (2 * problem.std**2)
+    nll = ((problem.y - design @ mean).square().sum() + (design.T @ design * cov).sum()) / (
+        2 * problem.std**2
+    )
     return nll + family.kl(dict.fromkeys(family.names, Grouped(scales.label, True)))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_descent_on_the_librarys_objective_ends_at_the_target(name):
-    """Within the tolerance of the method, in units of the posterior deviations; the normal-Jeffreys KL here is a fit of the exact one there."""
+    """Within the tolerance of the method, in units of the posterior deviations; the normal-Jeffreys
+    KL here is a fit of the exact one there.
+    """
     problem, method = conjugate(), methods[name]()
     target, sd = targets[name](problem), conjugate().covariance.diagonal().sqrt()
     net = problem.bnn().net
     places = method.places(problem.bnn().model.random)
-    family = GroupScale.start({n: dict(net.named_parameters())[n].detach() for n in places}, places, method.scales(), 0.1, 1e9)
+    family = GroupScale.start(
+        {n: dict(net.named_parameters())[n].detach() for n in places},
+        places,
+        method.scales(),
+        0.1,
+        1e9,
+    )
     bias = net.bias.detach().clone().requires_grad_()
     numbers = [*family.parameters(), *([] if "bias" in places else [bias])]
     optimizer = torch.optim.Adam(numbers, lr=0.03)

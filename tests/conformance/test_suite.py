@@ -1,4 +1,6 @@
-"""Every registered method against every check of the shipped suite, and the suite against methods made to fail it."""
+"""Every registered method against every check of the shipped suite, and the suite against methods
+made to fail it.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,11 @@ def test_wrong_kl_scale_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A KL divided by the batch, the rivals' slip, moves the variances far enough to fail."""
     kind = methods["vi"]
     original = kind.fit
-    monkeypatch.setattr(kind, "fit", lambda self, model, fit_job: original(replace(self, beta=1 / 40), model, fit_job))
+    monkeypatch.setattr(
+        kind,
+        "fit",
+        lambda self, model, fit_job: original(replace(self, beta=1 / 40), model, fit_job),
+    )
     (result,) = check("vi", only="conjugate_mean")
     variance = check("vi", only="conjugate_covariance")[0]
     assert "failed" in (result.status, variance.status)
@@ -115,13 +121,20 @@ def test_a_setting_that_takes_anything_is_caught() -> None:
 
 @dataclass(frozen=True)
 class FullVI(VI):
-    """VI with the family that contains the exact posterior; eight draws a step keep the noise of its gradients small."""
+    """VI with the family that contains the exact posterior; eight draws a step keep the noise of
+    its gradients small.
+    """
 
     target: ClassVar[str] = "exact"
     tolerance: ClassVar[float] = 0.1
     conformance_settings: ClassVar[dict[str, Any]] = {
-        "epochs": 800, "batch_size": None, "lr": 0.02, "posterior": "full", "estimator": "weights", "train_samples": 8,
-    }  # fmt: skip
+        "epochs": 800,
+        "batch_size": None,
+        "lr": 0.02,
+        "posterior": "full",
+        "estimator": "weights",
+        "train_samples": 8,
+    }
 
 
 @pytest.mark.parametrize("name", ["conjugate_mean", "conjugate_covariance"])

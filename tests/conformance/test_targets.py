@@ -1,4 +1,6 @@
-"""The optima that conformance compares methods with, against brute force: the exact ELBO on a grid or by enumeration."""
+"""The optima that conformance compares methods with, against brute force: the exact ELBO on a grid
+or by enumeration.
+"""
 
 import math
 
@@ -22,7 +24,9 @@ def problem():
 
 
 def nll(problem, mean, alpha):
-    """E[nll] up to a constant, by enumeration of Gauss-Hermite nodes that match mean and variance: factors 1 +- sqrt(alpha)."""
+    """E[nll] up to a constant, by enumeration of Gauss-Hermite nodes that match mean and variance:
+    factors 1 +- sqrt(alpha).
+    """
     total = torch.zeros((), dtype=torch.float64)
     signs = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0], dtype=torch.float64)] * 3)
     for sign in signs:
@@ -56,7 +60,9 @@ def is_minimum(loss, point, steps=(1e-3,)):
 def test_every_methods_target_exists_and_has_the_right_shape(problem):
     for _, method in methods.items():
         target = targets[method.target](conjugate(**method.problem))
-        assert target.mean.shape == target.variance.shape == (4,) and bool((target.variance >= 0).all())
+        assert target.mean.shape == target.variance.shape == (4,) and bool(
+            (target.variance >= 0).all()
+        )
 
 
 def test_the_exact_posterior_and_its_points(problem):
@@ -78,7 +84,10 @@ def test_dropout_at_a_fixed_rate_is_a_minimum(problem):
     for name in ("dropout", "gaussian_dropout"):
         target = targets[name](problem)
         is_minimum(lambda mean: dropout_loss(problem, mean, p), target.mean)
-        assert torch.allclose(target.variance[:3], 0.1 / 0.9 * target.mean[:3] ** 2) and target.variance[3] == 0
+        assert (
+            torch.allclose(target.variance[:3], 0.1 / 0.9 * target.mean[:3] ** 2)
+            and target.variance[3] == 0
+        )
 
 
 def test_concrete_dropouts_rate_is_a_minimum_too(problem):
@@ -87,11 +96,16 @@ def test_concrete_dropouts_rate_is_a_minimum_too(problem):
     assert torch.allclose(alpha, alpha[:1].expand(3)), "one rate for the layer"
     p = alpha[0] / (1 + alpha[0])
     assert 0.001 < float(p) < 0.999, "not at an edge"
-    is_minimum(lambda v: dropout_loss(problem, v[:4], torch.sigmoid(v[4])), torch.cat([target.mean, torch.logit(p).reshape(1)]))
+    is_minimum(
+        lambda v: dropout_loss(problem, v[:4], torch.sigmoid(v[4])),
+        torch.cat([target.mean, torch.logit(p).reshape(1)]),
+    )
 
 
 class ExactKl(torch.autograd.Function):
-    """E[log |1 + sqrt(alpha) eps|] - log(alpha) / 2 = -(Euler's + log 2) / 2 + 2 int_0^u D(t) dt, D Dawson's and u = 1 / sqrt(2 alpha)."""
+    """E[log |1 + sqrt(alpha) eps|] - log(alpha) / 2 = -(Euler's + log 2) / 2 + 2 int_0^u D(t) dt, D
+    Dawson's and u = 1 / sqrt(2 alpha).
+    """
 
     @staticmethod
     def forward(ctx, alpha):
@@ -102,7 +116,12 @@ class ExactKl(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         (alpha,) = ctx.saved_tensors
-        return -gradient * torch.from_numpy(dawsn((2 * alpha).rsqrt().numpy())) * alpha**-1.5 / math.sqrt(2)
+        return (
+            -gradient
+            * torch.from_numpy(dawsn((2 * alpha).rsqrt().numpy()))
+            * alpha**-1.5
+            / math.sqrt(2)
+        )
 
 
 def test_variational_dropouts_alphas_are_a_minimum_too():
@@ -119,7 +138,10 @@ def test_variational_dropouts_alphas_are_a_minimum_too():
 
 
 def test_structured_prunings_noise_is_nearly_that_of_a_log_normal_without_truncation():
-    """The target is found on a grid. Away from the ends of the interval closed forms are simple, and must agree that it is the best."""
+    """The target is found on a grid.
+
+    Away from the ends of the interval closed forms are simple, and must agree that it is the best.
+    """
     problem = conjugate()
     target = targets["structured_bp"](problem)
     alpha = target.variance[:3] / target.mean[:3] ** 2
@@ -132,7 +154,9 @@ def test_structured_prunings_noise_is_nearly_that_of_a_log_normal_without_trunca
 
     point = alpha.log().requires_grad_()
     (gradient,) = torch.autograd.grad(loss(point), point)
-    assert float(gradient.abs().max()) < 0.02, "nats per unit of log alpha: what the truncation at zero still changes"
+    assert float(gradient.abs().max()) < 0.02, (
+        "nats per unit of log alpha: what the truncation at zero still changes"
+    )
 
 
 def test_zero_mean_weights_are_best_without_variance():
@@ -144,7 +168,10 @@ def test_zero_mean_weights_are_best_without_variance():
 
     best = loss(target.mean[3], target.variance[:3])
     assert not target.mean[:3].any() and not target.variance.any()
-    assert all(float(loss(target.mean[3] + shift, torch.full((3,), 0.01).double())) > float(best) for shift in (-1e-2, 0.0, 1e-2))
+    assert all(
+        float(loss(target.mean[3] + shift, torch.full((3,), 0.01).double())) > float(best)
+        for shift in (-1e-2, 0.0, 1e-2)
+    )
 
 
 ALPHAS = torch.tensor([0.001, 0.05, 0.1, 0.2, 0.30003, 0.5, 0.95], dtype=torch.float64)
@@ -154,11 +181,15 @@ def test_the_kl_behind_it_is_exact_and_so_is_its_slope():
     """The integrand has a pole: its values are easy to integrate, its derivative is not."""
     assert torch.allclose(_log_uniform_kl(ALPHAS), ExactKl.apply(ALPHAS), atol=1e-3)
     alpha = ALPHAS.clone().requires_grad_()
-    found, exact = (torch.autograd.grad(kl(alpha).sum(), alpha)[0] for kl in (_log_uniform_kl, ExactKl.apply))
+    found, exact = (
+        torch.autograd.grad(kl(alpha).sum(), alpha)[0] for kl in (_log_uniform_kl, ExactKl.apply)
+    )
     assert torch.allclose(found, exact, rtol=0.02)
 
 
 def test_the_librarys_fit_is_the_integral_up_to_the_constant_of_its_convention():
     """KL -> 0 as alpha grows; within 0.01 nats, which is how good the fit is."""
-    fit = torch.distributions.kl_divergence(Normal(torch.ones_like(ALPHAS), ALPHAS.sqrt()), log_uniform())
+    fit = torch.distributions.kl_divergence(
+        Normal(torch.ones_like(ALPHAS), ALPHAS.sqrt()), log_uniform()
+    )
     assert float((ExactKl.apply(ALPHAS) + CONSTANT - fit).abs().max()) < 0.012

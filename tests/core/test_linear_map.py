@@ -40,12 +40,17 @@ def test_squares_carry_variances(function, layer, shape, options):
     jacobian = torch.func.jacrev(lambda w: op(x, w))(layer.weight.detach())
     out_dim = op(x, layer.weight).dim()
     assert torch.allclose(
-        jacobian.square().flatten(out_dim).sum(-1), op(op.square(x), torch.ones_like(layer.weight)), rtol=1e-4, atol=1e-4
+        jacobian.square().flatten(out_dim).sum(-1),
+        op(op.square(x), torch.ones_like(layer.weight)),
+        rtol=1e-4,
+        atol=1e-4,
     )
 
 
 def test_positional_arguments_are_named():
-    op, _, _, _ = bind(F.conv2d, (torch.zeros(1, 2, 5, 5), torch.zeros(4, 1, 3, 3), None, 1, 1, 1, 2), {})
+    op, _, _, _ = bind(
+        F.conv2d, (torch.zeros(1, 2, 5, 5), torch.zeros(4, 1, 3, 3), None, 1, 1, 1, 2), {}
+    )
     assert op.groups == 2 and op.bound == {"stride": 1, "padding": 1, "dilation": 1, "groups": 2}
     op, _, _, b = bind(F.embedding, (torch.zeros(1).long(), torch.zeros(4, 2), 0), {})
     assert op.is_embedding and op.bound["padding_idx"] == 0 and b is None
@@ -54,7 +59,11 @@ def test_positional_arguments_are_named():
 def test_embedding_maps_one_hot_vectors():
     table, words = torch.randn(5, 3), torch.tensor([[0, 4], [2, 2]])
     op = bind(F.embedding, (words, table), {})[0].along_examples(0)
-    assert torch.equal(op(words, table), table[words]) and op.square(words) is words and op.out_channels(table) == 3
+    assert (
+        torch.equal(op(words, table), table[words])
+        and op.square(words) is words
+        and op.out_channels(table) == 3
+    )
     assert op.per_example(words, 3) == (2, 1, 3)
 
 
@@ -75,7 +84,9 @@ def test_every_signature_names_input_and_weight_first():
 def test_along_and_contract():
     assert along(torch.arange(3), -2, 3).shape == (1, 3, 1)
     y, matrix = torch.randn(2, 4, 5), torch.randn(6, 4)
-    assert torch.allclose(contract(matrix, y, -2), torch.einsum("rc,bcp->brp", matrix, y), atol=1e-6)
+    assert torch.allclose(
+        contract(matrix, y, -2), torch.einsum("rc,bcp->brp", matrix, y), atol=1e-6
+    )
 
 
 def test_a_product_is_a_meeting_but_no_linear_map_of_layers():
@@ -84,5 +95,9 @@ def test_a_product_is_a_meeting_but_no_linear_map_of_layers():
         op, x_bound, w, b = bind(torch.mul, args, kwargs)
         assert op.is_product and not op.is_embedding and x_bound is x and w is mask and b is None
         assert torch.equal(op(x, mask), x * mask) and torch.equal(op.square(x), x * x)
-    assert torch.mul in MEETINGS and torch.mul not in SIGNATURES and MEETINGS.keys() - SIGNATURES.keys() == {torch.mul}
+    assert (
+        torch.mul in MEETINGS
+        and torch.mul not in SIGNATURES
+        and MEETINGS.keys() - SIGNATURES.keys() == {torch.mul}
+    )
     assert not bind(F.linear, (x, mask), {})[0].is_product

@@ -62,7 +62,9 @@ def test_what_cannot_be_traced_is_said_in_one_sentence():
         return [x if float(x.sum()) > 0 else -x]
 
     with pytest.raises(
-        SettingError, match=r"compile=True: the passes of this network cannot be traced \(.*\); use compile=False"
+        SettingError,
+        match=r"compile=True: the passes of this network cannot be traced \(.*\); use "
+        r"compile=False",
     ):
         Traced([])(0, branching, [torch.ones(2)])
 

@@ -13,12 +13,19 @@ def filled():
 
 def test_entries_keep_their_order():
     registry = filled()
-    assert list(registry) == registry.names() == ["vi", "map"] and registry.items() == [("vi", 1), ("map", 2)]
-    assert len(registry) == 2 and "vi" in registry and "mle" not in registry and registry["map"] == 2
+    assert list(registry) == registry.names() == ["vi", "map"] and registry.items() == [
+        ("vi", 1),
+        ("map", 2),
+    ]
+    assert (
+        len(registry) == 2 and "vi" in registry and "mle" not in registry and registry["map"] == 2
+    )
 
 
 def test_an_unknown_name_gets_the_nearest():
-    with pytest.raises(SettingError, match=r"Unknown method 'mapp'\. Did you mean 'map'\? Known: map, vi\."):
+    with pytest.raises(
+        SettingError, match=r"Unknown method 'mapp'\. Did you mean 'map'\? Known: map, vi\."
+    ):
         filled()["mapp"]
 
 

@@ -4,7 +4,16 @@ import pytest
 import torch
 from zoo.stats import follows, has_mean
 
-from credo.core.seeds import Ambient, Paired, Streams, generator, isolated, mix, put_state, take_state
+from credo.core.seeds import (
+    Ambient,
+    Paired,
+    Streams,
+    generator,
+    isolated,
+    mix,
+    put_state,
+    take_state,
+)
 
 PINNED = 2092542945012143190  # a stored run can only be resumed by the same numbers
 LIKE = torch.zeros(1, dtype=torch.float64)
@@ -17,7 +26,9 @@ def test_mix_is_the_same_everywhere_and_tells_values_apart():
 
 
 def test_generators_repeat():
-    assert torch.equal(torch.randn(3, generator=generator(1, "x")), torch.randn(3, generator=generator(1, "x")))
+    assert torch.equal(
+        torch.randn(3, generator=generator(1, "x")), torch.randn(3, generator=generator(1, "x"))
+    )
 
 
 def test_isolated_seeds_and_restores():
@@ -56,7 +67,12 @@ def test_a_numbered_draw_is_the_same_alone_in_chunks_and_all_at_once(kind, shape
 
 
 def test_streams_differ_by_seed_sample_and_key():
-    draws = [Streams(seed, [sample]).normal(key, (4,), LIKE) for seed in (0, 1) for sample in (0, 1) for key in ("a", "b")]
+    draws = [
+        Streams(seed, [sample]).normal(key, (4,), LIKE)
+        for seed in (0, 1)
+        for sample in (0, 1)
+        for key in ("a", "b")
+    ]
     assert len({tuple(d.flatten().tolist()) for d in draws}) == 8
 
 
@@ -118,8 +134,14 @@ def test_paired_noise_is_its_mirror_image_and_stays_as_it_was():
     with isolated(0):
         u, other = first.uniform("a", (5,), LIKE), first.uniform("b", (5,), LIKE)
         mirror = second.uniform("a", (5,), LIKE)
-        assert torch.equal(mirror, 1 - u) and first.uniform("a", (5,), LIKE) is u and not torch.equal(u, other)
-        assert torch.equal(second.uniform("c", (2,), LIKE), 1 - first.uniform("c", (2,), LIKE)), "whichever is asked first"
+        assert (
+            torch.equal(mirror, 1 - u)
+            and first.uniform("a", (5,), LIKE) is u
+            and not torch.equal(u, other)
+        )
+        assert torch.equal(second.uniform("c", (2,), LIKE), 1 - first.uniform("c", (2,), LIKE)), (
+            "whichever is asked first"
+        )
         assert not torch.equal(Paired().uniform("a", (5,), LIKE), u)
     assert first.lead == second.lead == ()
 

@@ -17,7 +17,11 @@ class Config:
 
 
 def test_good_values_pass():
-    for config in (Config(), Config(lr=1), Config(lr=0.5, steps=1, kind="weights", fast=True, limit=3)):
+    for config in (
+        Config(),
+        Config(lr=1),
+        Config(lr=0.5, steps=1, kind="weights", fast=True, limit=3),
+    ):
         validate(config, "vi")
 
 
@@ -32,7 +36,10 @@ def test_good_values_pass():
         ({"lr": True}, "lr=True"),
         ({"steps": 0}, "steps=0 is not valid; expected a whole number >= 1"),
         ({"steps": 2.5}, "steps=2.5"),
-        ({"kind": "locl"}, r"kind='locl' is not valid; expected one of local, weights\. Did you mean 'local'\?"),
+        (
+            {"kind": "locl"},
+            r"kind='locl' is not valid; expected one of local, weights\. Did you mean 'local'\?",
+        ),
         ({"fast": 1}, "fast=1 is not valid; expected true or false"),
         ({"limit": 0}, "limit=0 is not valid; expected a whole number > 0 or None"),
     ],
@@ -51,4 +58,8 @@ def test_unknown_settings_get_the_nearest():
 def test_description_has_a_row_per_setting():
     rows = {row["name"]: row for row in describe(Config)}
     assert list(rows) == ["lr", "steps", "kind", "fast", "limit"]
-    assert rows["lr"]["default"] == 1e-3 and rows["lr"]["help"] == "Step." and rows["kind"]["range"] == "one of local, weights"
+    assert (
+        rows["lr"]["default"] == 1e-3
+        and rows["lr"]["help"] == "Step."
+        and rows["kind"]["range"] == "one of local, weights"
+    )

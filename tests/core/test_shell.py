@@ -14,7 +14,9 @@ from credo.core.shell import Shell, pick, plain_kernels, unwrap
 
 
 def snapshot(net):
-    """Everything about a network that a caller could notice: tensors by identity and value, mode, gradients, hooks."""
+    """Everything about a network that a caller could notice: tensors by identity and value, mode,
+    gradients, hooks.
+    """
     modules = list(net.modules())
     return {
         "tensors": [
@@ -22,22 +24,35 @@ def snapshot(net):
             for name, t in [*net.named_parameters(), *net.named_buffers()]
         ],
         "modes": [module.training for module in modules],
-        "hooks": [(dict(m._forward_hooks), dict(m._forward_pre_hooks), dict(m._backward_hooks)) for m in modules],
+        "hooks": [
+            (dict(m._forward_hooks), dict(m._forward_pre_hooks), dict(m._backward_hooks))
+            for m in modules
+        ],
         "attributes": [sorted(m.__dict__) for m in modules],
     }
 
 
 def same(a, b):
-    for (name, ident, value, flag, grad), (name2, ident2, value2, flag2, grad2) in zip(a["tensors"], b["tensors"], strict=True):
-        assert (name, ident, flag) == (name2, ident2, flag2) and torch.equal(value, value2) and grad is grad2
-    assert a["modes"] == b["modes"] and a["hooks"] == b["hooks"] and a["attributes"] == b["attributes"]
+    for (name, ident, value, flag, grad), (name2, ident2, value2, flag2, grad2) in zip(
+        a["tensors"], b["tensors"], strict=True
+    ):
+        assert (
+            (name, ident, flag) == (name2, ident2, flag2)
+            and torch.equal(value, value2)
+            and grad is grad2
+        )
+    assert (
+        a["modes"] == b["modes"] and a["hooks"] == b["hooks"] and a["attributes"] == b["attributes"]
+    )
 
 
 @pytest.mark.parametrize("name", sorted(ZOO))
 def test_the_callers_network_is_untouched_and_the_shell_gives_its_outputs(name):
     net, x = make(name)
     net.eval()
-    net(**x) if isinstance(x, dict) else net(x)  # some hooks leave attributes behind at the first call
+    net(**x) if isinstance(x, dict) else net(
+        x
+    )  # some hooks leave attributes behind at the first call
     before = snapshot(net)
     shell = Shell(net)
     shell.train(False)
@@ -47,7 +62,9 @@ def test_the_callers_network_is_untouched_and_the_shell_gives_its_outputs(name):
         out, expected = out["logits"], expected["logits"]
     assert torch.equal(out, expected)
     shell.train(True)
-    shell.place({n: torch.zeros_like(t) for n, t in [*net.named_parameters(), *net.named_buffers()]})
+    shell.place(
+        {n: torch.zeros_like(t) for n, t in [*net.named_parameters(), *net.named_buffers()]}
+    )
     shell(x)
     same(before, snapshot(net))
 
@@ -63,7 +80,11 @@ def test_plain_tensor_attributes_and_lists_of_them_are_shared():
     net = nn.Linear(2, 2)
     net.table, net.nested = torch.ones(3), {"a": [torch.zeros(2)]}
     module = Shell(net).module
-    assert module.table is net.table and module.nested["a"][0] is net.nested["a"][0] and module is not net
+    assert (
+        module.table is net.table
+        and module.nested["a"][0] is net.nested["a"][0]
+        and module is not net
+    )
 
 
 def test_tied_parameters_are_replaced_everywhere():
@@ -90,14 +111,21 @@ def test_gradients_go_to_what_was_placed():
     new = {n: p.detach().clone().requires_grad_() for n, p in net.named_parameters()}
     shell.place(new)
     shell(x).sum().backward()
-    assert all(p.grad is None for p in net.parameters()) and all(p.grad is not None for p in new.values())
+    assert all(p.grad is None for p in net.parameters()) and all(
+        p.grad is not None for p in new.values()
+    )
 
 
 def test_two_threads_with_their_own_shells():
     net, x = make("mlp")
     expected = {seed: run_with_random_weights(net, x, seed) for seed in range(4)}
     results = {}
-    threads = [threading.Thread(target=lambda s=s: results.__setitem__(s, run_with_random_weights(net, x, s))) for s in range(4)]
+    threads = [
+        threading.Thread(
+            target=lambda s=s: results.__setitem__(s, run_with_random_weights(net, x, s))
+        )
+        for s in range(4)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -109,14 +137,23 @@ def run_with_random_weights(net, x, seed):
     shell, generator = Shell(net), torch.Generator().manual_seed(seed)
     outputs = []
     for _ in range(50):
-        shell.place({n: torch.randn(p.shape, generator=generator, dtype=p.dtype) for n, p in net.named_parameters()})
+        shell.place(
+            {
+                n: torch.randn(p.shape, generator=generator, dtype=p.dtype)
+                for n, p in net.named_parameters()
+            }
+        )
         outputs.append(shell(x))
     return torch.stack(outputs)
 
 
 def test_wrappers_are_taken_off():
     net = nn.Linear(2, 2)
-    assert unwrap(net) is net and unwrap(torch.compile(net)) is net and unwrap(nn.DataParallel(net)) is net
+    assert (
+        unwrap(net) is net
+        and unwrap(torch.compile(net)) is net
+        and unwrap(nn.DataParallel(net)) is net
+    )
     assert unwrap(torch.compile(nn.DataParallel(net))) is net
 
 
@@ -125,7 +162,10 @@ def test_networks_that_cannot_be_used_are_refused_by_name():
     scripted = nn.Sequential(nn.Linear(2, 2), torch.jit.script(nn.Linear(2, 2)))
     with pytest.raises(NetworkError, match="'1' is a scripted module"):
         unwrap(scripted)
-    with pytest.raises(NetworkError, match=r"'0\.weight' is not initialised \(a lazy module\); run the network once"):
+    with pytest.raises(
+        NetworkError,
+        match=r"'0\.weight' is not initialised \(a lazy module\); run the network once",
+    ):
         unwrap(nn.Sequential(nn.LazyLinear(2)))
     with pytest.raises(NetworkError, match="Expected a torch.nn.Module as network, got function"):
         unwrap(make)
@@ -158,7 +198,11 @@ def test_picking_an_output():
         def __init__(self):
             self.logits = logits
 
-    assert pick(logits, None) is logits and pick({"logits": logits}, "logits") is logits and pick((1, logits), 1) is logits
+    assert (
+        pick(logits, None) is logits
+        and pick({"logits": logits}, "logits") is logits
+        and pick((1, logits), 1) is logits
+    )
     assert pick(Answer(), "logits") is logits
     assert pick(torch.zeros(3), None).shape == (3, 1)
     for output, key, words in [
@@ -220,7 +264,10 @@ def test_a_transformer_layer_uses_placed_masks_in_evaluation_mode():
     shell = Shell(net)
     shell.train(False)
     shell.place(
-        {f"layer.{leaf}.mask0": torch.ones(1, 1, n).double() for leaf, n in (("dropout", 16), ("dropout1", 8), ("dropout2", 8))}
+        {
+            f"layer.{leaf}.mask0": torch.ones(1, 1, n).double()
+            for leaf, n in (("dropout", 16), ("dropout1", 8), ("dropout2", 8))
+        }
     )
     with torch.no_grad():
         plain = shell(x)
@@ -248,7 +295,11 @@ def test_swapping_reaches_every_name_of_a_module():
     shell = Shell(Reused(twice=True))
     new = nn.Identity()
     shell.swap("drop", new)
-    assert shell.module.drop is new and shell.module.same is new and isinstance(shell.module.first, nn.Linear)
+    assert (
+        shell.module.drop is new
+        and shell.module.same is new
+        and isinstance(shell.module.first, nn.Linear)
+    )
 
 
 def test_live_modules_stay_in_training_mode():
@@ -275,7 +326,9 @@ def test_width_is_the_widest_output_from_the_first_named_parameter_on():
     assert shell.width(x, ["0.weight"]) == 200
     assert shell.width(x, ["1.weight", "3.weight"]) == 28
     assert shell.width(x, ["3.bias"]) == 4 and shell.width(x, []) == 0
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in shell.module.modules())
+    assert not any(
+        module._forward_hooks or module._forward_pre_hooks for module in shell.module.modules()
+    )
 
 
 def test_width_counts_outputs_of_any_structure_and_leaves_no_hook_after_an_error():
@@ -291,7 +344,9 @@ def test_width_counts_outputs_of_any_structure_and_leaves_no_hook_after_an_error
     assert shell.width(torch.zeros(3, 2), ["layer.weight"]) == 33
     with pytest.raises(RuntimeError):
         shell.width(torch.zeros(3, 5), ["layer.weight"])
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in shell.module.modules())
+    assert not any(
+        module._forward_hooks or module._forward_pre_hooks for module in shell.module.modules()
+    )
 
 
 @pytest.mark.filterwarnings("error")
@@ -307,7 +362,9 @@ def test_plain_kernels_are_for_a_block_alone_and_without_a_word():
 
 
 def test_recurrent_layers_run_without_cudnn_where_they_must_have_derivatives():
-    """In evaluation mode with derivatives; predictions and training keep it, and so do networks without such layers."""
+    """In evaluation mode with derivatives; predictions and training keep it, and so do networks
+    without such layers.
+    """
 
     class Seen(nn.Module):
         def __init__(self, layer):

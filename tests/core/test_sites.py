@@ -14,7 +14,19 @@ def net():
 @pytest.mark.parametrize(
     ("random", "expected"),
     [
-        ("all", {"0.weight", "0.bias", "1.weight", "1.bias", "2.weight", "2.bias", "3.weight", "3.bias"}),
+        (
+            "all",
+            {
+                "0.weight",
+                "0.bias",
+                "1.weight",
+                "1.bias",
+                "2.weight",
+                "2.bias",
+                "3.weight",
+                "3.bias",
+            },
+        ),
         ("weights", {"0.weight", "2.weight", "3.weight"}),
         ("last", {"3.weight", "3.bias"}),
         ("*.bias", {"0.bias", "1.bias", "2.bias", "3.bias"}),
@@ -26,7 +38,9 @@ def net():
 def test_selections(random, expected):
     chosen, point = select(net(), random)
     assert set(chosen) == expected
-    assert set(chosen) | set(point) == {n for n, _ in net().named_parameters()} and not set(chosen) & set(point)
+    assert set(chosen) | set(point) == {n for n, _ in net().named_parameters()} and not set(
+        chosen
+    ) & set(point)
 
 
 def test_frozen_parameters_are_neither_random_nor_point():
@@ -92,7 +106,13 @@ def test_fan_in(layer, fan_in):
 def test_what_a_site_knows():
     sites = sites_of(nn.Sequential(nn.ConvTranspose1d(4, 6, 3, groups=2).double(), nn.LayerNorm(6)))
     weight, bias = sites["0.weight"], sites["0.bias"]
-    assert weight.linear and weight.transposed and weight.groups == 2 and weight.dtype == torch.float64 and weight.numel == 36
+    assert (
+        weight.linear
+        and weight.transposed
+        and weight.groups == 2
+        and weight.dtype == torch.float64
+        and weight.numel == 36
+    )
     assert bias.partner == "0.weight" and not bias.linear and weight.module == "0"
     assert sites["1.bias"].partner is None and not sites["1.weight"].linear
     assert sites_of(nn.Linear(2, 2))["bias"].partner == "weight"
@@ -126,10 +146,24 @@ class Own(nn.Module):
         (nn.EmbeddingBag(7, 6), {"weight": 0}),
         (
             nn.LSTM(5, 6, proj_size=2),
-            {"weight_ih_l0": 1, "weight_hh_l0": 1, "weight_hr_l0": 1, "bias_ih_l0": None, "bias_hh_l0": None},
+            {
+                "weight_ih_l0": 1,
+                "weight_hh_l0": 1,
+                "weight_hr_l0": 1,
+                "bias_ih_l0": None,
+                "bias_hh_l0": None,
+            },
         ),
         (nn.GRUCell(5, 6), {"weight_ih": 1, "weight_hh": 1, "bias_ih": None, "bias_hh": None}),
-        (nn.MultiheadAttention(4, 2), {"in_proj_weight": 1, "in_proj_bias": None, "out_proj.weight": 1, "out_proj.bias": None}),
+        (
+            nn.MultiheadAttention(4, 2),
+            {
+                "in_proj_weight": 1,
+                "in_proj_bias": None,
+                "out_proj.weight": 1,
+                "out_proj.bias": None,
+            },
+        ),
         (
             nn.MultiheadAttention(4, 2, kdim=3, vdim=5, bias=False),
             {"q_proj_weight": 1, "k_proj_weight": 1, "v_proj_weight": 1, "out_proj.weight": 1},

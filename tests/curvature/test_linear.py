@@ -1,4 +1,6 @@
-"""Predictions of the linearised network against brute-force Jacobians: J C J^T, its points, its functions."""
+"""Predictions of the linearised network against brute-force Jacobians: J C J^T, its points, its
+functions.
+"""
 
 import math
 
@@ -15,7 +17,13 @@ from zoo.stats import has_covariance, has_mean
 from credo.core.errors import CredoError, SettingError
 from credo.curvature import linear as module
 from credo.curvature.centred_prior import centred
-from credo.curvature.linear import SHORTCUTS, linear_functions, linear_moments, linear_outputs, probit_outputs
+from credo.curvature.linear import (
+    SHORTCUTS,
+    linear_functions,
+    linear_moments,
+    linear_outputs,
+    probit_outputs,
+)
 from credo.curvature.structures import STRUCTURES
 from credo.engine.draws import Draws
 from credo.methods.laplace.parts.laplace_fit import gaussian_posterior
@@ -23,7 +31,9 @@ from credo.methods.laplace.parts.subnetwork import subnetwork
 from credo.posteriors import Gaussian, Posterior
 
 pytestmark = pytest.mark.filterwarnings(
-    "ignore:Using padding='same'", "ignore:There is a performance drop", "ignore:Derivatives of .* example by example"
+    "ignore:Using padding='same'",
+    "ignore:There is a performance drop",
+    "ignore:Derivatives of .* example by example",
 )
 NO_FORWARD = {"weight_norm_old", "weight_norm_new", "weight_normed_conv", "custom_function"}
 STRUCTURED = ("diagonal", "kfac", "low_rank", "structured_full")
@@ -42,7 +52,9 @@ def fitted(name, kind="mean_field", random="all", dtype=torch.float64):
         chosen = some(model)
         sweep = make_sweep(net, x, targets(), random=random, output=OUTPUT.get(name))
         precision = centred(model, sweep.values, places=chosen).precision
-        posterior = gaussian_posterior(model, sweep.values, subnetwork(sweep, chosen).blocks, precision)
+        posterior = gaussian_posterior(
+            model, sweep.values, subnetwork(sweep, chosen).blocks, precision
+        )
     else:
         posterior = make_posterior(kind, model)
     mean = posterior.mean()
@@ -64,7 +76,9 @@ def covariance(model, posterior):
     for family in posterior.members:
         if isinstance(family, Gaussian):
             index = torch.cat([torch.arange(starts[n], starts[n] + sizes[n]) for n in family.names])
-            root = family.spread(torch.eye(len(index), dtype=next(family.parameters()).dtype)).double()
+            root = family.spread(
+                torch.eye(len(index), dtype=next(family.parameters()).dtype)
+            ).double()
             out[index.unsqueeze(-1), index] = root @ root.mT
     return out
 
@@ -86,19 +100,27 @@ def test_every_network_by_brute_force(name):
 
 
 @pytest.mark.parametrize("name", ["mlp", "conv", "transformer", "tied"])
-@pytest.mark.parametrize("kind", ["mean_field_softplus", "low_rank", "full", "kron", "subnetwork", *STRUCTURED])
+@pytest.mark.parametrize(
+    "kind", ["mean_field_softplus", "low_rank", "full", "kron", "subnetwork", *STRUCTURED]
+)
 def test_every_gaussian_family(name, kind):
     net, model, posterior, x = fitted(name, kind)
     _, cover = truth(net, model, posterior, x)
-    torch.testing.assert_close(linear_moments(model, posterior, x, model.buffers(), None, True)[1], cover)
+    torch.testing.assert_close(
+        linear_moments(model, posterior, x, model.buffers(), None, True)[1], cover
+    )
     variance = linear_moments(model, posterior, x, model.buffers(), None, False)[1]
     torch.testing.assert_close(variance, cover.diagonal(dim1=1, dim2=2))
 
 
 @pytest.mark.parametrize("random", ["last", "2.weight", ["2.bias", "2.weight"], "0.*", "weights"])
-@pytest.mark.parametrize("kind", ["full", "mean_field", "kron", "structured_full", "kfac", "subnetwork"])
+@pytest.mark.parametrize(
+    "kind", ["full", "mean_field", "kron", "structured_full", "kfac", "subnetwork"]
+)
 def test_only_some_parameters(kind, random):
-    """Variances of a last layer with a full covariance need only each output's own weights, which are kept from call to call."""
+    """Variances of a last layer with a full covariance need only each output's own weights, which
+    are kept from call to call.
+    """
     net, model, posterior, x = fitted("mlp", kind, random)
     _, cover = truth(net, model, posterior, x)
     for _ in range(2):
@@ -113,7 +135,9 @@ def test_kept_blocks_of_a_last_layer_follow_the_covariance():
     with torch.no_grad():
         posterior.members[0].raw_tril.mul_(0.5)
     _, cover = truth(net, model, posterior, x)
-    torch.testing.assert_close(linear_moments(model, posterior, x, {}, None, False)[1], cover.diagonal(dim1=1, dim2=2))
+    torch.testing.assert_close(
+        linear_moments(model, posterior, x, {}, None, False)[1], cover.diagonal(dim1=1, dim2=2)
+    )
 
 
 @pytest.mark.parametrize("name", ["conv", "layer_norm", "lstm"])
@@ -123,7 +147,9 @@ def test_batches_and_little_memory_give_the_same(name, kind, monkeypatch):
     whole = linear_moments(model, posterior, x, model.buffers(), None, True)
     for size, budget in ((2, module.BUDGET), (1, module.BUDGET), (None, 1)):
         monkeypatch.setattr(module, "BUDGET", budget)
-        for one, other in zip(linear_moments(model, posterior, x, model.buffers(), size, True), whole, strict=True):
+        for one, other in zip(
+            linear_moments(model, posterior, x, model.buffers(), size, True), whole, strict=True
+        ):
             torch.testing.assert_close(one, other)
 
 
@@ -141,13 +167,17 @@ def test_points_have_exactly_these_moments(samples):
 def test_one_point_has_no_variance_to_show():
     _, model, posterior, x = fitted("mlp")
     with pytest.raises(
-        SettingError, match="samples=1: a linearised prediction is shown by points with its variance, of at least 2"
+        SettingError,
+        match="samples=1: a linearised prediction is shown by points with its variance, of at "
+        "least 2",
     ):
         linear_outputs(model, posterior, x, {}, 1, None)
 
 
 def test_the_probit_approximation_of_the_mean_probability():
-    """softmax(m / sqrt(1 + pi v / 8)); for two labels near the mean over the Gaussian, by 20,000 points."""
+    """softmax(m / sqrt(1 + pi v / 8)); for two labels near the mean over the Gaussian, by 20,000
+    points.
+    """
     _, model, posterior, x = fitted("mlp")
     mean, cover = linear_moments(model, posterior, x, {}, None, True)
     var = cover.diagonal(dim1=1, dim2=2)
@@ -159,7 +189,9 @@ def test_the_probit_approximation_of_the_mean_probability():
     weights = torch.exp(-0.5 * nodes**2) / torch.exp(-0.5 * nodes**2).sum()
     exact = torch.sigmoid(logits.unsqueeze(-1) + spread.sqrt() * nodes) @ weights
     softened = model.likelihood.softened(logits, spread.expand(4)).sigmoid()
-    assert float((softened - exact).abs().max()) < 0.02  # at a deviation of 1.4 it is off by at most 0.011
+    assert (
+        float((softened - exact).abs().max()) < 0.02
+    )  # at a deviation of 1.4 it is off by at most 0.011
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -168,7 +200,10 @@ def test_functions_are_linear_in_the_drawn_weights(name):
     rows, out = dense(net, x, model, OUTPUT.get(name))
     draws = Draws.of(posterior, 4, 3)
     if name in NO_FORWARD:
-        with pytest.warns(UserWarning, match="Functions from the derivatives of every output: forward derivatives cannot run"):
+        with pytest.warns(
+            UserWarning,
+            match="Functions from the derivatives of every output: forward derivatives cannot run",
+        ):
             found = linear_functions(model, posterior, draws, x, model.buffers(), None)
     else:
         found = linear_functions(model, posterior, draws, x, model.buffers(), 2)
@@ -179,7 +214,9 @@ def test_functions_are_linear_in_the_drawn_weights(name):
 
 @pytest.mark.parametrize("kind", ["kfac", "low_rank", "structured_full", "subnetwork"])
 def test_functions_covary_across_inputs(kind):
-    """z-tests of the covariance of every pair of outputs of every pair of inputs: J C J^T with all inputs at once."""
+    """z-tests of the covariance of every pair of outputs of every pair of inputs: J C J^T with all
+    inputs at once.
+    """
     net, model, posterior, x = fitted("mlp", kind)
     rows, out = dense(net, x, model)
     draws = linear_functions(model, posterior, Draws.of(posterior, 3000, 1), x, {}, None).flatten(1)
@@ -208,7 +245,10 @@ def test_what_is_not_gaussian_says_what_to_do(kind):
         lambda: linear_moments(model, posterior, x, {}, None, True),
         lambda: linear_functions(model, posterior, Draws.of(posterior, 2, 0), x, {}, None),
     ):
-        with pytest.raises(CredoError, match=f"needs a Gaussian posterior, and this is {named}; .* fit with 'laplace' or 'vi'"):
+        with pytest.raises(
+            CredoError,
+            match=f"needs a Gaussian posterior, and this is {named}; .* fit with 'laplace' or 'vi'",
+        ):
             act()
 
 
@@ -230,12 +270,18 @@ def test_a_posterior_in_another_precision_than_the_network():
     x, y, _ = problem()
     single = regression(dtype=torch.float32).fit((x.float(), y.float()), "exact")
     double = regression().fit((x, y), "exact")
-    ours, theirs = (b.predict(inputs, shortcut="linear") for b, inputs in ((single, x.float()), (double, x)))
+    ours, theirs = (
+        b.predict(inputs, shortcut="linear") for b, inputs in ((single, x.float()), (double, x))
+    )
     assert ours.outputs.dtype == torch.float32
     torch.testing.assert_close(ours.std.double(), theirs.std, rtol=1e-4, atol=1e-5)
     model = single.model
-    functions = linear_functions(model, single.posterior, Draws.of(single.posterior, 3, 0), x.float(), {}, None)
-    torch.testing.assert_close(functions, single.functions(x.float(), 3), rtol=1e-4, atol=1e-4)  # linear already
+    functions = linear_functions(
+        model, single.posterior, Draws.of(single.posterior, 3, 0), x.float(), {}, None
+    )
+    torch.testing.assert_close(
+        functions, single.functions(x.float(), 3), rtol=1e-4, atol=1e-4
+    )  # linear already
 
 
 def test_on_a_linear_network_draws_and_points_have_the_same_moments():

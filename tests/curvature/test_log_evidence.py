@@ -1,4 +1,6 @@
-"""Laplace's evidence against its formula written out, and the widths that maximise it against grids."""
+"""Laplace's evidence against its formula written out, and the widths that maximise it against
+grids.
+"""
 
 import math
 
@@ -9,7 +11,7 @@ from torch.distributions import MultivariateNormal, Normal
 from zoo.curvature import make_sweep, matrix, targets
 from zoo.regression import problem
 
-from credo.curvature import evidence as module
+from credo.curvature import log_evidence as module
 from credo.curvature.centred_prior import centred
 from credo.curvature.log_evidence import Centred, best_scales, best_widths, log_evidence
 from credo.curvature.structures import STRUCTURES
@@ -38,13 +40,23 @@ def test_it_is_the_formula(form):
     """log p(D given w) + log p(w) + P/2 log 2 pi - 1/2 log det(H + D)."""
     measured, prior, model = fitted(form)
     numel = sum(site.numel for site in model.random.values())
-    diagonal = torch.cat([prior.precision[n].expand(s.shape).reshape(-1) for n, s in model.random.items()])
+    diagonal = torch.cat(
+        [prior.precision[n].expand(s.shape).reshape(-1) for n, s in model.random.items()]
+    )
     total = matrix(measured.blocks, model) + torch.diag(diagonal)
-    log_prior = sum(model.prior.at(model.sites[n]).log_prob(v).sum() for n, v in model.values().items())
-    expected = -measured.nll + log_prior + 0.5 * numel * math.log(2 * math.pi) - 0.5 * torch.logdet(total)
-    assert float(log_evidence(measured.blocks, measured.nll, prior)) == pytest.approx(float(expected), rel=1e-9)
+    log_prior = sum(
+        model.prior.at(model.sites[n]).log_prob(v).sum() for n, v in model.values().items()
+    )
+    expected = (
+        -measured.nll + log_prior + 0.5 * numel * math.log(2 * math.pi) - 0.5 * torch.logdet(total)
+    )
+    assert float(log_evidence(measured.blocks, measured.nll, prior)) == pytest.approx(
+        float(expected), rel=1e-9
+    )
     shifted = Centred(prior.precision, prior.offset, 1.5)
-    assert float(log_evidence(measured.blocks, measured.nll, shifted)) == pytest.approx(float(expected) + 1.5, rel=1e-9)
+    assert float(log_evidence(measured.blocks, measured.nll, shifted)) == pytest.approx(
+        float(expected) + 1.5, rel=1e-9
+    )
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -53,12 +65,17 @@ def test_scales_are_factors_on_the_precision(form):
     scales = {n: torch.tensor(0.3 * place).double() for place, n in enumerate(prior.precision)}
     changed = Centred({n: p * scales[n].exp() for n, p in prior.precision.items()}, prior.offset)
     torch.testing.assert_close(
-        log_evidence(measured.blocks, measured.nll, prior, scales), log_evidence(measured.blocks, measured.nll, changed)
+        log_evidence(measured.blocks, measured.nll, prior, scales),
+        log_evidence(measured.blocks, measured.nll, changed),
     )
 
 
 def value(measured, prior, groups, logs):
-    scales = {n: torch.as_tensor(log, dtype=torch.float64) for group, log in zip(groups, logs, strict=True) for n in group}
+    scales = {
+        n: torch.as_tensor(log, dtype=torch.float64)
+        for group, log in zip(groups, logs, strict=True)
+        for n in group
+    }
     return float(log_evidence(measured.blocks, measured.nll, prior, scales))
 
 
@@ -77,27 +94,43 @@ def test_the_best_width_is_better_than_all_of_a_fine_grid(form, per):
             other = [log + step * (place == k) for k, log in enumerate(best)]
             assert value(measured, prior, groups, other) <= top + 1e-9 * abs(top)
     free = best_scales(measured.blocks, measured.nll, prior, GROUPS["tensor"])
-    assert value(measured, prior, GROUPS["tensor"], [float(free[g[0]]) for g in GROUPS["tensor"]]) >= top - 1e-6
+    assert (
+        value(measured, prior, GROUPS["tensor"], [float(free[g[0]]) for g in GROUPS["tensor"]])
+        >= top - 1e-6
+    )
 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("per", GROUPS)
 def test_widths_that_are_equal_have_their_own_gradients(form, per):
-    """However often they were asked for: a search over several groups starts where all are the same."""
+    """However often they were asked for: a search over several groups starts where all are the
+    same.
+    """
     measured, prior, _ = fitted(form)
     groups = GROUPS[per]
     for _ in range(10):
         logs = torch.full((len(groups),), 0.4, dtype=torch.float64, requires_grad=True)
-        log_evidence(measured.blocks, measured.nll, prior, module._by_group(logs, groups)).backward()
+        log_evidence(
+            measured.blocks, measured.nll, prior, module._by_group(logs, groups)
+        ).backward()
     step = 1e-4
     for place in range(len(groups)):
-        sides = [value(measured, prior, groups, [0.4 + s * step * (k == place) for k in range(len(groups))]) for s in (-1, 1)]
-        assert float(logs.grad[place]) == pytest.approx((sides[1] - sides[0]) / (2 * step), rel=1e-6)
+        sides = [
+            value(
+                measured, prior, groups, [0.4 + s * step * (k == place) for k in range(len(groups))]
+            )
+            for s in (-1, 1)
+        ]
+        assert float(logs.grad[place]) == pytest.approx(
+            (sides[1] - sides[0]) / (2 * step), rel=1e-6
+        )
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_mackays_fixed_point_holds_at_the_best_width(form):
-    """alpha |w|^2 = gamma = P - alpha tr((H + alpha D)^-1 D), the number of well-determined parameters."""
+    """alpha |w|^2 = gamma = P - alpha tr((H + alpha D)^-1 D), the number of well-determined
+    parameters.
+    """
     measured, prior, model = fitted(form)
     log = best_scales(measured.blocks, measured.nll, prior, GROUPS["global"])["0.weight"]
     alpha = prior.precision["0.weight"] * log.exp()
@@ -118,12 +151,14 @@ def test_on_a_linear_model_it_is_the_evidence_itself():
         mode = torch.linalg.solve(precision, design.T @ target / 0.25)
         model = sweep.model
         model.net.load_state_dict({"weight": mode[:3].unsqueeze(0), "bias": mode[3:]})
-        at = make_sweep(model.net, x, y, Gaussian(std=0.5), prior=Normal(torch.zeros(()).double(), alpha**-0.5))
+        at = make_sweep(
+            model.net, x, y, Gaussian(std=0.5), prior=Normal(torch.zeros(()).double(), alpha**-0.5)
+        )
         measured = STRUCTURES["full"].measure(at, 0)
         ours = log_evidence(measured.blocks, measured.nll, centred(at.model, at.values))
-        exact = MultivariateNormal(torch.zeros(30).double(), design @ design.T / alpha + 0.25 * torch.eye(30).double()).log_prob(
-            target
-        )
+        exact = MultivariateNormal(
+            torch.zeros(30).double(), design @ design.T / alpha + 0.25 * torch.eye(30).double()
+        ).log_prob(target)
         assert float(ours) == pytest.approx(float(exact), rel=1e-9)
 
 
@@ -148,7 +183,9 @@ def test_another_noise_without_measuring_again(form):
     gain = torch.tensor(2 * math.log(0.4 / 0.25)).double()
     ours = log_evidence(measured.blocks, measured.nll, prior, scales, noise, gain)
     theirs = log_evidence(other.blocks, other.nll, prior, scales)
-    assert float(ours) == pytest.approx(float(theirs), rel=1e-6)  # the noise is learned from a start in single precision
+    assert float(ours) == pytest.approx(
+        float(theirs), rel=1e-6
+    )  # the noise is learned from a start in single precision
 
 
 @pytest.mark.parametrize("per", ["global", "layer"])
@@ -160,22 +197,34 @@ def test_the_best_noise_and_widths_together(form, per):
 
     def at(shift, gain):
         scales = {n: s + shift for n, s in found.scales.items()}
-        return float(log_evidence(measured.blocks, measured.nll, prior, scales, noise, torch.tensor(gain).double()))
+        return float(
+            log_evidence(
+                measured.blocks, measured.nll, prior, scales, noise, torch.tensor(gain).double()
+            )
+        )
 
     top = at(0.0, found.gain)
     steps = torch.linspace(-2, 2, 17).tolist()
-    assert all(at(shift, found.gain + gain) <= top + 1e-9 * abs(top) for shift in steps for gain in steps)
-    assert 0.7 * math.exp(-0.5 * found.gain) == pytest.approx(0.3, rel=0.3)  # sixty residuals of 0.3, some of them fitted
+    assert all(
+        at(shift, found.gain + gain) <= top + 1e-9 * abs(top) for shift in steps for gain in steps
+    )
+    assert 0.7 * math.exp(-0.5 * found.gain) == pytest.approx(
+        0.3, rel=0.3
+    )  # sixty residuals of 0.3, some of them fitted
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e9])
 def test_widths_beyond_the_curvatures_rounding_are_left_out(scale):
-    """Fewer data than parameters in single precision: at the wide end of the grid no prior is left to see."""
+    """Fewer data than parameters in single precision: at the wide end of the grid no prior is left
+    to see.
+    """
     torch.manual_seed(0)
     net, x = nn.Sequential(nn.Linear(3, 20), nn.Tanh(), nn.Linear(20, 1)), torch.randn(30, 3)
     sweep = make_sweep(net, x, x[:, :1], Gaussian(std=0.01 / scale**0.5), prior=Normal(0.0, 1.0))
     measured = STRUCTURES["full"].measure(sweep, 0)
-    assert float(torch.linalg.eigvalsh(measured.blocks[0].matrix.double()).min()) < -math.exp(float(module.GRID[0]))
+    assert float(torch.linalg.eigvalsh(measured.blocks[0].matrix.double()).min()) < -math.exp(
+        float(module.GRID[0])
+    )
     prior = centred(sweep.model, sweep.values)
     found = best_scales(measured.blocks, measured.nll, prior, GROUPS["global"])
     assert math.isfinite(float(log_evidence(measured.blocks, measured.nll, prior, found)))

@@ -30,7 +30,9 @@ from credo.likelihoods import (
 from credo.posteriors import Delta, EigenKron, Full, MeanField, Posterior, PosteriorPrior
 
 pytestmark = pytest.mark.filterwarnings(
-    "ignore:Using padding='same'", "ignore:There is a performance drop", "ignore:Derivatives of .* example by example"
+    "ignore:Using padding='same'",
+    "ignore:There is a performance drop",
+    "ignore:Derivatives of .* example by example",
 )
 
 
@@ -47,7 +49,9 @@ def block_diagonal(truth, blocks, model):
     for block in blocks:
         for name in block.names:
             own = slice(starts[name], starts[name] + sizes[name])
-            mask[own, own] = 1.0 if isinstance(block, FullBlock) else torch.eye(sizes[name]).double()
+            mask[own, own] = (
+                1.0 if isinstance(block, FullBlock) else torch.eye(sizes[name]).double()
+            )
     return truth * mask
 
 
@@ -58,8 +62,11 @@ def test_every_network_by_brute_force(name):
     truth = ggn(net, x, sweep.model, OUTPUT.get(name))
     torch.testing.assert_close(measured("full", sweep), truth)
     torch.testing.assert_close(measured("diagonal", sweep), torch.diag(truth.diagonal()))
-    # Three examples of two classes: rank three, so that the largest 60 eigenvalues are all there are.
-    torch.testing.assert_close(measured("low_rank", sweep), truth, rtol=1e-7, atol=1e-9 * float(truth.abs().max()))
+    # Three examples of two classes: rank three, so that the largest 60 eigenvalues are all there
+    # are.
+    torch.testing.assert_close(
+        measured("low_rank", sweep), truth, rtol=1e-7, atol=1e-9 * float(truth.abs().max())
+    )
     blocks = STRUCTURES["kfac"].measure(sweep, 0).blocks
     assert sorted(n for block in blocks for n in block.names) == sorted(sweep.model.random)
     kept = [block for block in blocks if not isinstance(block, KronBlock)]
@@ -74,13 +81,17 @@ def test_single_precision_to_its_rounding(name):
     for form in ("full", "diagonal"):
         found = measured(form, make_sweep(net.float(), x, targets()))
         expected = truth if form == "full" else torch.diag(truth.diagonal())
-        torch.testing.assert_close(found, expected.double(), rtol=1e-4, atol=1e-5 * float(truth.abs().max()))
+        torch.testing.assert_close(
+            found, expected.double(), rtol=1e-4, atol=1e-5 * float(truth.abs().max())
+        )
     assert sweep.model.values()[next(iter(sweep.model.random))].dtype == torch.float32
 
 
 def regression(outputs):
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, outputs)).double(), torch.randn(5, 3).double()
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, outputs)).double(), torch.randn(
+        5, 3
+    ).double()
 
 
 LIKELIHOODS = {
@@ -102,13 +113,19 @@ def test_every_likelihood(name):
     make_likelihood, outputs, make_y = LIKELIHOODS[name]
     net, x = regression(outputs)
     y = make_y()
-    sweep = make_sweep(net, x, y.double() if y.is_floating_point() else y, make_likelihood().double())
+    sweep = make_sweep(
+        net, x, y.double() if y.is_floating_point() else y, make_likelihood().double()
+    )
     truth = ggn(net, x, sweep.model)
     torch.testing.assert_close(measured("full", sweep), truth)
     torch.testing.assert_close(measured("diagonal", sweep), torch.diag(truth.diagonal()))
-    torch.testing.assert_close(measured("low_rank", sweep), truth, rtol=1e-7, atol=1e-9 * float(truth.abs().max()))
+    torch.testing.assert_close(
+        measured("low_rank", sweep), truth, rtol=1e-7, atol=1e-9 * float(truth.abs().max())
+    )
     (bias,) = [b for b in STRUCTURES["kfac"].measure(sweep, 0).blocks if b.names == ("2.bias",)]
-    torch.testing.assert_close(matrix([bias], sweep.model)[-outputs:, -outputs:], truth[-outputs:, -outputs:])
+    torch.testing.assert_close(
+        matrix([bias], sweep.model)[-outputs:, -outputs:], truth[-outputs:, -outputs:]
+    )
 
 
 def kron(left, right):
@@ -116,7 +133,9 @@ def kron(left, right):
 
 
 def test_kronecker_factors_of_dense_layers():
-    """A is the mean of a a^T; B the sum of g g^T, which is the exact block of the bias, whose derivative is g."""
+    """A is the mean of a a^T; B the sum of g g^T, which is the exact block of the bias, whose
+    derivative is g.
+    """
     net, x = make("mlp")
     sweep = make_sweep(net, x, targets())
     truth = ggn(net, x, sweep.model)
@@ -182,7 +201,9 @@ def test_only_some_parameters(form, random):
 
 @pytest.mark.parametrize("random", ["weights", "*.bias", "2.weight"])
 def test_a_last_layer_of_several_outputs_with_weight_or_bias_alone(random):
-    """Its curvature needs no Jacobian; the bias may lie before or after the weight, or be missing."""
+    """Its curvature needs no Jacobian; the bias may lie before or after the weight, or be
+    missing.
+    """
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 4)).double()
     for parameter in net[0].parameters():
@@ -231,9 +252,11 @@ def test_batches_of_a_loader_add_up(form):
 
 
 def test_the_largest_eigenvalues_are_kept():
-    """Of a matrix with a gap of 100 behind the fourth: two multiplications leave angles of at most 100^-2 tan(start), Ritz values the square of it.
+    """Of a matrix with a gap of 100 behind the fourth: two multiplications leave angles of at most
+    100^-2 tan(start), Ritz values the square of it.
 
-    The starting angle's tangent is below 30 for this seed's start, and for all but one in a thousand.
+    The starting angle's tangent is below 30 for this seed's start, and for all but one in a
+    thousand.
     """
     torch.manual_seed(0)
     net = nn.Linear(12, 1, bias=False).double()
@@ -241,11 +264,18 @@ def test_the_largest_eigenvalues_are_kept():
     values = torch.tensor([100.0, 50.0, 20.0, 10.0, *[0.1] * 8]).double()
     x = (basis * values.sqrt()).mT
     sweep = Sweep(
-        model := make_model(net, likelihood=Gaussian(std=1.0)), model.values(), {}, make_job(x, torch.randn(12, 1).double())
+        model := make_model(net, likelihood=Gaussian(std=1.0)),
+        model.values(),
+        {},
+        make_job(x, torch.randn(12, 1).double()),
     )
     found, angle = measured("low_rank", sweep, rank=4), 30 * 100.0**-2
-    torch.testing.assert_close(torch.linalg.eigvalsh(found).flip(0)[:4], values[:4], rtol=angle**2, atol=0)
-    torch.testing.assert_close(found, (basis[:, :4] * values[:4]) @ basis[:, :4].mT, rtol=0, atol=10 * angle)
+    torch.testing.assert_close(
+        torch.linalg.eigvalsh(found).flip(0)[:4], values[:4], rtol=angle**2, atol=0
+    )
+    torch.testing.assert_close(
+        found, (basis[:, :4] * values[:4]) @ basis[:, :4].mT, rtol=0, atol=10 * angle
+    )
     assert STRUCTURES["low_rank"].measure(sweep, 100).blocks[0].factor.shape == (12, 12)
 
 
@@ -254,7 +284,9 @@ def test_inputs_of_more_than_one_axis_before_the_features():
     (one, x), (other, _) = make("positions"), make("sequence")
     other.load_state_dict(one.state_dict())
     sweeps = [make_sweep(net, x, targets()) for net in (one, other)]
-    assert [tap.places for tap in sweeps[0].taps().values()] == [6, 1] and list(sweeps[1].taps()) == ["head"]
+    assert [tap.places for tap in sweeps[0].taps().values()] == [6, 1] and list(
+        sweeps[1].taps()
+    ) == ["head"]
     for form in ("full", "diagonal"):
         torch.testing.assert_close(measured(form, sweeps[0]), measured(form, sweeps[1]))
 
@@ -282,32 +314,52 @@ def test_weights_are_those_given():
 def earlier(kind):
     values = {"weight": torch.zeros(2, 3), "bias": torch.zeros(2)}
     if kind == "eigen_kron":
-        return [EigenKron.of("weight", values["weight"], torch.eye(2), torch.eye(3), torch.ones(2, 3))]
+        return [
+            EigenKron.of("weight", values["weight"], torch.eye(2), torch.eye(3), torch.ones(2, 3))
+        ]
     return [{"mean_field": MeanField, "full": Full}[kind].start(values)]
 
 
 @pytest.mark.parametrize(
-    ("structure", "kind"), [("kfac", "mean_field"), ("kfac", "eigen_kron"), ("diagonal", "full"), ("low_rank", "full"), ("full", "eigen_kron")]
-)  # fmt: skip
+    ("structure", "kind"),
+    [
+        ("kfac", "mean_field"),
+        ("kfac", "eigen_kron"),
+        ("diagonal", "full"),
+        ("low_rank", "full"),
+        ("full", "eigen_kron"),
+    ],
+)
 def test_earlier_posteriors_without_a_place_are_refused_before_training(structure, kind):
     model = make_model(nn.Linear(3, 2))
     model.prior = PosteriorPrior(Posterior(earlier(kind)))
     with pytest.raises(
-        SettingError, match=f"structure='{structure}' cannot add data to .* family '{kind}'; fit both with 'diagonal'"
+        SettingError,
+        match=f"structure='{structure}' cannot add data to .* family '{kind}'; fit both with "
+        "'diagonal'",
     ):
         STRUCTURES[structure].check(structure, model)
 
 
 def test_earlier_posteriors_that_have_one():
     model = make_model(nn.Linear(3, 2))
-    for structure, kind in (("diagonal", "mean_field"), ("low_rank", "mean_field"), ("full", "mean_field"), ("full", "full")):
-        model.prior = PosteriorPrior(Posterior([*earlier(kind), Delta.start({"rest": torch.zeros(2)})]))
+    for structure, kind in (
+        ("diagonal", "mean_field"),
+        ("low_rank", "mean_field"),
+        ("full", "mean_field"),
+        ("full", "full"),
+    ):
+        model.prior = PosteriorPrior(
+            Posterior([*earlier(kind), Delta.start({"rest": torch.zeros(2)})])
+        )
         STRUCTURES[structure].check(structure, model)
 
 
 def test_too_many_parameters_for_all_of_it():
     model = make_model(nn.Linear(20_000, 2), prior=Normal(0.0, 1.0))
     with pytest.raises(
-        SettingError, match=r"structure='full' over 40002 parameters is too large \(at most 20000\); use subset='last'"
+        SettingError,
+        match=r"structure='full' over 40002 parameters is too large \(at most 20000\); use "
+        r"subset='last'",
     ):
         STRUCTURES["full"].check("full", model)

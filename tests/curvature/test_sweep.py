@@ -1,4 +1,6 @@
-"""One pass over the data: roots of the information, derivatives of examples, and the sum that is checked."""
+"""One pass over the data: roots of the information, derivatives of examples, and the sum that is
+checked.
+"""
 
 import math
 import warnings
@@ -27,7 +29,9 @@ SLOW = {"checkpointed", "lstm", "gru", "custom_function"}  # networks that vmap 
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.filterwarnings("ignore:Using padding='same'", "ignore:There is a performance drop")
 def test_derivatives_of_every_example_by_every_parameter(name):
-    """By vmap or one by one, whatever the network is made of, against one backward pass per output."""
+    """By vmap or one by one, whatever the network is made of, against one backward pass per
+    output.
+    """
     net, x = make(name)
     model = make_model(net, output=OUTPUT.get(name))
     truth, out = dense(net, x, model, OUTPUT.get(name))
@@ -37,7 +41,9 @@ def test_derivatives_of_every_example_by_every_parameter(name):
         rows = example_rows(model, model.values(), model.buffers(), model.random, x, root)
     told = [str(w.message) for w in said if "example by example" in str(w.message)]
     assert bool(told) == (name in SLOW)
-    assert not any("oneDNN" in str(w.message) for w in said)  # a context of torch's that warns about what it leaves alone
+    assert not any(
+        "oneDNN" in str(w.message) for w in said
+    )  # a context of torch's that warns about what it leaves alone
     expected = torch.einsum("nfk,nfp->nkp", root, truth)
     torch.testing.assert_close(torch.cat([rows[n] for n in model.random], -1), expected)
 
@@ -55,9 +61,13 @@ def test_inputs_that_are_no_examples_are_the_same_for_all():
     x = {"x": torch.randn(3, 4).double(), "basis": torch.randn(4, 5).double(), "power": 2}
     model = make_model(net)
     truth, _ = dense(net, x, model)
-    rows = example_rows(model, model.values(), {}, model.random, x, torch.eye(2).double().expand(3, 2, 2))
+    rows = example_rows(
+        model, model.values(), {}, model.random, x, torch.eye(2).double().expand(3, 2, 2)
+    )
     torch.testing.assert_close(rows["weight"], truth)
-    assert cut(x, slice(1, 2), 3)["x"].shape == (1, 4) and cut(x, slice(1, 2), 3)["basis"].shape == (4, 5)
+    assert cut(x, slice(1, 2), 3)["x"].shape == (1, 4) and cut(x, slice(1, 2), 3)[
+        "basis"
+    ].shape == (4, 5)
 
 
 class Lone(nn.Module):
@@ -74,9 +84,16 @@ class Lone(nn.Module):
 def test_one_by_one_also_where_nothing_reaches_the_output():
     net = Lone().double()
     model = make_model(net)
-    with pytest.warns(UserWarning, match="Derivatives of lost example by example: vmap cannot run this network"):
+    with pytest.warns(
+        UserWarning, match="Derivatives of lost example by example: vmap cannot run this network"
+    ):
         rows = example_rows(
-            model, model.values(), {}, {"lost": model.random["lost"]}, torch.randn(3, 5).double(), torch.ones(3, 2, 1).double()
+            model,
+            model.values(),
+            {},
+            {"lost": model.random["lost"]},
+            torch.randn(3, 5).double(),
+            torch.ones(3, 2, 1).double(),
         )
     assert torch.equal(rows["lost"], torch.zeros(3, 1, 3).double())
 
@@ -120,7 +137,10 @@ def test_every_example_must_be_seen_once():
     model = make_model(net, likelihood="categorical")
     loader = DataLoader(TensorDataset(x, targets()), batch_size=2, drop_last=True)
     fit_job = FitJob(intake(loader, num_data=3), 1, None, 1e-3)
-    with pytest.raises(SettingError, match="one pass saw 2 examples and num_data is 3; give a loader that shows every example"):
+    with pytest.raises(
+        SettingError,
+        match="one pass saw 2 examples and num_data is 3; give a loader that shows every example",
+    ):
         list(Sweep(model, model.values(), {}, fit_job).batches())
 
 
@@ -137,7 +157,9 @@ def test_the_empirical_matrix_is_of_the_scores_of_the_data():
     rows = []
     for n in range(len(x)):
         loss = nn.functional.cross_entropy(net(x[n : n + 1]), y[n : n + 1])
-        rows.append(torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(net.parameters()))]))
+        rows.append(
+            torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(net.parameters()))])
+        )
     expected = torch.stack(rows).T @ torch.stack(rows)
     torch.testing.assert_close(total, expected)
 
@@ -169,6 +191,10 @@ def test_batches_of_drawn_targets_are_independent():
 def test_what_the_likelihood_knows_is_the_default():
     net = mlp().double()
     x = torch.randn(3, 5).double()
-    sweep = make_sweep(net, x, torch.randn(3, 2).double(), Gaussian(std=[0.5, 2.0]), prior=Normal(0.0, 1.0))
+    sweep = make_sweep(
+        net, x, torch.randn(3, 2).double(), Gaussian(std=[0.5, 2.0]), prior=Normal(0.0, 1.0)
+    )
     root = sweep.root(net(x), None, 0)
-    torch.testing.assert_close(root @ root.mT, torch.diag(torch.tensor([4.0, 0.25])).double().expand(3, 2, 2))
+    torch.testing.assert_close(
+        root @ root.mT, torch.diag(torch.tensor([4.0, 0.25])).double().expand(3, 2, 2)
+    )

@@ -1,4 +1,6 @@
-"""Which layers have derivatives in factors, what is caught there, and that nothing else is taken for one."""
+"""Which layers have derivatives in factors, what is caught there, and that nothing else is taken
+for one.
+"""
 
 import pytest
 import torch
@@ -9,7 +11,16 @@ from zoo.models import make_model
 from zoo.networks import B, Checkpointed
 
 from credo.core.errors import NetworkError
-from credo.curvature.taps import caught_numel, find_taps, gradients, layer_rows, patches, prepared, tapped, untapped
+from credo.curvature.taps import (
+    caught_numel,
+    find_taps,
+    gradients,
+    layer_rows,
+    patches,
+    prepared,
+    tapped,
+    untapped,
+)
 
 #: Layers with factors by network; everything else has none.
 TAPPED = {
@@ -21,7 +32,10 @@ TAPPED = {
     "weight_norm_old": ["0", "2"],  # of the first the bias alone
     "weight_norm_new": ["2"],
     "attention": ["head"],
-    "transformer": [*(f"encoder.layers.{layer}.linear{n}" for layer in (0, 1) for n in (1, 2)), "head"],
+    "transformer": [
+        *(f"encoder.layers.{layer}.linear{n}" for layer in (0, 1) for n in (1, 2)),
+        "head",
+    ],
     "lstm": ["head"],
     "gru": ["head"],
     "batchnorm": ["0", "3"],
@@ -101,7 +115,10 @@ def test_a_dry_run_leaves_the_weights_in_place_and_no_trace():
     before = places(model)
     state = torch.get_rng_state()
     find_taps(model, before, model.buffers(), x)
-    assert all(torch.equal(shell.placed(n), v) and not shell.placed(n).requires_grad for n, v in before.items())
+    assert all(
+        torch.equal(shell.placed(n), v) and not shell.placed(n).requires_grad
+        for n, v in before.items()
+    )
     assert torch.equal(state, torch.get_rng_state())
     assert all(p.grad is None and p.requires_grad for p in net.parameters())
 
@@ -142,14 +159,18 @@ def test_a_layer_that_does_not_reach_the_output_has_derivatives_zero():
     model, taps = taps_of(net, x, random="lost.*")
     outputs, caught = tapped(model, prepared(model, model.values(), {}), taps, x)
     assert not outputs.requires_grad  # nothing tapped reaches it
-    assert torch.equal(gradients(outputs, caught, torch.ones(3, 2), False)["lost"], torch.zeros(3, 1, 2).double())
+    assert torch.equal(
+        gradients(outputs, caught, torch.ones(3, 2), False)["lost"], torch.zeros(3, 1, 2).double()
+    )
 
 
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 def test_reentrant_checkpoints_are_refused():
     """They would cut the layers inside off, and their curvature would be zero without a word."""
     net = Checkpointed(reentrant=True).double()
-    with pytest.raises(NetworkError, match="reentrant gradient checkpointing.*pass use_reentrant=False"):
+    with pytest.raises(
+        NetworkError, match="reentrant gradient checkpointing.*pass use_reentrant=False"
+    ):
         taps_of(net, torch.randn(3, 5).double())
 
 
@@ -162,7 +183,7 @@ def test_reentrant_checkpoints_are_refused():
         (nn.Conv2d(2, 3, 3, padding="valid"), (2, 6, 7)),
         (nn.Conv3d(2, 3, (2, 3, 1), stride=2, padding=(1, 0, 2)), (2, 4, 5, 3)),
     ],
-)  # fmt: skip
+)
 def test_a_convolution_is_its_weights_times_patches(layer, size):
     layer, x = layer.double(), torch.randn(4, *size).double()
     out = patches(x, layer) @ layer.weight.flatten(1).mT + layer.bias
@@ -170,7 +191,10 @@ def test_a_convolution_is_its_weights_times_patches(layer, size):
 
 
 def test_patches_are_those_of_torch():
-    layer, x = nn.Conv2d(2, 3, (3, 2), stride=(1, 2), padding=(2, 1), dilation=(1, 2)), torch.randn(4, 2, 6, 7)
+    layer, x = (
+        nn.Conv2d(2, 3, (3, 2), stride=(1, 2), padding=(2, 1), dilation=(1, 2)),
+        torch.randn(4, 2, 6, 7),
+    )
     theirs = F.unfold(x, (3, 2), dilation=(1, 2), padding=(2, 1), stride=(1, 2))
     torch.testing.assert_close(patches(x, layer), theirs.mT)
 

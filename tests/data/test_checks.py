@@ -21,7 +21,9 @@ def test_float64_stays_unless_a_dtype_is_asked_for():
     assert check_inputs(np.arange(3), dtype=torch.float32).dtype == torch.int64
 
 
-@pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.uint32, np.uint64, np.bool_, np.float16, ">f4"])
+@pytest.mark.parametrize(
+    "kind", [np.uint8, np.uint16, np.uint32, np.uint64, np.bool_, np.float16, ">f4"]
+)
 def test_unusual_dtypes_keep_their_values(kind):
     array = np.array([0, 1, 1], dtype=kind)
     assert check_inputs(array).tolist() == array.tolist()

@@ -20,12 +20,16 @@ def test_grey_and_colour_round_trip():
     np.testing.assert_array_equal(back, grey)
     colour = RNG.integers(0, 256, (4, 6, 5, 3), dtype=np.uint8)
     red, green, blue = np.moveaxis(colour, -1, 0)
-    np.testing.assert_array_equal(decode("x__cg", differences(np.stack([green, red - green, blue - green])))[1], colour)
+    np.testing.assert_array_equal(
+        decode("x__cg", differences(np.stack([green, red - green, blue - green])))[1], colour
+    )
 
 
 def test_packed_bits_round_trip():
     images = RNG.integers(0, 2, (3, 105, 105), dtype=np.uint8)
-    np.testing.assert_array_equal(decode("x__bits105", np.packbits(images.reshape(3, -1), axis=1))[1], images)
+    np.testing.assert_array_equal(
+        decode("x__bits105", np.packbits(images.reshape(3, -1), axis=1))[1], images
+    )
 
 
 def test_plain_keys_pass_and_unknown_codings_are_refused():

@@ -21,7 +21,9 @@ def test_a_constant_that_is_not_a_binary_fraction_is_constant():
     assert moments(np.full(10, 0.1))[1] == 0.0
 
 
-@pytest.mark.parametrize("values", [["u", "v", "u"], [True, False, True], pd.Categorical(["u", "v", "u"])])
+@pytest.mark.parametrize(
+    "values", [["u", "v", "u"], [True, False, True], pd.Categorical(["u", "v", "u"])]
+)
 def test_text_booleans_and_categories_become_zeros_and_ones(values):
     column = fit_column(series(values))
     encoded = column.encode(series(values))
@@ -32,7 +34,11 @@ def test_text_booleans_and_categories_become_zeros_and_ones(values):
 
 def test_a_category_of_digits_survives_a_table_that_reads_them_as_numbers():
     column = CategoryColumn.fit(series(["1", "2", "x"]))
-    assert column.encode(series([2, 1])).argmax(1).tolist() == column.encode(series([2.0, 1.0])).argmax(1).tolist() == [1, 0]
+    assert (
+        column.encode(series([2, 1])).argmax(1).tolist()
+        == column.encode(series([2.0, 1.0])).argmax(1).tolist()
+        == [1, 0]
+    )
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,9 @@ def remote(tmp_path):
 def test_a_listed_file_is_fetched_checked_and_listed(remote, tmp_path):
     path = download("a.npz", remote.as_uri() + "/", tmp_path / "cache")
     assert path is not None and path.read_bytes() == b"content"
-    assert read_sums((tmp_path / "cache" / SUMS).read_text()) == read_sums((remote / SUMS).read_text())
+    assert read_sums((tmp_path / "cache" / SUMS).read_text()) == read_sums(
+        (remote / SUMS).read_text()
+    )
     assert download("b.npz", remote.as_uri(), tmp_path / "cache") is None
 
 

@@ -9,7 +9,9 @@ from credo.data.folders import read_folder
 from credo.data.images import read_images
 from credo.report.png import png
 
-needs_pillow = pytest.mark.skipif(importlib.util.find_spec("PIL") is None, reason="Pillow is not installed")
+needs_pillow = pytest.mark.skipif(
+    importlib.util.find_spec("PIL") is None, reason="Pillow is not installed"
+)
 
 
 def put(path, *shape, seed=0):
@@ -21,9 +23,17 @@ def put(path, *shape, seed=0):
 
 @needs_pillow
 def test_images_are_read_in_order_with_sub_folders_as_labels(tmp_path):
-    made = [put(tmp_path / kind / f"{k}.png", seed=10 * k + ord(kind)) for kind in "ab" for k in range(2)]
+    made = [
+        put(tmp_path / kind / f"{k}.png", seed=10 * k + ord(kind))
+        for kind in "ab"
+        for k in range(2)
+    ]
     x, labels = read_folder(tmp_path)
-    assert np.array_equal(x, np.stack(made)) and labels is not None and labels.tolist() == ["a", "a", "b", "b"]
+    assert (
+        np.array_equal(x, np.stack(made))
+        and labels is not None
+        and labels.tolist() == ["a", "a", "b", "b"]
+    )
     found = read_images(tmp_path)
     assert np.allclose(found.x, x / 255) and found.levels == 256 and found.labels is not None
 

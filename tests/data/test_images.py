@@ -24,8 +24,15 @@ def grey(n=6, *shape, top=255, seed=0):
 def test_digits_are_images_of_17_levels():
     found = read_images("digits")
     assert found.x.shape == (1797, 8, 8) and found.x.dtype == np.float32 and found.levels == 17
-    assert (found.x.min(), found.x.max()) == (0, 1) and np.array_equal(found.x * 16, (found.x * 16).round())
-    assert found.labels is not None and found.labels.shape == (1797,) and found.test_x is None and not found.binary
+    assert (found.x.min(), found.x.max()) == (0, 1) and np.array_equal(
+        found.x * 16, (found.x * 16).round()
+    )
+    assert (
+        found.labels is not None
+        and found.labels.shape == (1797,)
+        and found.test_x is None
+        and not found.binary
+    )
 
 
 def test_a_name_wins_over_a_path_of_the_same_name(tmp_path):
@@ -99,7 +106,11 @@ def test_labels_may_come_from_a_file_of_their_own():
     assert "".join(split.labels) == "abcd" and "".join(split.test_labels) == "ef"
     np.save("short.npy", np.arange(4))
     np.savez("two.npz", a=np.arange(6), b=np.arange(6))
-    for name, message in [("short.npy", "4 for training, then 2"), ("two.npz", "several arrays"), ("no.npy", "does not exist")]:
+    for name, message in [
+        ("short.npy", "4 for training, then 2"),
+        ("two.npz", "several arrays"),
+        ("no.npy", "does not exist"),
+    ]:
         with pytest.raises(DataError, match=message):
             read_images("split.npz", labels=name)
 
@@ -151,7 +162,9 @@ def test_some_images_are_held_out_the_same_every_time():
     images = Images(x, np.arange(50))
     first, again, other = images.held_out(0.2), images.held_out(0.2), images.held_out(0.2, seed=1)
     assert len(first.x) == 40 and first.test_x is not None and len(first.test_x) == 10
-    assert np.array_equal(first.test_x, again.test_x) and not np.array_equal(first.test_x, other.test_x)
+    assert np.array_equal(first.test_x, again.test_x) and not np.array_equal(
+        first.test_x, other.test_x
+    )
     assert set(first.x.ravel()) | set(first.test_x.ravel()) == set(x.ravel())
     assert np.allclose(first.test_x.ravel(), x.ravel()[first.test_labels])
     with pytest.raises(SettingError, match="share=1.5"):
@@ -162,7 +175,10 @@ def test_some_images_are_held_out_the_same_every_time():
 
 def test_fewer_images_are_evenly_spread():
     images = Images(np.zeros((10, 1, 1), np.float32), np.arange(10))
-    assert images.limited(5).labels.tolist() == [0, 2, 4, 6, 8] and images.limited(None) is images.limited(10) is images
+    assert (
+        images.limited(5).labels.tolist() == [0, 2, 4, 6, 8]
+        and images.limited(None) is images.limited(10) is images
+    )
     assert evenly(3, 7).tolist() == [0, 1, 2] and len(set(evenly(1797, 1000))) == 1000
     with pytest.raises(SettingError, match="limit=0"):
         images.limited(0)

@@ -43,7 +43,18 @@ class Endless(IterableDataset):
         DataLoader(SET, sampler=SubsetRandomSampler(range(10))),
         [(X[:4], Y[:4]), (X[4:], Y[4:])],
     ],
-    ids=["tensors", "list", "arrays", "frames", "tensor_dataset", "subset", "loader", "shuffled", "subset_sampler", "batches"],
+    ids=[
+        "tensors",
+        "list",
+        "arrays",
+        "frames",
+        "tensor_dataset",
+        "subset",
+        "loader",
+        "shuffled",
+        "subset_sampler",
+        "batches",
+    ],
 )
 def test_every_kind_gives_the_same_rows(data):
     source = intake(data)
@@ -140,5 +151,13 @@ def test_dtype_casts_floating_values_and_leaves_labels():
 
 
 def test_importing_needs_no_table_libraries():
-    code = "import sys, credo.data, credo.nets; print([m for m in ('pandas', 'sklearn', 'plotly', 'rich') if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    code = (
+        "import sys, credo.data, credo.nets; print([m for m in ('pandas', 'sklearn', 'plotly', "
+        "'rich') if m in sys.modules])"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == "[]"
+    )

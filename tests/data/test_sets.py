@@ -14,7 +14,9 @@ def folder(tmp_path, monkeypatch):
     place = tmp_path / "sets"
     place.mkdir()
     np.savez(place / "tiny.npz", x=np.arange(4), image__g=np.ones((1, 2, 2), dtype=np.uint8))
-    (place / SUMS).write_text(f"{hashlib.sha256((place / 'tiny.npz').read_bytes()).hexdigest()}  tiny.npz\n")
+    (place / SUMS).write_text(
+        f"{hashlib.sha256((place / 'tiny.npz').read_bytes()).hexdigest()}  tiny.npz\n"
+    )
     monkeypatch.setenv("CREDO_DATA", str(place))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("CREDO_DATA_URL", raising=False)
@@ -45,7 +47,9 @@ def test_the_cache_is_next_and_a_download_fills_it(folder, tmp_path, monkeypatch
 
 def test_not_found_says_where_it_looked_and_what_is_near(folder):
     with pytest.raises(
-        DataError, match=f"No data set 'tinny' in {folder}.*credo, scikit-learn.*CREDO_DATA_URL.*Did you mean 'tiny'"
+        DataError,
+        match=f"No data set 'tinny' in {folder}.*credo, scikit-learn.*CREDO_DATA_URL.*Did you "
+        "mean 'tiny'",
     ):
         load("tinny")
     with pytest.raises(DataError, match="not the name of a data set"):

@@ -27,7 +27,9 @@ def test_in_order_without_a_generator_and_the_last_batch_is_kept():
     assert seen(source, None, None) == [[0, 1, 2, 3, 4, 5, 6]]
 
 
-@pytest.mark.parametrize("data", [(torch.arange(7.0), torch.arange(7)), Noisy()], ids=["arrays", "dataset"])
+@pytest.mark.parametrize(
+    "data", [(torch.arange(7.0), torch.arange(7)), Noisy()], ids=["arrays", "dataset"]
+)
 def test_a_generator_permutes_repeatably_and_moves_on(data):
     source = intake(data)
     generator = torch.Generator().manual_seed(1)
@@ -47,7 +49,9 @@ def test_rows_of_x_and_y_stay_together_in_trees():
 def test_augmentation_repeats_and_leaves_the_global_generator_alone():
     source = intake(Noisy())
     before = torch.get_rng_state()
-    runs = [torch.cat([x for x, _ in source(torch.Generator().manual_seed(3), 4)]) for _ in range(2)]
+    runs = [
+        torch.cat([x for x, _ in source(torch.Generator().manual_seed(3), 4)]) for _ in range(2)
+    ]
     assert torch.equal(runs[0], runs[1])
     assert torch.equal(before, torch.get_rng_state())
 
@@ -69,7 +73,11 @@ def test_batches_that_are_not_pairs_or_not_finite_are_named():
     with pytest.raises(DataError, match="Batch 3 is a tuple of 3; expected a pair"):
         check_batch((1, 2, 3), 3, None)
     with pytest.raises(DataError, match="Batch 1: x has NaN at row 1"):
-        list(intake([(torch.zeros(2), torch.zeros(2)), (torch.tensor([0, torch.nan]), torch.zeros(2))])())
+        list(
+            intake(
+                [(torch.zeros(2), torch.zeros(2)), (torch.tensor([0, torch.nan]), torch.zeros(2))]
+            )()
+        )
     with pytest.raises(DataError, match="batch_size=0"):
         seen(intake(Noisy()), None, 0)
 

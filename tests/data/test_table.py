@@ -8,7 +8,9 @@ import torch
 from credo.core.errors import DataError
 from credo.data.table import TableSchema, read_table
 
-FRAME = pd.DataFrame({"age": [20, 30, 40, 50], "town": ["u", "v", "u", "v"], "y": [0.5, 1.5, 2.0, 4.0]})
+FRAME = pd.DataFrame(
+    {"age": [20, 30, 40, 50], "town": ["u", "v", "u", "v"], "y": [0.5, 1.5, 2.0, 4.0]}
+)
 
 
 def write(tmp_path, text, name="t.csv"):
@@ -46,7 +48,9 @@ def test_json_that_is_no_schema_or_newer():
 
 def test_missing_columns_are_all_named():
     schema = TableSchema.fit(FRAME, "y")
-    with pytest.raises(DataError, match="lacks 2 of 2 columns used in training: 'age', 'town'; it has 'other'"):
+    with pytest.raises(
+        DataError, match="lacks 2 of 2 columns used in training: 'age', 'town'; it has 'other'"
+    ):
         schema.encode(pd.DataFrame({"other": [1]}))
     with pytest.raises(DataError, match="no target column 'y'"):
         schema.encode_target(FRAME.drop(columns="y"))
@@ -123,6 +127,11 @@ def test_targets_have_the_shape_their_likelihood_takes():
 
 
 def test_features_are_named_column_by_column():
-    frame = pd.DataFrame({"size": [1.0, 2.0, 3.0], "colour": ["red", "blue", "red"], "y": [1.0, 2.0, 3.5]})
+    frame = pd.DataFrame(
+        {"size": [1.0, 2.0, 3.0], "colour": ["red", "blue", "red"], "y": [1.0, 2.0, 3.5]}
+    )
     schema = TableSchema.fit(frame, "y", "regression")
-    assert schema.feature_names == ["size", "colour = blue", "colour = red"] and len(schema.feature_names) == schema.num_features
+    assert (
+        schema.feature_names == ["size", "colour = blue", "colour = red"]
+        and len(schema.feature_names) == schema.num_features
+    )

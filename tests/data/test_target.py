@@ -30,7 +30,9 @@ def test_the_task_follows_the_values(values, task):
 
 def test_the_task_can_be_said():
     assert fit_target(series([0, 1, 2]), "regression") == NumericTarget("y", 1.0, math.sqrt(2 / 3))
-    assert fit_target(series([1.0, 10.0, 2.0]), "classification") == ClassTarget("y", ("1", "2", "10"))
+    assert fit_target(series([1.0, 10.0, 2.0]), "classification") == ClassTarget(
+        "y", ("1", "2", "10")
+    )
     with pytest.raises(SettingError, match=r"'regresion'.*Did you mean 'regression'"):
         fit_target(series([0, 1]), "regresion")
     with pytest.raises(DataError, match="row 1: 'a' is not a number"):
@@ -69,7 +71,9 @@ def test_regression_columns_keep_total_as_the_sum_and_std_as_its_root():
     assert list(columns) == ["mean", "std", "lower", "upper", "total", "aleatoric", "epistemic"]
     np.testing.assert_allclose(columns["total"], columns["aleatoric"] + columns["epistemic"])
     np.testing.assert_allclose(columns["total"], columns["std"] ** 2)
-    np.testing.assert_allclose([columns["lower"], columns["upper"]], [[7.3] * 2, [12.7] * 2], rtol=1e-6)
+    np.testing.assert_allclose(
+        [columns["lower"], columns["upper"]], [[7.3] * 2, [12.7] * 2], rtol=1e-6
+    )
 
 
 def test_metrics_in_original_units_match_a_direct_computation():
@@ -78,9 +82,18 @@ def test_metrics_in_original_units_match_a_direct_computation():
     z, z_guess = (y - 5) / 2, (guess - 5) / 2
     normal = torch.distributions.Normal
     nll = -normal(torch.tensor(z_guess), 1.0).log_prob(torch.tensor(z)).mean().item()
-    moved = target.metrics({"rmse": float(np.sqrt(((z - z_guess) ** 2).mean())), "nll": nll, "coverage": 0.9, "std": 1.5})
+    moved = target.metrics(
+        {
+            "rmse": float(np.sqrt(((z - z_guess) ** 2).mean())),
+            "nll": nll,
+            "coverage": 0.9,
+            "std": 1.5,
+        }
+    )
     assert moved["rmse"] == pytest.approx(np.sqrt(((y - guess) ** 2).mean()))
-    assert moved["nll"] == pytest.approx(-normal(torch.tensor(guess), 2.0).log_prob(torch.tensor(y)).mean().item())
+    assert moved["nll"] == pytest.approx(
+        -normal(torch.tensor(guess), 2.0).log_prob(torch.tensor(y)).mean().item()
+    )
     assert (moved["coverage"], moved["std"]) == (0.9, 3.0)
 
 
@@ -88,7 +101,9 @@ def test_class_columns_name_labels_and_probabilities():
     target = ClassTarget("y", ("no", "yes"))
     mean = torch.tensor([[0.2, 0.8], [0.7, 0.3]])
     part = torch.tensor([0.1, 0.2])
-    columns = target.columns(SimpleNamespace(mean=mean, total=part, aleatoric=part, epistemic=part), 0.9)  # type: ignore[arg-type]
+    columns = target.columns(
+        SimpleNamespace(mean=mean, total=part, aleatoric=part, epistemic=part), 0.9
+    )  # type: ignore[arg-type]
     assert columns["label"].tolist() == ["yes", "no"]
     np.testing.assert_allclose(columns["p_no"] + columns["p_yes"], 1.0)
 

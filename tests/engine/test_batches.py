@@ -36,7 +36,7 @@ def test_bad_targets_are_refused(loader):
         list(on_device(intake(data), model)(None, 2))
 
 
-# --- an order for each ------------------------------------------------------------------------------------------------------
+# --- an order for each ----------------------------------------------------------------------------
 
 
 class Rows(Dataset):
@@ -57,7 +57,10 @@ SOURCES = {
     "dataset": lambda: Rows(X, Y),
     "loader": lambda: DataLoader(Rows(X, Y), batch_size=4, shuffle=True),
     "fixed loader": lambda: DataLoader(Rows(X, Y), batch_size=3),
-    "batches": lambda: [({k: v[:5] for k, v in X.items()}, Y[:5]), ({k: v[5:] for k, v in X.items()}, Y[5:])],
+    "batches": lambda: [
+        ({k: v[:5] for k, v in X.items()}, Y[:5]),
+        ({k: v[5:] for k, v in X.items()}, Y[5:]),
+    ],
 }
 
 
@@ -77,7 +80,9 @@ def test_row_k_is_what_the_kth_order_alone_gives(kind, batch_size):
         assert len(alone) == len(stacked)
         for one, many in zip(alone, stacked, strict=True):
             leaves = zip(pytree.tree_leaves(one), pytree.tree_leaves(many), strict=True)
-            assert all(torch.equal(a, b[k]) and b.shape[0] == 3 and a.dtype == b.dtype for a, b in leaves)
+            assert all(
+                torch.equal(a, b[k]) and b.shape[0] == 3 and a.dtype == b.dtype for a, b in leaves
+            )
 
 
 class Ragged:
@@ -87,7 +92,11 @@ class Ragged:
         self.count = count
 
     def __iter__(self):
-        sizes = torch.randint(1, 5, (self.count,)).tolist() if self.count else [1] * int(torch.randint(2, 9, (1,)))
+        sizes = (
+            torch.randint(1, 5, (self.count,)).tolist()
+            if self.count
+            else [1] * int(torch.randint(2, 9, (1,)))
+        )
         for size in sizes:
             yield torch.randn(size, 2), torch.randn(size, 1)
 
@@ -103,5 +112,8 @@ class Padded:
 @pytest.mark.parametrize("loader", [Ragged(4), Ragged(0), Padded()])
 def test_passes_that_do_not_match_are_refused_with_their_shapes(loader):
     source = intake(loader, num_data=10)
-    with pytest.raises(DataError, match=r"take a batch of the same shape each, and here one has \[.* and another \["):
+    with pytest.raises(
+        DataError,
+        match=r"take a batch of the same shape each, and here one has \[.* and another \[",
+    ):
         list(own_batches(source, [generator(seed, "order", 0) for seed in range(6)], None))

@@ -16,13 +16,20 @@ DOUBLE = torch.float64
 
 def network(middle=None):
     with isolated(0):
-        first = [nn.Linear(5, 4), *([] if middle is None else [middle]), nn.BatchNorm1d(4), nn.Tanh()]
+        first = [
+            nn.Linear(5, 4),
+            *([] if middle is None else [middle]),
+            nn.BatchNorm1d(4),
+            nn.Tanh(),
+        ]
         return nn.Sequential(*first, nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)).double()
 
 
 def data(n=22):
     made = torch.Generator().manual_seed(0)
-    return torch.randn(n, 5, generator=made, dtype=DOUBLE), torch.randn(n, 2, generator=made, dtype=DOUBLE)
+    return torch.randn(n, 5, generator=made, dtype=DOUBLE), torch.randn(
+        n, 2, generator=made, dtype=DOUBLE
+    )
 
 
 def fit_job(given, batch_size=5, seed=0):
@@ -30,10 +37,15 @@ def fit_job(given, batch_size=5, seed=0):
 
 
 def by_hand(net, values, batches):
-    """Plain averages over batches of mean and unbiased variance, layer by layer, written out with the network's own modules."""
+    """Plain averages over batches of mean and unbiased variance, layer by layer, written out with
+    the network's own modules.
+    """
     net = type(net)(*net)  # the same modules
     found = {
-        f"{i}.{leaf}": [] for i, m in enumerate(net) if isinstance(m, nn.BatchNorm1d) for leaf in ("running_mean", "running_var")
+        f"{i}.{leaf}": []
+        for i, m in enumerate(net)
+        if isinstance(m, nn.BatchNorm1d)
+        for leaf in ("running_mean", "running_var")
     }
     for x in batches:
         h = x
@@ -43,7 +55,9 @@ def by_hand(net, values, batches):
                 mean, var = h.mean(0), h.var(0)
                 found[f"{i}.running_mean"].append(mean)
                 found[f"{i}.running_var"].append(var)
-                h = (h - mean) / (h.var(0, correction=0) + module.eps).sqrt() * own["weight"] + own["bias"]
+                h = (h - mean) / (h.var(0, correction=0) + module.eps).sqrt() * own["weight"] + own[
+                    "bias"
+                ]
             elif not isinstance(module, nn.Dropout):
                 h = torch.func.functional_call(module, own, (h,))
     return {name: torch.stack(rows).mean(0) for name, rows in found.items()}
@@ -54,7 +68,9 @@ def orders(x, seed, size):
     return [x[row] for row in rows if len(row) > 1]
 
 
-@pytest.mark.parametrize("size", [5, 7, None])  # twenty-two: a last batch of two, of one, one batch of all
+@pytest.mark.parametrize(
+    "size", [5, 7, None]
+)  # twenty-two: a last batch of two, of one, one batch of all
 def test_each_draws_statistics_are_those_of_a_pass_by_hand(size):
     net, (x, y) = network(), data()
     model = make_model(net, likelihood=Gaussian(std=1.0))
@@ -74,7 +90,9 @@ def test_other_layers_are_in_evaluation_mode_and_everything_is_left_as_found():
     found = statistics(model, fit_job((x, y), None), [values])
     wanted = by_hand(net, values, [x])
     assert torch.allclose(found["2.running_mean"][0], wanted["2.running_mean"])
-    assert torch.equal(state, torch.get_rng_state()) and all(torch.equal(before[n], t) for n, t in net.state_dict().items())
+    assert torch.equal(state, torch.get_rng_state()) and all(
+        torch.equal(before[n], t) for n, t in net.state_dict().items()
+    )
     assert net[2].momentum == model.shell().module[2].momentum == 0.1 and not any(
         m.training for m in model.shell().module.modules()
     )
@@ -107,7 +125,9 @@ def test_data_sorted_by_class_do_not_spoil_them():
 
 def images():
     with isolated(0):
-        return nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(3 * 16, 2)).double()
+        return nn.Sequential(
+            nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(3 * 16, 2)
+        ).double()
 
 
 @pytest.mark.parametrize("loader", [False, True])
@@ -125,4 +145,8 @@ def test_batches_of_one_image_have_a_variance_of_their_own(loader):
 
 def test_only_layers_that_keep_statistics_count():
     assert norms(network()) == ["1", "4"] and norms(make("mlp")[0]) == []
-    assert norms(nn.Sequential(nn.BatchNorm1d(2, track_running_stats=False), nn.LayerNorm(2), nn.BatchNorm2d(2))) == ["2"]
+    assert norms(
+        nn.Sequential(
+            nn.BatchNorm1d(2, track_running_stats=False), nn.LayerNorm(2), nn.BatchNorm2d(2)
+        )
+    ) == ["2"]

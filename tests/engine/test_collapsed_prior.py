@@ -1,4 +1,6 @@
-"""Learned priors through the engine: the scale that maximises the evidence, Graves's prior, relevance, saving, collapse."""
+"""Learned priors through the engine: the scale that maximises the evidence, Graves's prior,
+relevance, saving, collapse.
+"""
 
 import warnings
 
@@ -29,7 +31,11 @@ def log_evidence(scale):
 
 
 def best(extra=lambda scale: 0.0):
-    found = minimize_scalar(lambda log: -log_evidence(np.exp(log)) - extra(np.exp(log)), bounds=(-5, 3), method="bounded")
+    found = minimize_scalar(
+        lambda log: -log_evidence(np.exp(log)) - extra(np.exp(log)),
+        bounds=(-5, 3),
+        method="bounded",
+    )
     return float(np.exp(found.x))
 
 
@@ -38,7 +44,9 @@ def scale_of(fitted):
 
 
 def test_a_learned_scale_maximises_the_evidence():
-    """With the family that holds the exact posterior and no sampling the ELBO is the evidence; 1 % is what the descent leaves."""
+    """With the family that holds the exact posterior and no sampling the ELBO is the evidence; 1 %
+    is what the descent leaves.
+    """
     x, y, _ = DATA
     prior = Learned(Normal(0.0, 1.0), learn=("scale",))
     fitted = bnn(prior=prior).fit((x, y), "moments", posterior="full", **FIT)
@@ -50,8 +58,11 @@ def test_a_learned_scale_maximises_the_evidence():
 def test_the_sampled_gradient_finds_it_too():
     x, y, _ = DATA
     prior = Learned(Normal(0.0, 1.0), learn=("scale",))
-    fitted = bnn(prior=prior).fit((x, y), "vi", posterior="full", estimator="weights", train_samples=4, init_std=0.1, **FIT)
-    # the evidence is flat in the scale of four weights: its curvature gives log scale a deviation of 0.35, a tenth of which is allowed
+    fitted = bnn(prior=prior).fit(
+        (x, y), "vi", posterior="full", estimator="weights", train_samples=4, init_std=0.1, **FIT
+    )
+    # the evidence is flat in the scale of four weights: its curvature gives log scale a deviation
+    # of 0.35, a tenth of which is allowed
     assert abs(np.log(scale_of(fitted) / best())) < 0.035
 
 
@@ -74,9 +85,14 @@ def test_the_optimal_prior_is_the_closed_form_of_the_final_posterior():
     assert torch.allclose(values["scale"] ** 2, (v + (mu - mu.mean()) ** 2).mean())
 
 
-@pytest.mark.parametrize("prior", [Optimal(per="weight", centred=True), Learned(Normal(0.0, 1.0), learn=("scale",), per="input")])
+@pytest.mark.parametrize(
+    "prior",
+    [Optimal(per="weight", centred=True), Learned(Normal(0.0, 1.0), learn=("scale",), per="input")],
+)
 def test_irrelevant_inputs_are_switched_off(prior):
-    """Two inputs matter and six are noise: their prior deviations differ by far more than a factor of four."""
+    """Two inputs matter and six are noise: their prior deviations differ by far more than a factor
+    of four.
+    """
     rng = np.random.default_rng(0)
     x = torch.from_numpy(rng.normal(size=(200, 8)))
     y = (x[:, :1] - 2 * x[:, 1:2]) + 0.3 * torch.from_numpy(rng.normal(size=(200, 1)))
@@ -123,7 +139,9 @@ def test_a_learned_prior_is_saved_and_resumed(kind, tmp_path, monkeypatch):
 def test_a_prior_that_follows_every_weight_is_reported():
     x, y, _ = DATA
     with pytest.warns(
-        UserWarning, match=r"The learned prior has collapsed onto the posterior: KL .* nats per weight over 4 weights"
+        UserWarning,
+        match=r"The learned prior has collapsed onto the posterior: KL .* nats per weight over 4 "
+        r"weights",
     ):
         bnn(prior=Learned(Normal(0.0, 1.0), per="weight")).fit((x, y), "vi", **FIT)
 
@@ -148,7 +166,9 @@ def test_the_check_leaves_the_global_generator_alone():
 def test_the_facade_reads_relevance_of_the_first_layer_and_refuses_what_has_none():
     x, y, _ = DATA
     fitted = bnn(prior="ard").fit((x, y), epochs=2, progress=False)
-    assert fitted.relevance().shape == (3,) and torch.equal(fitted.relevance("weight"), fitted.relevance())
+    assert fitted.relevance().shape == (3,) and torch.equal(
+        fitted.relevance("weight"), fitted.relevance()
+    )
     plain = bnn().fit((x, y), epochs=2, progress=False)
     with pytest.raises(CredoError, match="is not learned per input; fit with prior='ard'"):
         plain.relevance()

@@ -8,17 +8,29 @@ from credo.methods import MAP, MLE, VI, methods
 
 
 def test_the_methods_that_descend_share_their_settings():
-    assert all(issubclass(kind, GradientMethod) for kind in (MLE, MAP, VI)) and not issubclass(methods["exact"], GradientMethod)
+    assert all(issubclass(kind, GradientMethod) for kind in (MLE, MAP, VI)) and not issubclass(
+        methods["exact"], GradientMethod
+    )
 
 
 def test_the_learning_rate_falls_along_its_schedule():
-    """With a constant rate the last epoch moves as far as the first; along the cosine it hardly moves."""
+    """With a constant rate the last epoch moves as far as the first; along the cosine it hardly
+    moves.
+    """
     x, y, _ = problem()
     moved = {}
     for schedule in ("constant", "cosine"):
         ends = [
             bnn()
-            .fit((x, y), "mle", epochs=n, lr=1e-3, batch_size=100, lr_schedule=schedule, progress=False)
+            .fit(
+                (x, y),
+                "mle",
+                epochs=n,
+                lr=1e-3,
+                batch_size=100,
+                lr_schedule=schedule,
+                progress=False,
+            )
             .posterior.mean()["weight"]
             for n in (1, 40)
         ]

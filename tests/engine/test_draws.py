@@ -32,7 +32,9 @@ def test_draws_of_a_posterior_are_its_own_and_share_memory():
     torch.testing.assert_close(kept, whole["0.weight"][:2])
     second = draws.realise([2, 3])
     torch.testing.assert_close(second["0.weight"], whole["0.weight"][2:4])
-    assert second["0.weight"].data_ptr() == first["0.weight"].data_ptr()  # a draw lasts until the next one
+    assert (
+        second["0.weight"].data_ptr() == first["0.weight"].data_ptr()
+    )  # a draw lasts until the next one
 
 
 def test_atoms_are_visited_once_each_or_evenly():
@@ -53,10 +55,16 @@ def test_a_point_is_one_draw_that_changes_nothing():
 def test_the_mean_of_a_posterior_and_where_there_is_none():
     model, posterior, x = model_and("mean_field")
     outputs, _ = sampled_outputs(model, Draws.mean(posterior, model), x, model.buffers(), 0)
-    torch.testing.assert_close(outputs[0], torch.func.functional_call(model.net, posterior.mean(), x).detach())
+    torch.testing.assert_close(
+        outputs[0], torch.func.functional_call(model.net, posterior.mean(), x).detach()
+    )
     for kind in ("mixture", "samples"):
         model, posterior, _ = model_and(kind)
-        with pytest.raises(CredoError, match=f"not meaningful for a {kind} posterior: the mean of several modes is none of them"):
+        with pytest.raises(
+            CredoError,
+            match=f"not meaningful for a {kind} posterior: the mean of several modes is none of "
+            "them",
+        ):
             Draws.mean(posterior, model)
 
 
@@ -84,14 +92,21 @@ def test_a_discrete_posteriors_prior_is_drawn_on_its_levels():
 
 
 def test_functions_of_a_process_belong_together():
-    """Draws that say ``joint`` have the covariance between inputs, others only each input's own variance."""
+    """Draws that say ``joint`` have the covariance between inputs, others only each input's own
+    variance.
+    """
     x = torch.tensor([[0.0], [0.1]], dtype=torch.float64)
     y = torch.tensor([[-0.1], [0.1]], dtype=torch.float64)
-    net = torch.nn.Sequential(torch.nn.Linear(1, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1)).double()
+    net = torch.nn.Sequential(
+        torch.nn.Linear(1, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1)
+    ).double()
     bnn = BNN(net, Gaussian(std=0.5), prior=FanIn())
     bnn.fit((x, y), "nngp", progress=False)
     process = bnn.posterior.process
-    assert Draws.of(bnn.posterior, 3, 0).process is process and Draws.of(bnn.posterior, 3, 0, joint=True).joint
+    assert (
+        Draws.of(bnn.posterior, 3, 0).process is process
+        and Draws.of(bnn.posterior, 3, 0, joint=True).joint
+    )
     assert Draws.mean(bnn.posterior, bnn.model).average
     _, cover = process.joint(x)
     has_covariance(bnn.functions(x, 4000)[..., 0], cover)

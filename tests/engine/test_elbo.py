@@ -41,7 +41,9 @@ def test_nll_is_summed_over_examples_and_kl_over_weights(kind):
         outputs = torch.vmap(lambda w: torch.func.functional_call(elbo.model.net, w, x))(weights)
         direct = -Normal(outputs, 0.5).log_prob(Y).sum((-2, -1))
         nll, kl = values(elbo, x, 2000)
-        expected = sum(closed_kl(f, p) for f, p in zip(posterior.members, elbo.terms(0).priors, strict=True))
+        expected = sum(
+            closed_kl(f, p) for f, p in zip(posterior.members, elbo.terms(0).priors, strict=True)
+        )
     same_mean(nll, direct)
     assert torch.allclose(kl, expected.expand(2000), rtol=1e-12)
 
@@ -51,7 +53,8 @@ def test_more_draws_average():
     single, _ = make_elbo(train_samples=1)
     nll, kl = values(elbo, x, 1)
     singles, kls = values(single, x, 3)
-    # same seed, same order of draws; a plan made first does not count, because dry runs restore the random state
+    # same seed, same order of draws; a plan made first does not count, because dry runs restore the
+    # random state
     assert torch.allclose(nll[0], singles.mean()) and torch.allclose(kl[0], kls[0])
 
 
@@ -72,8 +75,13 @@ def test_batch_norm_buffers_are_credos_own_and_averaged_over_draws(train_samples
             elbo._pass(shell, elbo.posterior, elbo.terms(0), elbo.plan(shell, x), x, Y, 0)
             expected.append(version)
     ours = elbo.buffers_.tensors()
-    assert torch.allclose(ours["1.running_mean"], torch.stack([v["1.running_mean"] for v in expected]).mean(0))
-    assert not torch.equal(ours["1.running_mean"], before["1.running_mean"]) and int(ours["1.num_batches_tracked"]) == 1
+    assert torch.allclose(
+        ours["1.running_mean"], torch.stack([v["1.running_mean"] for v in expected]).mean(0)
+    )
+    assert (
+        not torch.equal(ours["1.running_mean"], before["1.running_mean"])
+        and int(ours["1.num_batches_tracked"]) == 1
+    )
     assert all(torch.equal(b, before[n]) for n, b in net.named_buffers())
 
 
@@ -107,7 +115,9 @@ def test_buffers_replaced_by_assignment_are_kept(train_samples):
 def test_point_parameters_have_no_penalty_unless_a_prior_is_named():
     elbo, x = make_elbo(random="weights", prior=Normal(0.0, 1.0))
     assert isinstance(elbo.posterior.members[1], Delta) and elbo.terms(0).priors[1] is None
-    named, _ = make_elbo(random="weights", prior={"*.bias": Normal(0.0, 2.0), "*": Normal(0.0, 1.0)})
+    named, _ = make_elbo(
+        random="weights", prior={"*.bias": Normal(0.0, 2.0), "*": Normal(0.0, 1.0)}
+    )
     (_, kl), (_, more) = values(elbo, x, 1), values(named, x, 1)
     biases = [v for n, v in named.posterior.mean().items() if n.endswith("bias")]
     assert torch.allclose(more - kl, -sum(Normal(0.0, 2.0).log_prob(b).sum() for b in biases))
@@ -131,10 +141,14 @@ def test_plans_are_kept_by_mode_and_structure():
 def test_autocast_gives_single_precision_nll():
     net, x = make("mlp", dtype=torch.float32)
     model = make_model(net, likelihood=Gaussian(std=0.5))
-    elbo = Elbo(model, make_posterior("mean_field", model), estimators["local"], autocast=torch.bfloat16)
+    elbo = Elbo(
+        model, make_posterior("mean_field", model), estimators["local"], autocast=torch.bfloat16
+    )
     nll, kl = elbo(x, Y.float())
     (nll + kl).backward()
-    assert nll.dtype == torch.float32 and all(torch.isfinite(p.grad).all() for p in elbo.posterior.parameters())
+    assert nll.dtype == torch.float32 and all(
+        torch.isfinite(p.grad).all() for p in elbo.posterior.parameters()
+    )
 
 
 @pytest.mark.parametrize("estimator", ["weights", "local", "flipout"])
@@ -145,7 +159,9 @@ def test_checkpointed_networks_train_like_plain_ones(estimator):
         with isolated(0):
             net = Checkpointed(use).double()
         model = make_model(net, likelihood=Gaussian(std=0.5))
-        elbo = Elbo(model, make_posterior("low_rank", model), estimators[estimator], train_samples=1)
+        elbo = Elbo(
+            model, make_posterior("low_rank", model), estimators[estimator], train_samples=1
+        )
         with isolated(1):
             sum(elbo(x, Y)).backward()
         grads.append([p.grad for p in elbo.posterior.parameters()])
@@ -156,7 +172,9 @@ def test_the_module_holds_posterior_likelihood_and_buffers_but_not_the_network()
     elbo, _ = make_elbo("batchnorm")
     kinds = {name.split(".")[0] for name, _ in [*elbo.named_parameters(), *elbo.named_buffers()]}
     assert kinds <= {"posterior", "likelihood", "buffers_"}
-    assert sum(p.numel() for p in elbo.posterior.parameters()) == 2 * sum(p.numel() for p in elbo.model.net.parameters())
+    assert sum(p.numel() for p in elbo.posterior.parameters()) == 2 * sum(
+        p.numel() for p in elbo.model.net.parameters()
+    )
 
 
 def _data():
@@ -193,7 +211,9 @@ def _worker(rank, port, folder):
 
 
 def test_two_processes_give_the_gradient_of_the_whole_batch(tmp_path):
-    """DDP averages gradients of mean losses over equal halves; the same noise in both makes the sum exact."""
+    """DDP averages gradients of mean losses over equal halves; the same noise in both makes the sum
+    exact.
+    """
     import subprocess
     import sys
 
@@ -206,7 +226,10 @@ def test_two_processes_give_the_gradient_of_the_whole_batch(tmp_path):
     )
     tests = os.path.dirname(os.path.dirname(__file__))
     workers = [
-        subprocess.Popen([sys.executable, "-c", code, tests, __file__, str(rank), str(port), str(tmp_path)]) for rank in (0, 1)
+        subprocess.Popen(
+            [sys.executable, "-c", code, tests, __file__, str(rank), str(port), str(tmp_path)]
+        )
+        for rank in (0, 1)
     ]
     try:
         assert [worker.wait(timeout=100) for worker in workers] == [0, 0]
@@ -216,7 +239,9 @@ def test_two_processes_give_the_gradient_of_the_whole_batch(tmp_path):
     for kind in ("delta", "mean_field"):
         halves = torch.load(tmp_path / kind)
         whole = _gradients(kind, slice(None), ddp=False)
-        assert all(torch.allclose(a, b, rtol=1e-12, atol=1e-14) for a, b in zip(halves, whole, strict=True))
+        assert all(
+            torch.allclose(a, b, rtol=1e-12, atol=1e-14) for a, b in zip(halves, whole, strict=True)
+        )
 
 
 def test_a_prior_named_for_one_point_parameter_leaves_the_others_free():
@@ -225,7 +250,9 @@ def test_a_prior_named_for_one_point_parameter_leaves_the_others_free():
     x = torch.randn(20, 2, generator=torch.Generator().manual_seed(0))
     net = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))
     prior = {"*.weight": Normal(0.0, 1.0), "0.bias": Normal(0.0, 1e-3)}
-    fitted = credo.BNN(net, "gaussian", prior=prior, random="weights").fit((x, x[:, 0] + 3.0), epochs=400, progress=False)
+    fitted = credo.BNN(net, "gaussian", prior=prior, random="weights").fit(
+        (x, x[:, 0] + 3.0), epochs=400, progress=False
+    )
     mean = fitted.posterior.mean()
     assert mean["0.bias"].abs().max() < 0.05 and mean["2.bias"].abs().item() > 0.3
 
@@ -264,13 +291,17 @@ def test_what_is_learned_of_the_prior_is_a_parameter_and_its_hyperprior_part_of_
     for prior in (plain, held):
         model.prior = prior
         elbo = Elbo(model, make_posterior("mean_field", model), estimators["local"])
-        assert [n for n, _ in elbo.named_parameters() if n.startswith("prior_parts")] == ["prior_parts.0.scale@all"]
+        assert [n for n, _ in elbo.named_parameters() if n.startswith("prior_parts")] == [
+            "prior_parts.0.scale@all"
+        ]
         kls.append(values(elbo, x, 1)[1][0])
     assert torch.allclose(kls[1] - kls[0], -LogNormal(0.0, 0.5).log_prob(torch.ones(())).double())
 
 
 def test_the_optimal_prior_needs_a_gaussian_posterior():
-    """Anything else would leave it where it starts, unsaid; a point alone would pull it into a collapse."""
+    """Anything else would leave it where it starts, unsaid; a point alone would pull it into a
+    collapse.
+    """
     net, _ = make("mlp")
     model = make_model(net, likelihood=Gaussian(std=0.5))
     model.prior = Optimal().fresh(model.sites)

@@ -1,4 +1,6 @@
-"""What every variational method shares: the weight of its KL, sampled KLs, checks of family against estimator."""
+"""What every variational method shares: the weight of its KL, sampled KLs, checks of family against
+estimator.
+"""
 
 import math
 
@@ -12,23 +14,42 @@ from credo.methods import methods
 
 X, Y, _ = problem()
 NAMES = [name for name, kind in methods.items() if issubclass(kind, Variational)]
-FREE = [name for name in NAMES if name != "ivon"]  # whose optimizer needs the KL in closed form, and which says so
+FREE = [
+    name for name in NAMES if name != "ivon"
+]  # whose optimizer needs the KL in closed form, and which says so
 
 
 def fit(name, **how):
-    small = {k: v for k, v in methods[name].conformance_settings.items() if k not in ("epochs", "batch_size")}
-    return bnn().fit((X, Y), name, **(small | {"epochs": 4, "batch_size": 8, "progress": False} | how))
+    small = {
+        k: v
+        for k, v in methods[name].conformance_settings.items()
+        if k not in ("epochs", "batch_size")
+    }
+    return bnn().fit(
+        (X, Y), name, **(small | {"epochs": 4, "batch_size": 8, "progress": False} | how)
+    )
 
 
 def test_the_registry_has_them():
-    assert {"vi", "bbvi", "moments", "last_layer", "flow", "ivon", "weight_noise", "bnn_ensemble"} <= set(NAMES)
+    assert {
+        "vi",
+        "bbvi",
+        "moments",
+        "last_layer",
+        "flow",
+        "ivon",
+        "weight_noise",
+        "bnn_ensemble",
+    } <= set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_beta_is_accepted(name):
     rows = fit(name, beta=0.3).history
     assert len(rows) == 4 and all(math.isfinite(row["elbo"]) for row in rows)
-    assert all(abs(row["elbo"] + row["nll"] + row["kl"]) < 1e-6 for row in rows), "reported with weight 1 whatever beta is"
+    assert all(abs(row["elbo"] + row["nll"] + row["kl"]) < 1e-6 for row in rows), (
+        "reported with weight 1 whatever beta is"
+    )
 
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine", "blundell"])
@@ -37,10 +58,15 @@ def test_schedules_are_accepted(name, schedule):
     assert len(fit(name, kl_schedule=schedule, kl_warmup=2).history) == 4
 
 
-@pytest.mark.parametrize("name", ["vi", "bbvi", "moments", "flow", "last_layer", "bnn_ensemble", "ivon"])
+@pytest.mark.parametrize(
+    "name", ["vi", "bbvi", "moments", "flow", "last_layer", "bnn_ensemble", "ivon"]
+)
 def test_a_warm_up_changes_the_course(name):
     plain, warm = fit(name), fit(name, kl_schedule="linear", kl_warmup=4)
-    assert plain.history[0]["elbo"] != warm.history[0]["elbo"] or plain.history[-1]["elbo"] != warm.history[-1]["elbo"]
+    assert (
+        plain.history[0]["elbo"] != warm.history[0]["elbo"]
+        or plain.history[-1]["elbo"] != warm.history[-1]["elbo"]
+    )
 
 
 @pytest.mark.parametrize("name", [name for name in FREE if name != "moments"])
@@ -52,7 +78,9 @@ def test_a_sampled_kl_is_accepted(name):
 
 
 def test_the_optimizer_that_holds_the_prior_says_so():
-    with pytest.raises(SettingError, match="ivon: kl='sampled' is not valid; its optimizer needs the closed form"):
+    with pytest.raises(
+        SettingError, match="ivon: kl='sampled' is not valid; its optimizer needs the closed form"
+    ):
         fit("ivon", kl="sampled")
 
 

@@ -21,16 +21,23 @@ def start(kind, name="mlp", random="all", **kwargs):
     return model, start_posterior(model, kind, model.values(), 0.1, 2, "log", 0, **kwargs)
 
 
-@pytest.mark.parametrize(("kind", "expected"), [("mean_field", MeanField), ("low_rank", LowRank), ("full", Full), ("kron", Kron)])
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [("mean_field", MeanField), ("low_rank", LowRank), ("full", Full), ("kron", Kron)],
+)
 def test_every_kind_starts_at_the_values_and_covers_all(kind, expected):
     model, posterior = start(kind)
-    assert all(isinstance(member, expected) for member in posterior.members) and set(posterior.names) == set(model.random)
+    assert all(isinstance(member, expected) for member in posterior.members) and set(
+        posterior.names
+    ) == set(model.random)
     assert all(torch.allclose(posterior.mean()[n], v) for n, v in model.values().items())
 
 
 def test_points_are_their_own_family():
     _, posterior = start("mean_field", random="weights")
-    assert [type(m) for m in posterior.members] == [MeanField, Delta] and posterior.members[1].names == ("0.bias", "2.bias")
+    assert [type(m) for m in posterior.members] == [MeanField, Delta] and posterior.members[
+        1
+    ].names == ("0.bias", "2.bias")
 
 
 def test_kron_takes_matrices_layer_by_layer_and_the_rest_independently():
@@ -57,22 +64,32 @@ def test_initial_values():
     assert not torch.equal(initial_values(model, "random", 5)["0.weight"], net[0].weight)
     other, _ = make("mlp", seed=1)
     assert torch.equal(initial_values(model, other.state_dict(), 0)["0.weight"], other[0].weight)
-    with pytest.raises(SettingError, match="init=3: expected 'pretrained', 'random' or a state dict"):
+    with pytest.raises(
+        SettingError, match="init=3: expected 'pretrained', 'random' or a state dict"
+    ):
         initial_values(model, 3, 0)
 
 
 def test_a_point_posterior_keeps_random_and_point_apart():
     net, _ = make("mlp")
     model = make_model(net, "weights")
-    assert [m.names for m in point_posterior(model, model.values()).members] == [("0.weight", "2.weight"), ("0.bias", "2.bias")]
+    assert [m.names for m in point_posterior(model, model.values()).members] == [
+        ("0.weight", "2.weight"),
+        ("0.bias", "2.bias"),
+    ]
 
 
 def test_discrete_weights_and_points():
     net, _ = make("mlp")
     model = make_model(net, "weights")
     posterior = discrete_posterior(model, model.values(), (-1.0, 0.0, 1.0))
-    assert [type(m) for m in posterior.members] == [Discrete, Delta] and posterior.members[0].names == ("0.weight", "2.weight")
-    assert posterior.members[0].levels.tolist() == [-1.0, 0.0, 1.0] and posterior.members[0].logits.dtype == torch.float64
+    assert [type(m) for m in posterior.members] == [Discrete, Delta] and posterior.members[
+        0
+    ].names == ("0.weight", "2.weight")
+    assert (
+        posterior.members[0].levels.tolist() == [-1.0, 0.0, 1.0]
+        and posterior.members[0].logits.dtype == torch.float64
+    )
 
 
 def test_points_are_added_only_where_there_are_any():
@@ -87,9 +104,16 @@ def test_a_gaussian_of_given_deviations_and_directions(rank):
     generator = torch.Generator().manual_seed(0)
 
     def make_like(lead):
-        return {n: torch.randn((*lead, *shape), generator=generator).double() for n, shape in (("w", (2, 3)), ("b", ()))}
+        return {
+            n: torch.randn((*lead, *shape), generator=generator).double()
+            for n, shape in (("w", (2, 3)), ("b", ()))
+        }
 
-    values, std, factor = make_like(()), {n: v.abs() for n, v in make_like(()).items()}, make_like((rank,))
+    values, std, factor = (
+        make_like(()),
+        {n: v.abs() for n, v in make_like(()).items()},
+        make_like((rank,)),
+    )
     family = gaussian(values, std, factor if rank else None)
     assert type(family) is (LowRank if rank else MeanField)
     mean, var = family.marginals()
@@ -98,13 +122,18 @@ def test_a_gaussian_of_given_deviations_and_directions(rank):
         assert torch.allclose(var[name], std[name].square() + factor[name].square().sum(0))
     again = type(family).from_config(family.config())
     again.load_state_dict(family.state_dict())
-    assert all(torch.equal(a, b) for a, b in zip(again.mean().values(), family.mean().values(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(again.mean().values(), family.mean().values(), strict=True)
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_weight_that_never_moved_has_a_density_still(dtype):
     family = gaussian(
-        {"w": torch.ones(2, dtype=dtype)}, {"w": torch.tensor([0.0, 1.0], dtype=dtype)}, {"w": torch.zeros(2, 2, dtype=dtype)}
+        {"w": torch.ones(2, dtype=dtype)},
+        {"w": torch.tensor([0.0, 1.0], dtype=dtype)},
+        {"w": torch.zeros(2, 2, dtype=dtype)},
     )
     draws = family.distribution().sample((4,))
     assert torch.isfinite(family.log_prob({"w": torch.ones(2, dtype=dtype)})) and torch.allclose(

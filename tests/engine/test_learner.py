@@ -37,7 +37,11 @@ def model():
 
 def test_the_defaults_are_those_of_one_network_that_nothing_is_known_of():
     least = Least(model())
-    assert least.examples(torch.zeros(7, 2)) == 7 and least.divergence() is None and least.monitor() == {}
+    assert (
+        least.examples(torch.zeros(7, 2)) == 7
+        and least.divergence() is None
+        and least.monitor() == {}
+    )
     least.after_epoch(0, 1)
     least.after_fit()
     assert list(least.state_dict()) == ["weight"], "the model is no part of a checkpoint"
@@ -48,7 +52,11 @@ def test_the_order_of_an_epoch_depends_on_seed_and_epoch_alone():
     source, least = intake((x, x)), Least(model())
 
     def order(seed, epoch):
-        return torch.cat([y for _, y in least.batches(source, FitJob(source, 3, 4, 0.1, seed), epoch)]).flatten().tolist()
+        return (
+            torch.cat([y for _, y in least.batches(source, FitJob(source, 3, 4, 0.1, seed), epoch)])
+            .flatten()
+            .tolist()
+        )
 
     wanted = torch.randperm(10, generator=generator(3, "order", 1)).tolist()
     assert order(3, 1) == order(3, 1) == wanted

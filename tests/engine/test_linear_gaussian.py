@@ -1,4 +1,6 @@
-"""Closed-form regression by its parts, against numpy; the methods built on it are tested in their own files."""
+"""Closed-form regression by its parts, against numpy; the methods built on it are tested in their
+own files.
+"""
 
 import numpy as np
 import pytest
@@ -11,7 +13,14 @@ from zoo.regression import exact, problem
 from credo.core.errors import NetworkError, SettingError
 from credo.data import intake
 from credo.engine.fit_job import FitJob
-from credo.engine.linear_gaussian import accumulate, conjugate, noise_std, normal_prior, regression, solve
+from credo.engine.linear_gaussian import (
+    accumulate,
+    conjugate,
+    noise_std,
+    normal_prior,
+    regression,
+    solve,
+)
 from credo.likelihoods import Gaussian
 from credo.posteriors.family import FlatLayout
 
@@ -29,7 +38,9 @@ def test_the_sums_over_the_data():
     model, fit_job, layout = setup()
     sums = accumulate(model, fit_job, layout, noise_std(model), model.values(), model.buffers())
     assert np.allclose(sums.gram, DESIGN.T @ DESIGN / 0.25) and sums.count == 30
-    assert np.allclose(sums.cross, DESIGN.T @ Y[:, 0].numpy() / 0.25) and np.isclose(sums.square, float((Y**2).sum()) / 0.25)
+    assert np.allclose(sums.cross, DESIGN.T @ Y[:, 0].numpy() / 0.25) and np.isclose(
+        sums.square, float((Y**2).sum()) / 0.25
+    )
 
 
 def test_the_solution():
@@ -37,7 +48,9 @@ def test_the_solution():
     solved = regression(model, fit_job, model.values(), model.buffers(), layout)
     mean, cov, _ = exact(DESIGN, Y[:, 0].numpy())
     assert np.allclose(solved.mean, mean) and np.allclose(solved.tril @ solved.tril.T, cov)
-    assert np.allclose(solved.precision, np.linalg.inv(cov)) and np.allclose(solved.factor @ solved.factor.T, solved.precision)
+    assert np.allclose(solved.precision, np.linalg.inv(cov)) and np.allclose(
+        solved.factor @ solved.factor.T, solved.precision
+    )
 
 
 def test_no_data_leave_the_prior():
@@ -46,7 +59,9 @@ def test_no_data_leave_the_prior():
     sums = accumulate(model, fit_job, layout, noise_std(model), model.values(), model.buffers())
     empty = sums._replace(gram=torch.zeros_like(sums.gram), cross=torch.zeros_like(sums.cross))
     solved = solve(mean, torch.diag(1 / var), empty)
-    assert torch.allclose(solved.mean, torch.full((4,), 0.5).double()) and torch.allclose(solved.tril, 2 * torch.eye(4).double())
+    assert torch.allclose(solved.mean, torch.full((4,), 0.5).double()) and torch.allclose(
+        solved.tril, 2 * torch.eye(4).double()
+    )
 
 
 def test_points_enter_at_their_values():
@@ -57,7 +72,9 @@ def test_points_enter_at_their_values():
     values["0.weight"] = values["0.weight"] * 2
     solved = regression(model, fit_job, values, model.buffers(), layout)
     features = torch.tanh(X @ values["0.weight"].T + values["0.bias"]).numpy()
-    assert np.allclose(solved.mean, exact(np.concatenate([features, np.ones((30, 1))], 1), Y[:, 0].numpy())[0])
+    assert np.allclose(
+        solved.mean, exact(np.concatenate([features, np.ones((30, 1))], 1), Y[:, 0].numpy())[0]
+    )
 
 
 def test_what_is_conjugate():
@@ -67,7 +84,9 @@ def test_what_is_conjugate():
 
 
 def test_what_is_refused():
-    model, fit_job, layout = setup(nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 1)).double())
+    model, fit_job, layout = setup(
+        nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 1)).double()
+    )
     with pytest.raises(NetworkError, match="not linear in its random parameters"):
         regression(model, fit_job, model.values(), model.buffers(), layout)
     model, fit_job, layout = setup(prior={"weight": Normal(0.0, 1.0), "*": Laplace(0.0, 1.0)})

@@ -17,22 +17,32 @@ OUTPUT = {"dicts": "logits"}
 
 
 def predict(model, posterior, x, numbers=range(7), **how):
-    draws = Draws(numbers, lambda n: posterior.realise(n, 3), posterior.fixed, posterior.noisy_modules)
+    draws = Draws(
+        numbers, lambda n: posterior.realise(n, 3), posterior.fixed, posterior.noisy_modules
+    )
     return sampled_outputs(model, draws, x, model.buffers(), 3, **how)[0]
 
 
 @pytest.mark.parametrize("name", sorted(ZOO))
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_loop_batches_and_vmap_give_the_same_outputs(name):
-    """Exactly for batches of a loop over rows; to rounding for vmap, which multiplies in another order."""
+    """Exactly for batches of a loop over rows; to rounding for vmap, which multiplies in another
+    order.
+    """
     net, x = make(name)
     model = make_model(net, output=OUTPUT.get(name))
     posterior = make_posterior("mean_field", model)
     looped = predict(model, posterior, x, vectorise=False)
     assert looped.shape == (7, 3, 2)
-    assert torch.allclose(predict(model, posterior, x, vectorise=False, batch_size=2), looped, rtol=1e-12, atol=1e-12)
-    assert torch.allclose(predict(model, posterior, x, vectorise=True), looped, rtol=1e-12, atol=1e-12)
-    assert torch.allclose(predict(model, posterior, x, vectorise=True, batch_size=2), looped, rtol=1e-12, atol=1e-12)
+    assert torch.allclose(
+        predict(model, posterior, x, vectorise=False, batch_size=2), looped, rtol=1e-12, atol=1e-12
+    )
+    assert torch.allclose(
+        predict(model, posterior, x, vectorise=True), looped, rtol=1e-12, atol=1e-12
+    )
+    assert torch.allclose(
+        predict(model, posterior, x, vectorise=True, batch_size=2), looped, rtol=1e-12, atol=1e-12
+    )
     assert torch.equal(predict(model, posterior, x, [4], vectorise=False)[0], looped[4])
 
 
@@ -41,10 +51,14 @@ def test_single_precision_agrees_to_its_rounding(monkeypatch):
     model = make_model(net)
     posterior = make_posterior("mean_field", model)
     looped = predict(model, posterior, x, vectorise=False)
-    assert torch.allclose(predict(model, posterior, x, vectorise=True), looped, rtol=1e-6, atol=1e-6)
+    assert torch.allclose(
+        predict(model, posterior, x, vectorise=True), looped, rtol=1e-6, atol=1e-6
+    )
     numel = sum(site.numel for site in model.random.values())
     monkeypatch.setitem(module._BUDGET, "cpu", 3 * numel)  # chunks of three draws
-    assert torch.allclose(predict(model, posterior, x, vectorise=True), looped, rtol=1e-6, atol=1e-6)
+    assert torch.allclose(
+        predict(model, posterior, x, vectorise=True), looped, rtol=1e-6, atol=1e-6
+    )
 
 
 class Branching(nn.Module):
@@ -65,7 +79,10 @@ def test_a_network_vmap_cannot_run_is_looped_over_and_said_once():
         warnings.simplefilter("always")
         out = predict(model, posterior, x, vectorise=True)
     assert torch.equal(out, predict(model, posterior, x, vectorise=False))
-    assert [str(w.message).startswith("Predicting draw by draw: vmap cannot run this network") for w in caught] == [True]
+    assert [
+        str(w.message).startswith("Predicting draw by draw: vmap cannot run this network")
+        for w in caught
+    ] == [True]
 
 
 class Noisy(nn.Module):
@@ -84,7 +101,9 @@ def test_a_network_random_by_itself_gets_a_stream_per_draw():
     posterior = make_posterior("delta", model)
     x, state = torch.randn(3, 5).double(), torch.get_rng_state()
     out = predict(model, posterior, x, vectorise=False)
-    assert torch.equal(out[5], predict(model, posterior, x, [5], vectorise=False)[0]) and not torch.equal(out[0], out[1])
+    assert torch.equal(
+        out[5], predict(model, posterior, x, [5], vectorise=False)[0]
+    ) and not torch.equal(out[0], out[1])
     assert torch.equal(state, torch.get_rng_state())
 
 
@@ -94,9 +113,13 @@ def test_a_deterministic_first_part_is_shared(monkeypatch):
     posterior = make_posterior("mean_field", model)
     calls = []
     original = module._Runner.vectorised
-    monkeypatch.setattr(module._Runner, "vectorised", lambda self, *args: calls.append(1) or original(self, *args))
+    monkeypatch.setattr(
+        module._Runner, "vectorised", lambda self, *args: calls.append(1) or original(self, *args)
+    )
     out = predict(model, posterior, x)
-    assert calls == [1] and torch.allclose(out, predict(model, posterior, x, vectorise=False), rtol=1e-12)
+    assert calls == [1] and torch.allclose(
+        out, predict(model, posterior, x, vectorise=False), rtol=1e-12
+    )
 
 
 def test_drawn_likelihood_parameters_come_apart():
@@ -107,9 +130,14 @@ def test_drawn_likelihood_parameters_come_apart():
     family = NormalInverseGamma({n: s.shape for n, s in model.random.items()})
     posterior = Posterior([family])
     for vectorise in (False, True):
-        out, extra = sampled_outputs(model, Draws.of(posterior, 4, 0), torch.zeros(3, 5), {}, 0, vectorise=vectorise)
+        out, extra = sampled_outputs(
+            model, Draws.of(posterior, 4, 0), torch.zeros(3, 5), {}, 0, vectorise=vectorise
+        )
         assert (
-            out.shape == (4, 3, 1) and out.dtype == torch.float32 and set(extra) == {"log_std"} and extra["log_std"].shape == (4,)
+            out.shape == (4, 3, 1)
+            and out.dtype == torch.float32
+            and set(extra) == {"log_std"}
+            and extra["log_std"].shape == (4,)
         )
 
 
@@ -134,7 +162,9 @@ def test_moments_stand_as_points_with_their_mean_and_variance(covariance, sample
     assert out.shape == (samples, 3, 2) and torch.allclose(out.mean(0), mean)
     if covariance == "diagonal" or samples > 4:
         assert torch.allclose(out.var(0, correction=0), var)
-    assert torch.equal(out, module.moment_outputs(model, posterior, x, model.buffers(), samples, covariance, None))
+    assert torch.equal(
+        out, module.moment_outputs(model, posterior, x, model.buffers(), samples, covariance, None)
+    )
 
 
 def test_the_prior_of_a_discrete_posterior_is_drawn_on_its_levels():
@@ -144,7 +174,10 @@ def test_the_prior_of_a_discrete_posterior_is_drawn_on_its_levels():
     model = make_model(net, "weights")
     posterior = discrete_posterior(model, model.values(), (-1.0, 2.0))
     drawn = prior_draws(model, posterior.mean(), range(4), 0, posterior.members)
-    assert set(drawn["0.weight"].unique().tolist()) == {-1.0, 2.0} and drawn["0.bias"].shape == (4, 6)
+    assert set(drawn["0.weight"].unique().tolist()) == {-1.0, 2.0} and drawn["0.bias"].shape == (
+        4,
+        6,
+    )
     free = prior_draws(model, posterior.mean(), range(4), 0)
     assert len(free["0.weight"].unique()) == free["0.weight"].numel()
 
@@ -153,13 +186,17 @@ def test_one_point_cannot_show_a_variance():
     net, x = make("mlp")
     model = make_model(net)
     with pytest.raises(SettingError, match="it takes at least 2"):
-        module.moment_outputs(model, make_posterior("mean_field", model), x, {}, 1, "diagonal", None)
+        module.moment_outputs(
+            model, make_posterior("mean_field", model), x, {}, 1, "diagonal", None
+        )
 
 
 def vectorised_calls(monkeypatch):
     calls = []
     original = module._Runner.vectorised
-    monkeypatch.setattr(module._Runner, "vectorised", lambda self, *args: calls.append(1) or original(self, *args))
+    monkeypatch.setattr(
+        module._Runner, "vectorised", lambda self, *args: calls.append(1) or original(self, *args)
+    )
     return calls
 
 
@@ -170,8 +207,15 @@ def test_masks_give_the_same_outputs_by_loop_batches_and_vmap(method, name):
     model, posterior = begin(method, net, x, p=0.3)
     looped = predict(model, posterior, x, vectorise=False)
     assert float(looped.std(0).min()) > 0
-    for how in ({"vectorise": False, "batch_size": 2}, {"vectorise": True}, {"vectorise": True, "batch_size": 2}, {}):
-        assert torch.allclose(predict(model, posterior, x, **how), looped, rtol=1e-12, atol=1e-12), how
+    for how in (
+        {"vectorise": False, "batch_size": 2},
+        {"vectorise": True},
+        {"vectorise": True, "batch_size": 2},
+        {},
+    ):
+        assert torch.allclose(
+            predict(model, posterior, x, **how), looped, rtol=1e-12, atol=1e-12
+        ), how
     assert torch.equal(predict(model, posterior, x, [4], vectorise=False)[0], looped[4])
 
 
@@ -191,7 +235,9 @@ def test_what_draws_leave_alone_is_shared_when_it_is_a_good_part_and_comes_first
 
 
 def test_the_shared_part_runs_once_for_all_draws():
-    """A hook counts the calls of the first layer: one chunk of draws, one call; and the loop calls it for every draw."""
+    """A hook counts the calls of the first layer: one chunk of draws, one call; and the loop calls
+    it for every draw.
+    """
     net, x = make_dropout("dense")
     model, posterior = begin("mc_dropout", net, x)
     predict(model, posterior, x, vectorise=True)  # remembers the width
@@ -210,10 +256,14 @@ def test_networks_with_live_noise_are_always_looped_over(monkeypatch):
     state = torch.get_rng_state()
     out = predict(model, posterior, x, vectorise=True)
     assert calls == [] and posterior.noisy_modules and float(out.std(0).min()) > 0
-    assert torch.equal(out[5], predict(model, posterior, x, [5])[0]), "a draw is the same alone and together"
+    assert torch.equal(out[5], predict(model, posterior, x, [5])[0]), (
+        "a draw is the same alone and together"
+    )
     assert torch.equal(state, torch.get_rng_state())
     predict(model, make_posterior("delta", model), x, [0])
-    assert not any(m.training for m in model.shell().module.modules()), "the next prediction is in evaluation mode again"
+    assert not any(m.training for m in model.shell().module.modules()), (
+        "the next prediction is in evaluation mode again"
+    )
 
 
 def test_chunks_by_the_width_of_activations_give_the_same_numbers(monkeypatch):

@@ -43,7 +43,9 @@ def test_a_failed_write_changes_nothing_and_leaves_no_litter(tmp_path):
         beside.write_text("half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with pytest.raises(RunError, match="Cannot write .*file: No space left on device. Nothing was changed"):
+    with pytest.raises(
+        RunError, match="Cannot write .*file: No space left on device. Nothing was changed"
+    ):
         write_atomic(path, fail)
     assert listing(tmp_path) == {"file": b"old"}
 
@@ -73,7 +75,9 @@ def test_a_full_disk_inside_safetensors_is_one_clear_sentence(tmp_path, monkeypa
     from safetensors import SafetensorError
 
     def full(*args, **kwargs):
-        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+        raise SafetensorError(
+            "Error while serializing: I/O error: No space left on device (os error 28)"
+        )
 
     monkeypatch.setattr(safetensors.torch, "save_file", full)
     with pytest.raises(RunError, match="No space left on device"):
@@ -96,10 +100,16 @@ def test_begin_writes_once_and_checks_afterwards(tmp_path):
     run = Run(tmp_path / "deep" / "run")
     assert not (tmp_path / "deep").exists(), "nothing is created before begin"
     run.begin({"lr": 0.1, "shape": (2, 3)})
-    assert json.loads((tmp_path / "deep" / "run" / CONFIG).read_text()) == {"lr": 0.1, "shape": [2, 3], "format": FORMAT}
+    assert json.loads((tmp_path / "deep" / "run" / CONFIG).read_text()) == {
+        "lr": 0.1,
+        "shape": [2, 3],
+        "format": FORMAT,
+    }
     run.begin({"lr": 0.1, "shape": (2, 3)})
     with pytest.raises(
-        RunError, match=r"holds another run \(lr: there 0\.1, now 0\.2\)\. Choose another directory, or the same settings"
+        RunError,
+        match=r"holds another run \(lr: there 0\.1, now 0\.2\)\. Choose another directory, or the "
+        r"same settings",
     ):
         run.begin({"lr": 0.2, "shape": (2, 3)})
 
@@ -110,7 +120,10 @@ def test_nested_settings_are_named_by_their_path(tmp_path):
     run.begin({"fit": {"lr": 0.1, "seed": 0}, "deep": {"a": {"b": (1, 2)}}, "none": {}})
     for config, words in [
         ({"fit": {"lr": 0.2, "seed": 0}}, r"\(fit\.lr: there 0\.1, now 0\.2\)"),
-        ({"fit": {"lr": 0.2, "seed": 3}}, r"\(fit\.lr: there 0\.1, now 0\.2; fit\.seed: there 0, now 3\)"),
+        (
+            {"fit": {"lr": 0.2, "seed": 3}},
+            r"\(fit\.lr: there 0\.1, now 0\.2; fit\.seed: there 0, now 3\)",
+        ),
         ({"deep": {"a": {"b": [1]}}}, r"deep\.a\.b: there \[1, 2\], now \[1\]"),
         ({"deep": {"a": {"b": [1, 2], "c": 4}}}, r"deep\.a\.c: there None, now 4"),
         ({"fit": {}}, r"fit"),
@@ -176,7 +189,11 @@ def test_checkpoints_restore_with_their_epoch(tmp_path):
     tensors, epoch = run.restore()
     assert epoch == 7 and torch.equal(tensors["a/b"], TENSORS["a/b"])
     run.finish(TENSORS, {"x": 1})
-    assert run.restore() is None and run.config()["complete"] is True and (tmp_path / "run" / POSTERIOR).exists()
+    assert (
+        run.restore() is None
+        and run.config()["complete"] is True
+        and (tmp_path / "run" / POSTERIOR).exists()
+    )
 
 
 def test_history_drops_what_a_crash_left(tmp_path):
@@ -206,7 +223,10 @@ def test_replacing_a_directory_is_all_or_nothing(tmp_path):
         (beside / "b").write_text("3")
     assert listing(target) == {"b": b"3"} and [p.name for p in tmp_path.iterdir()] == ["model"]
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match="is a file; expected a directory"), replace_directory(tmp_path / "file"):
+    with (
+        pytest.raises(RunError, match="is a file; expected a directory"),
+        replace_directory(tmp_path / "file"),
+    ):
         pass
 
 

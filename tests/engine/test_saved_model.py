@@ -29,10 +29,17 @@ def test_everything_comes_back(saved):
     config, back, likelihood, prior = unpack(path)
     assert config["random"] == list(model.random) and config["parameters"]["0.weight"] == [6, 5]
     assert all(
-        torch.equal(a, b) for a, b in zip(fitted.posterior.sample(2).values(), back.posterior.sample(2).values(), strict=True)
+        torch.equal(a, b)
+        for a, b in zip(
+            fitted.posterior.sample(2).values(), back.posterior.sample(2).values(), strict=True
+        )
     )
     assert all(torch.equal(back.buffers[n], b) for n, b in fitted.buffers.items())
-    assert prior == {} and type(likelihood) is Gaussian and likelihood.config() == model.likelihood.config()
+    assert (
+        prior == {}
+        and type(likelihood) is Gaussian
+        and likelihood.config() == model.likelihood.config()
+    )
 
 
 def test_no_numbers_in_the_description(saved):
@@ -43,7 +50,9 @@ def test_no_numbers_in_the_description(saved):
 
 def test_what_is_not_a_saved_model(saved, tmp_path):
     path, _, _ = saved
-    with pytest.raises(RunError, match="holds no saved model; expected a directory written by save"):
+    with pytest.raises(
+        RunError, match="holds no saved model; expected a directory written by save"
+    ):
         unpack(tmp_path / "nothing")
     config = json.loads((path / CONFIG).read_text())
     write_json(path / CONFIG, {k: v for k, v in config.items() if k != "posterior"})

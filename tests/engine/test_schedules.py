@@ -10,7 +10,9 @@ from credo.engine.schedules import schedules
 def test_blundell_averages_one_over_an_epoch(batches):
     weights = [schedules["blundell"](1.0, i, batches) for i in range(batches)]
     assert math.isclose(sum(weights) / batches, 1.0, rel_tol=1e-12)
-    assert all(math.isfinite(w) and w >= 0 for w in weights) and weights == sorted(weights, reverse=True)
+    assert all(math.isfinite(w) and w >= 0 for w in weights) and weights == sorted(
+        weights, reverse=True
+    )
 
 
 @pytest.mark.parametrize("name", ["linear", "cosine"])

@@ -38,7 +38,9 @@ def test_the_gradient_is_that_of_the_scaled_objective(weight):
     with isolated(1):
         nll2, kl2 = reference(x, Y)
     ((30 / 3 * nll2 + weight * kl2) / 30).backward()
-    for old, new, p in zip(before, elbo.posterior.parameters(), reference.posterior.parameters(), strict=True):
+    for old, new, p in zip(
+        before, elbo.posterior.parameters(), reference.posterior.parameters(), strict=True
+    ):
         assert torch.allclose(old - new, p.grad)
     assert torch.allclose(nll, nll2) and torch.allclose(kl, kl2) and not nll.requires_grad
 
@@ -67,7 +69,9 @@ def test_a_branch_with_another_use_is_planned_anew_with_the_random_state_restore
     assert set(elbo.plan(shell, x).example_axis) == {"layer.weight", "head.weight"}
     with isolated(2):
         first = step(x, Y, 1.0)
-    assert set(elbo.plan(shell, x).example_axis) == {"head.weight"} and elbo.plan(shell, x).bias == {"head.bias"}
+    assert set(elbo.plan(shell, x).example_axis) == {"head.weight"} and elbo.plan(
+        shell, x
+    ).bias == {"head.bias"}
     # a reference planned on such inputs from the start sees the same noise
     once = EagerStep(reference, adam(reference), 30)
     reference.plan(reference.model.shell(), x)
@@ -112,11 +116,16 @@ def test_the_compiled_step_is_one_graph_and_the_same_numbers(name, estimator, ki
     torch._dynamo.utils.counters.clear()
     for compile in (False, True):
         elbo = make_elbo(net, kind, estimator)
-        torch.distributions.kl._KL_MEMOIZE.clear()  # the first lookup of a KL cannot be traced: the step must have made it before
+        # the first lookup of a KL cannot be traced: the step must have made it before
+        torch.distributions.kl._KL_MEMOIZE.clear()
         if compile:
-            # the default backend needs a C++ compiler; tracing with fullgraph=True is what is tested here
+            # the default backend needs a C++ compiler; tracing with fullgraph=True is what is
+            # tested here
             step = EagerStep(elbo, adam(elbo), 30, compile=False)
-            step.compiled, step.forward = True, torch.compile(elbo.forward, fullgraph=True, dynamic=False, backend="aot_eager")
+            step.compiled, step.forward = (
+                True,
+                torch.compile(elbo.forward, fullgraph=True, dynamic=False, backend="aot_eager"),
+            )
         else:
             step = EagerStep(elbo, adam(elbo), 30)
         with isolated(4):
@@ -149,9 +158,13 @@ def test_the_captured_graph_trains_like_the_eager_step():
         model = make_model(net, likelihood=Gaussian(std=0.5), prior=Normal(0.0, 1.0))
         model.device, model.likelihood = torch.device("cuda"), model.likelihood.cuda()
         elbo = Elbo(model, make_posterior("delta", model), estimators["weights"])
-        eager = EagerStep(elbo, torch.optim.Adam(elbo.posterior.parameters(), lr=0.01, capturable=True), 30)
+        eager = EagerStep(
+            elbo, torch.optim.Adam(elbo.posterior.parameters(), lr=0.01, capturable=True), 30
+        )
         step = GraphStep(eager) if graph else eager
-        results.append([float(step(x, y, 1.0)[0]) for _ in range(5)])  # at once: a graph overwrites what it returned
+        results.append(
+            [float(step(x, y, 1.0)[0]) for _ in range(5)]
+        )  # at once: a graph overwrites what it returned
     assert results[0] == pytest.approx(results[1], rel=1e-4)
 
 
@@ -168,17 +181,29 @@ def test_captured_members_train_like_eager_ones(name, kind, reach):
         model.device, model.likelihood = torch.device("cuda"), model.likelihood.cuda()
         flock = Flock(model, [model.random_values(seed) for seed in (0, 1)], (0, 1))
         model.shell().train(True)
-        eager = FlockStep(flock, moving(kind, 0.9)(flock, torch.tensor(0.01, device="cuda"), 30), 30, reach)
+        eager = FlockStep(
+            flock, moving(kind, 0.9)(flock, torch.tensor(0.01, device="cuda"), 30), 30, reach
+        )
         step, rows = GraphStep(eager) if graph else eager, []
         for index, size in enumerate((8, 8, 5, 3, 8, 3, 5)):
             made = torch.Generator().manual_seed(index)
-            x, y = torch.randn(2, size, 5, generator=made).cuda(), torch.randn(2, size, 2, generator=made).cuda()
+            x, y = (
+                torch.randn(2, size, 5, generator=made).cuda(),
+                torch.randn(2, size, 2, generator=made).cuda(),
+            )
             rows.append(float(step(x, y, 1.0)[0]))
         results.append(
-            (rows, [t.detach().clone() for t in step.held()] if not graph else [t.detach().clone() for t in eager.held()])
+            (
+                rows,
+                [t.detach().clone() for t in step.held()]
+                if not graph
+                else [t.detach().clone() for t in eager.held()],
+            )
         )
     assert results[0][0] == pytest.approx(results[1][0], rel=1e-4)
-    assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(results[0][1], results[1][1], strict=True))
+    assert all(
+        torch.allclose(a, b, atol=1e-4) for a, b in zip(results[0][1], results[1][1], strict=True)
+    )
 
 
 def test_an_eager_step_can_be_prepared_run_and_forgotten():
@@ -197,11 +222,16 @@ def test_an_eager_step_can_be_prepared_run_and_forgotten():
     assert {id(p) for p in two.posterior.parameters()} <= {id(t) for t in held}
     assert all(torch.allclose(a, b) for a, b in zip(called.held(), held, strict=True))
     run.forget()
-    assert all(p.grad is None for p in two.parameters()) and all(p.grad_fn is None for p in two.model.shell().module.parameters())
+    assert all(p.grad is None for p in two.parameters()) and all(
+        p.grad_fn is None for p in two.model.shell().module.parameters()
+    )
 
 
 def test_what_the_compiler_cannot_trace_is_said_in_one_sentence():
     net, x = make("mlp")
     elbo = make_elbo(net, estimator="moments")
-    with pytest.raises(SettingError, match="compile=True: the compiler cannot trace this network with estimator='moments'"):
+    with pytest.raises(
+        SettingError,
+        match="compile=True: the compiler cannot trace this network with estimator='moments'",
+    ):
         EagerStep(elbo, adam(elbo), 3, compile=True)(x, Y, 1.0)

@@ -29,7 +29,9 @@ from credo.likelihoods import Gaussian
 
 def data(n=20):
     generator = torch.Generator().manual_seed(0)
-    return torch.randn(n, 5, generator=generator).double(), torch.randn(n, 2, generator=generator).double()
+    return torch.randn(n, 5, generator=generator).double(), torch.randn(
+        n, 2, generator=generator
+    ).double()
 
 
 def start(kind="mean_field", estimator="local"):
@@ -39,7 +41,9 @@ def start(kind="mean_field", estimator="local"):
 
 
 def fit_job(source=None, **how):
-    return FitJob(**({"source": source or intake(data()), "epochs": 5, "batch_size": 8, "lr": 0.01} | how))
+    return FitJob(
+        **({"source": source or intake(data()), "epochs": 5, "batch_size": 8, "lr": 0.01} | how)
+    )
 
 
 def weights_seen(monkeypatch, source, batch_size):
@@ -52,19 +56,26 @@ def weights_seen(monkeypatch, source, batch_size):
     monkeypatch.setattr(module, "make_step", spy)
     from credo.engine.schedules import schedules
 
-    descend(start(), fit_job(source, epochs=1, batch_size=batch_size), schedule=schedules["blundell"])
+    descend(
+        start(), fit_job(source, epochs=1, batch_size=batch_size), schedule=schedules["blundell"]
+    )
     return seen
 
 
-@pytest.mark.parametrize("make_source", [
-    lambda: intake(data()),
-    lambda: intake(DataLoader(TensorDataset(*data()), batch_size=3)),
-    lambda: intake(DataLoader(TensorDataset(*data()), batch_size=3, drop_last=True)),
-    lambda: intake([(data()[0][:5], data()[1][:5]), (data()[0][5:], data()[1][5:])]),
-    lambda: intake(data(), num_data=1000),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "make_source",
+    [
+        lambda: intake(data()),
+        lambda: intake(DataLoader(TensorDataset(*data()), batch_size=3)),
+        lambda: intake(DataLoader(TensorDataset(*data()), batch_size=3, drop_last=True)),
+        lambda: intake([(data()[0][:5], data()[1][:5]), (data()[0][5:], data()[1][5:])]),
+        lambda: intake(data(), num_data=1000),
+    ],
+)
 @pytest.mark.parametrize("batch_size", [8, None])
-def test_blundells_weights_average_one_whatever_batches_the_data_come_in(monkeypatch, make_source, batch_size):
+def test_blundells_weights_average_one_whatever_batches_the_data_come_in(
+    monkeypatch, make_source, batch_size
+):
     seen = weights_seen(monkeypatch, make_source(), batch_size)
     assert abs(sum(seen) / len(seen) - 1) < 1e-12
 
@@ -78,7 +89,9 @@ def test_history_has_the_two_parts_in_nats_per_data_set():
     scaled = fit_job(intake(data(), num_data=200))
     descend(start(), scaled)
     ratio = scaled.history[0]["nll"] / work.history[0]["nll"]
-    assert 9 < ratio < 11  # the first epoch of the same data, counted ten times; steps differ a little
+    assert (
+        9 < ratio < 11
+    )  # the first epoch of the same data, counted ten times; steps differ a little
 
 
 def test_a_point_estimate_finds_least_squares():
@@ -136,8 +149,15 @@ def test_an_interrupted_run_resumes_to_the_same_numbers(tmp_path):
         descend(start(), fit_job(epochs=6, run=run, checkpoint_seconds=0.0, callbacks=[crash]))
     elbo, rest = start(), fit_job(epochs=6, run=run, checkpoint_seconds=0.0)
     descend(elbo, rest)
-    assert all(torch.equal(a, b) for a, b in zip(straight.posterior.parameters(), elbo.posterior.parameters(), strict=True))
-    assert without_seconds(rest.history) == without_seconds(work.history) == without_seconds(run.history())
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(straight.posterior.parameters(), elbo.posterior.parameters(), strict=True)
+    )
+    assert (
+        without_seconds(rest.history)
+        == without_seconds(work.history)
+        == without_seconds(run.history())
+    )
 
 
 def without_seconds(rows):
@@ -154,12 +174,15 @@ torch.manual_seed(0)
 net = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 1))
 g = torch.Generator().manual_seed(1)
 x, y = torch.randn(64, 5, generator=g), torch.randn(64, generator=g)
-credo.BNN(net, "gaussian").fit((x, y), "vi", epochs=int(sys.argv[2]), batch_size=16, seed=3, run=sys.argv[1], progress=False)
+settings = dict(epochs=int(sys.argv[2]), batch_size=16, seed=3, run=sys.argv[1], progress=False)
+credo.BNN(net, "gaussian").fit((x, y), "vi", **settings)
 """
 
 
 def launch(folder, epochs):
-    return subprocess.Popen([sys.executable, "-c", SCRIPT, str(folder), str(epochs)], stderr=subprocess.PIPE)
+    return subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(folder), str(epochs)], stderr=subprocess.PIPE
+    )
 
 
 @pytest.mark.timeout(180)
@@ -172,11 +195,15 @@ def test_a_killed_run_resumes_to_bit_identical_numbers(tmp_path):
         history = killed / "history.jsonl"
         lines = len(history.read_text().splitlines()) if history.exists() else 0
         goal = lines + rng.randint(5, 40)
-        while process.poll() is None and (not history.exists() or len(history.read_text().splitlines()) < goal):
+        while process.poll() is None and (
+            not history.exists() or len(history.read_text().splitlines()) < goal
+        ):
             time.sleep(0.002)
         process.send_signal(signal.SIGKILL)
         process.wait()
-        assert not json.loads((killed / CONFIG).read_text()).get("complete"), "the run ended before it was killed"
+        assert not json.loads((killed / CONFIG).read_text()).get("complete"), (
+            "the run ended before it was killed"
+        )
     last = launch(killed, epochs)
     for process in (straight, last):
         assert process.wait(timeout=120) == 0, process.stderr.read().decode()
@@ -203,7 +230,7 @@ def test_resuming_with_other_settings_is_refused(tmp_path):
     assert len(again.history) == 2 and os.path.exists(Path(tmp_path / "run" / POSTERIOR))
 
 
-# --- any learner ------------------------------------------------------------------------------------------------------------
+# --- any learner ----------------------------------------------------------------------------------
 
 
 class Noted(Learner):
@@ -247,30 +274,56 @@ def noted(work, told=None):
         def step(x, y, weight):
             with torch.no_grad():
                 one.weight += 1
-            told.append((len(y), weight, num_data, compile, optimizer.param_groups[0]["lr"], one.model.shell().module.training))
+            told.append(
+                (
+                    len(y),
+                    weight,
+                    num_data,
+                    compile,
+                    optimizer.param_groups[0]["lr"],
+                    one.model.shell().module.training,
+                )
+            )
             return torch.tensor(float(len(y))), torch.tensor(100.0)
 
         return step
 
-    fitted = train(learner, work, lambda one, lr, n: torch.optim.SGD(one.parameters(), lr=lr), make_step, decay=lambda p: 1 - p)
+    fitted = train(
+        learner,
+        work,
+        lambda one, lr, n: torch.optim.SGD(one.parameters(), lr=lr),
+        make_step,
+        decay=lambda p: 1 - p,
+    )
     return learner, fitted
 
 
 def test_the_loop_asks_a_learner_for_everything_it_writes_down():
     told, work = [], fit_job(epochs=2)
     learner, fitted = noted(work, told)
-    assert [row[0] for row in told] == [8, 8, 4] * 2 and all(row[1:4] == (1.0, 20, False) and row[5] for row in told)
+    assert [row[0] for row in told] == [8, 8, 4] * 2 and all(
+        row[1:4] == (1.0, 20, False) and row[5] for row in told
+    )
     assert [row[4] for row in told] == [0.01] * 3 + [0.005] * 3
-    assert learner.asked == [("look", 0, 2), ("look", 1, 2), "settle", "fitted"] and isinstance(fitted, Fitted)
+    assert learner.asked == [("look", 0, 2), ("look", 1, 2), "settle", "fitted"] and isinstance(
+        fitted, Fitted
+    )
     first = work.history[0]
     assert first["nll"] == 20 * 20 / 40 and first["kl"] == 7.0 and first["weight"] == 3.0
 
 
 def test_validation_asks_for_the_learner_as_it_stands():
     seen = []
-    work = fit_job(epochs=3, validate=lambda posterior, buffers: float(len(seen)) if seen.append(buffers) else 1.5)
+    work = fit_job(
+        epochs=3,
+        validate=lambda posterior, buffers: float(len(seen)) if seen.append(buffers) else 1.5,
+    )
     learner, _ = noted(work)
-    assert len(seen) == 3 and learner.asked.count("fitted") == 4 and all(row["validation_nll"] == 1.5 for row in work.history)
+    assert (
+        len(seen) == 3
+        and learner.asked.count("fitted") == 4
+        and all(row["validation_nll"] == 1.5 for row in work.history)
+    )
 
 
 def test_a_learners_state_is_what_a_checkpoint_holds(tmp_path):

@@ -15,19 +15,32 @@ from credo.likelihoods import Gaussian
 
 def test_the_registry_knows_every_estimator_by_its_own_name():
     assert set(estimators) == {
-        "weights", "local", "flipout", "per_example", "score", "straight_through", "gumbel", "moments", "reinforce",
+        "weights",
+        "local",
+        "flipout",
+        "per_example",
+        "score",
+        "straight_through",
+        "gumbel",
+        "moments",
+        "reinforce",
         "arm",
-    }  # fmt: skip
+    }
     assert all(estimators[name].name == name for name in estimators)
 
 
 def test_an_unknown_name_gets_the_nearest():
-    with pytest.raises(SettingError, match=r"Unknown estimator 'flip_out'\. Did you mean 'flipout'\?"):
+    with pytest.raises(
+        SettingError, match=r"Unknown estimator 'flip_out'\. Did you mean 'flipout'\?"
+    ):
         estimators["flip_out"]
 
 
 def test_passes_are_averaged():
-    passes = [Pass(torch.tensor(a), torch.tensor(b), [], torch.tensor([a])) for a, b in ((1.0, 4.0), (3.0, 8.0))]
+    passes = [
+        Pass(torch.tensor(a), torch.tensor(b), [], torch.tensor([a]))
+        for a, b in ((1.0, 4.0), (3.0, 8.0))
+    ]
     assert [float(v) for v in Weights().combine(passes, None, 5)] == [2.0, 6.0]
     assert [float(v) for v in Weights().combine(passes[:1], None, 5)] == [1.0, 4.0]
 
@@ -66,7 +79,9 @@ def test_a_sampled_kl_is_of_the_very_draw_the_network_saw(kl):
 
 @pytest.mark.parametrize("estimator", ["local", "flipout", "per_example"])
 def test_estimators_without_a_joint_draw_sample_the_kl_by_itself(estimator):
-    """Where linear maps meet the family there is no draw of the weights to reuse; the mean is right all the same."""
+    """Where linear maps meet the family there is no draw of the weights to reuse; the mean is right
+    all the same.
+    """
     net, x = make("mlp")
     model = make_model(net, likelihood=Gaussian(std=0.5))
     posterior = make_posterior("mean_field", model)
@@ -93,7 +108,11 @@ def test_the_nll_is_told_example_by_example():
     elbo.estimator = type(
         "Spy",
         (Weights,),
-        {"combine": lambda self, passes, *rest: seen.extend(passes) or super(Weights, self).combine(passes, *rest)},
+        {
+            "combine": lambda self, passes, *rest: (
+                seen.extend(passes) or super(Weights, self).combine(passes, *rest)
+            )
+        },
     )()
     nll, _ = elbo(x, y)
     assert torch.allclose(seen[0].each, expected) and torch.allclose(nll, expected.sum())

@@ -26,7 +26,9 @@ def linear(kind, covariance="diagonal"):
 
 
 def closed_form(family):
-    """E[nll] of linear regression: the nll at the mean plus the predictive variance of every output over 2 s^2."""
+    """E[nll] of linear regression: the nll at the mean plus the predictive variance of every output
+    over 2 s^2.
+    """
     mean, var = family.marginals()
     nll = -torch.distributions.Normal(X @ mean["weight"].T + mean["bias"], STD).log_prob(Y).sum()
     if family.name in ("mean_field",):
@@ -52,7 +54,9 @@ def test_value_and_gradient_of_linear_regression_are_the_closed_forms(kind, cova
     assert torch.allclose(nll, exact, rtol=1e-10)
     parameters = list(family.parameters())
     ours, theirs = torch.autograd.grad(nll, parameters), torch.autograd.grad(exact, parameters)
-    assert all(torch.allclose(a, b, rtol=1e-8, atol=1e-10) for a, b in zip(ours, theirs, strict=True))
+    assert all(
+        torch.allclose(a, b, rtol=1e-8, atol=1e-10) for a, b in zip(ours, theirs, strict=True)
+    )
 
 
 def test_two_passes_are_the_same():
@@ -70,7 +74,10 @@ def test_an_operation_without_a_rule_is_named():
 
 def test_outputs_without_moments_are_an_error():
     elbo = linear("mean_field")
-    with pytest.raises(NetworkError, match="No random parameter reached the network's output by an operation with a rule"):
+    with pytest.raises(
+        NetworkError,
+        match="No random parameter reached the network's output by an operation with a rule",
+    ):
         elbo.estimator.nll(elbo.likelihood, X, Y)
 
 

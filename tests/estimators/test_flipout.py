@@ -1,4 +1,6 @@
-"""``flipout`` against weight draws, input by input, by z-tests (see ``zoo.stats``): exact with shared weights too."""
+"""``flipout`` against weight draws, input by input, by z-tests (see ``zoo.stats``): exact with
+shared weights too.
+"""
 
 import pytest
 import torch
@@ -18,10 +20,15 @@ def test_random_weights_with_point_biases(kind):
     agree(net, x, kind, "flipout", random="weights")
 
 
-CASES = [(name, "mean_field") for name in ("conv", "grouped", "transposed", "embedding", "sequence", "conv1d")]
+CASES = [
+    (name, "mean_field")
+    for name in ("conv", "grouped", "transposed", "embedding", "sequence", "conv1d")
+]
 
 
-@pytest.mark.parametrize(("name", "kind"), [*CASES, ("conv", "kron"), ("sequence", "kron"), ("conv", "low_rank")])
+@pytest.mark.parametrize(
+    ("name", "kind"), [*CASES, ("conv", "kron"), ("sequence", "kron"), ("conv", "low_rank")]
+)
 def test_shared_positions(name, kind):
     net, x = make(name)
     agree(net, x, kind, "flipout", draws=2000, reference=4000)
@@ -34,7 +41,9 @@ def test_weights_used_beyond_one_linear_map(name):
 
 
 def test_noise_of_two_examples_is_uncorrelated_given_the_network():
-    """The signs decorrelate examples: over passes, outputs of equal inputs have no covariance in the linear part."""
+    """The signs decorrelate examples: over passes, outputs of equal inputs have no covariance in
+    the linear part.
+    """
     net = torch.nn.Linear(5, 2).double()
     x = torch.randn(1, 5).double().expand(2, 5)
     model = make_model(net)

@@ -1,4 +1,6 @@
-"""REINFORCE and ARM for drop rates against enumeration of all masks, by z-tests (see ``zoo.stats``)."""
+"""REINFORCE and ARM for drop rates against enumeration of all masks, by z-tests (see
+``zoo.stats``).
+"""
 
 import pytest
 import torch
@@ -33,12 +35,16 @@ def network():
 
 
 def bound(estimator, per="unit", temperature=0.1, train_samples=1, rate=0.35, own=False):
-    """The ELBO of a network with five droppable units; ``own``: the two hidden ones by its own dropout module."""
+    """The ELBO of a network with five droppable units; ``own``: the two hidden ones by its own
+    dropout module.
+    """
     net = network()
     places = Places(axes=dict.fromkeys(SPLIT, (1, 1)))
     if own:
         net = nn.Sequential(net[0], net[1], nn.Dropout(0.3), net[2])
-        places = Places(axes={"0.weight": (1, 1)}, masks={"2.mask0": (1, 2)}, feeds={"3.weight": "2.mask0"})
+        places = Places(
+            axes={"0.weight": (1, 1)}, masks={"2.mask0": (1, 2)}, feeds={"3.weight": "2.mask0"}
+        )
     model = make_model(net, likelihood=Gaussian(std=0.5), prior=Normal(0.0, 1.0))
     rates = dict.fromkeys([*places.axes, *places.masks], rate)
     family = ConcreteDropout.start(model.values(), places, rates, per, temperature)
@@ -49,9 +55,13 @@ def bound(estimator, per="unit", temperature=0.1, train_samples=1, rate=0.35, ow
 
 
 def exact(elbo):
-    """-ELBO as a sum over all 32 masks, differentiable; whether masks are an example's own or shared changes nothing in it."""
+    """-ELBO as a sum over all 32 masks, differentiable; whether masks are an example's own or
+    shared changes nothing in it.
+    """
     family = elbo.posterior.members[0]
-    rates = torch.cat([family.rate(name).expand(family.unit_shape(name)).flatten() for name in family.noised])
+    rates = torch.cat(
+        [family.rate(name).expand(family.unit_shape(name)).flatten() for name in family.noised]
+    )
     z, mass = masks(rates)
     factors = z / (1 - rates)
     w, b, v, c = family.layout.split(family.flat_mean).values()
@@ -66,7 +76,9 @@ def exact(elbo):
 
 def exact_gradient(elbo):
     parameters = dict(elbo.named_parameters())
-    return dict(zip(parameters, torch.autograd.grad(exact(elbo), list(parameters.values())), strict=True))
+    return dict(
+        zip(parameters, torch.autograd.grad(exact(elbo), list(parameters.values())), strict=True)
+    )
 
 
 def vector(parts):
@@ -94,7 +106,9 @@ def test_gradients_of_rates_and_weights_are_unbiased(kind, how, per, own, monkey
 
 @pytest.mark.parametrize("kind", [Reinforce, Arm])
 def test_several_draws_per_step_are_averaged(kind, monkeypatch):
-    """The same gradient on average, with less variance; a batch of one example has no others to compare with."""
+    """The same gradient on average, with less variance; a batch of one example has no others to
+    compare with.
+    """
     one, four = bound(kind()), bound(kind(), train_samples=4)
     for elbo in (one, four):
         hold(monkeypatch, elbo)
@@ -117,8 +131,10 @@ def rates_only(parts):
 
 
 def test_arm_varies_less_than_reinforce_and_even_less_at_small_rates(monkeypatch):
-    """Masks of every example's own, at equal numbers of passes: REINFORCE gets two draws for ARM's one pair. (Of masks that the
-    batch shares this need not hold: a running average leaves little of so small a loss.)"""
+    """Masks of every example's own, at equal numbers of passes: REINFORCE gets two draws for ARM's
+    one pair. (Of masks that the batch shares this need not hold: a running average leaves little of
+    so small a loss.)
+    """
     spread = {}
     for rate in (0.35, 0.02):
         for kind, draws in ((Reinforce, 2), (Arm, 1)):
@@ -134,13 +150,17 @@ def test_the_relaxation_is_biased_and_less_so_when_colder():
     bias = []
     for temperature in (2.0, 0.5, 0.1):
         elbo = bound(estimators["local"], temperature=temperature)
-        target = torch.cat([g.flatten() for n, g in sorted(exact_gradient(elbo).items()) if "logits" in n])
+        target = torch.cat(
+            [g.flatten() for n, g in sorted(exact_gradient(elbo).items()) if "logits" in n]
+        )
         found = rates_only(gradients(elbo, X, Y, 20_000))
         bias.append((found.mean(0) - target, found.std(0) / len(found) ** 0.5))
     size = [float(b.norm()) for b, _ in bias]
     assert size[0] > 2 * size[1] > 2 * size[2]
     hottest, error = bias[0]
-    assert float((hottest.abs() / error).max()) > 5  # no chance deviation: the relaxed objective is another one
+    assert (
+        float((hottest.abs() / error).max()) > 5
+    )  # no chance deviation: the relaxed objective is another one
 
 
 def test_one_example_uses_the_running_average(monkeypatch):
@@ -148,7 +168,9 @@ def test_one_example_uses_the_running_average(monkeypatch):
     monkeypatch.setattr(Baseline, "update", lambda self, nll, kl: None)
     values = {}
     for before in (0.0, 50.0):
-        monkeypatch.setattr(Baseline, "read", lambda self, b=before: (torch.tensor(b), torch.tensor(0.0)))
+        monkeypatch.setattr(
+            Baseline, "read", lambda self, b=before: (torch.tensor(b), torch.tensor(0.0))
+        )
         values[before] = joined(gradients(elbo, X[:1], Y[:1], 4000))
     assert not torch.equal(values[0.0], values[50.0])
     difference = values[50.0] - values[0.0]
@@ -175,7 +197,9 @@ def test_arms_two_passes_see_opposite_noise():
         first = arm.place(shell, elbo.posterior, plan, turn=0)[0]
         second = arm.place(shell, elbo.posterior, plan, turn=1)[0]
     pairs = list(zip(first.gates, second.gates, strict=True))
-    assert len(pairs) == 2 and all(torch.allclose(a.uniform + b.uniform, torch.ones_like(a.uniform)) for a, b in pairs)
+    assert len(pairs) == 2 and all(
+        torch.allclose(a.uniform + b.uniform, torch.ones_like(a.uniform)) for a, b in pairs
+    )
     assert isinstance(first.noise, Paired) and arm.passes == 2
 
 
@@ -202,15 +226,22 @@ def test_refusals():
     model = make_model(network())
     for name in ("reinforce", "arm"):
         assert isinstance(estimators[name], Gated)
-        with pytest.raises(SettingError, match=f"gradient='{name}' goes with estimator='local' or 'weights', not 'per_example'"):
+        with pytest.raises(
+            SettingError,
+            match=f"gradient='{name}' goes with estimator='local' or 'weights', not 'per_example'",
+        ):
             estimators[name].entering("per_example")
         with pytest.raises(
-            SettingError, match=f"estimator='{name}' is for masks with learned rates, not for the family 'mean_field'"
+            SettingError,
+            match=f"estimator='{name}' is for masks with learned rates, not for the family "
+            "'mean_field'",
         ):
             estimators[name].check(make_posterior("mean_field", model))
         estimators[name].check(make_posterior("delta", model))
     with pytest.raises(SettingError, match="goes with estimator='local' or 'weights'"):
-        BNN(network(), Gaussian()).fit((X, Y), "concrete_dropout", gradient="arm", estimator="per_example", progress=False)
+        BNN(network(), Gaussian()).fit(
+            (X, Y), "concrete_dropout", gradient="arm", estimator="per_example", progress=False
+        )
 
 
 def test_points_alone_have_nothing_to_add():

@@ -9,7 +9,9 @@ from zoo.networks import make
 MET = ("mean_field", "mean_field_softplus", "low_rank", "kron")
 
 
-@pytest.mark.parametrize("kind", [kind for kind in FAMILIES if kind != "samples"])  # a finite set of points is only ever drawn
+@pytest.mark.parametrize(
+    "kind", [kind for kind in FAMILIES if kind != "samples"]
+)  # a finite set of points is only ever drawn
 def test_every_family_on_an_mlp(kind):
     net, x = make("mlp")
     plan = agree(net, x, kind, "local")
@@ -23,7 +25,9 @@ def test_random_weights_with_point_biases(kind):
     assert plan.bias == frozenset()
 
 
-@pytest.mark.parametrize("name", ["tied", "shared_layer", "weight_norm_new", "matmul", "cross_bias"])
+@pytest.mark.parametrize(
+    "name", ["tied", "shared_layer", "weight_norm_new", "matmul", "cross_bias"]
+)
 def test_weights_used_beyond_one_linear_map(name):
     net, x = make(name)
     agree(net, x, "mean_field", "local")
@@ -55,7 +59,9 @@ def test_a_bias_used_twice_is_one_draw(kind, estimator):
 
 @pytest.mark.parametrize(("name", "random"), [("conv", "0.*"), ("sequence", "mix.*")])
 def test_the_variance_after_pooling_is_understated(name, random):
-    """The documented difference: positions are treated as independent, so averaging over them averages the noise away."""
+    """The documented difference: positions are treated as independent, so averaging over them
+    averages the noise away.
+    """
     net, x = make(name)
     model = make_model(net, random)
     posterior = make_posterior("mean_field", model)
@@ -64,7 +70,9 @@ def test_the_variance_after_pooling_is_understated(name, random):
     assert float((local / drawn).mean()) < 0.7
 
 
-@pytest.mark.parametrize(("estimator", "different"), [("local", True), ("flipout", True), ("weights", False)])
+@pytest.mark.parametrize(
+    ("estimator", "different"), [("local", True), ("flipout", True), ("weights", False)]
+)
 def test_examples_of_a_batch_get_their_own_noise(estimator, different):
     net, x = make("mlp")
     model = make_model(net)
@@ -74,11 +82,15 @@ def test_examples_of_a_batch_get_their_own_noise(estimator, different):
 
 def test_gradients_are_finite_where_an_input_is_exactly_zero():
     net, x = make("mlp")
-    model = make_model(net, random="weights")  # no random bias: the variance of the first layer is exactly zero
+    model = make_model(
+        net, random="weights"
+    )  # no random bias: the variance of the first layer is exactly zero
     for kind in ("mean_field", "low_rank", "kron"):
         posterior = make_posterior(kind, model)
         Passes(model, posterior, "local", torch.zeros_like(x)).one().sum().backward()
-        assert all(torch.isfinite(p.grad).all() for p in posterior.parameters() if p.grad is not None)
+        assert all(
+            torch.isfinite(p.grad).all() for p in posterior.parameters() if p.grad is not None
+        )
 
 
 @pytest.mark.parametrize("estimator", ["weights", "local", "flipout"])
@@ -91,5 +103,9 @@ def test_autocast_runs_in_bfloat16(kind, estimator):
     with torch.autocast("cpu", torch.bfloat16):
         out = passes(50)
     assert out.dtype == torch.bfloat16 or estimator != "weights"
-    # The same seed gives nearly the same noise; bfloat16 has 8 significant bits, and a dozen roundings of values up to 4 add up.
-    assert torch.isfinite(out).all() and (out.float().std(0) - truth.std(0)).abs().max() < 0.5 * truth.std(0).max()
+    # The same seed gives nearly the same noise; bfloat16 has 8 significant bits, and a dozen
+    # roundings of values up to 4 add up.
+    assert (
+        torch.isfinite(out).all()
+        and (out.float().std(0) - truth.std(0)).abs().max() < 0.5 * truth.std(0).max()
+    )

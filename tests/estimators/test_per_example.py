@@ -1,4 +1,6 @@
-"""``per_example`` against weight draws: the same per input for every layer and family, independent between examples."""
+"""``per_example`` against weight draws: the same per input for every layer and family, independent
+between examples.
+"""
 
 import pytest
 import torch
@@ -20,14 +22,21 @@ def test_every_family_on_an_mlp(kind):
     assert set(plan.example_axis) == {"0.weight", "2.weight"} and plan.bias == {"0.bias", "2.bias"}
 
 
-CASES = [(name, "mean_field") for name in ("conv", "grouped", "transposed", "embedding", "sequence", "conv1d")]
+CASES = [
+    (name, "mean_field")
+    for name in ("conv", "grouped", "transposed", "embedding", "sequence", "conv1d")
+]
 
 
-@pytest.mark.parametrize(("name", "kind"), [*CASES, ("conv", "kron"), ("sequence", "full"), ("conv", "low_rank")])
+@pytest.mark.parametrize(
+    ("name", "kind"), [*CASES, ("conv", "kron"), ("sequence", "full"), ("conv", "low_rank")]
+)
 def test_shared_positions(name, kind):
     net, x = make(name)
     plan = agree(net, x, kind, "per_example", draws=1500, reference=4000)
-    assert set(plan.example_axis) == {n for n, s in make_model(net).random.items() if s.linear}, "every layer has its own weights"
+    assert set(plan.example_axis) == {n for n, s in make_model(net).random.items() if s.linear}, (
+        "every layer has its own weights"
+    )
 
 
 @pytest.mark.parametrize("kind", ["mean_field", "kron"])
@@ -52,10 +61,21 @@ def correlation_z(name, kind, estimator, n=1500):
     return float((product.mean(0) / (product.std(0) / n**0.5)).abs().max())
 
 
-@pytest.mark.parametrize(("name", "kind"), [
-    ("mlp", "mean_field"), ("mlp", "low_rank"), ("mlp", "full"), ("mlp", "kron"), ("mlp", "mixture"), ("conv", "mean_field"),
-    ("grouped", "mean_field"), ("transposed", "mean_field"), ("embedding", "mean_field"), ("sequence", "mean_field"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("mlp", "mean_field"),
+        ("mlp", "low_rank"),
+        ("mlp", "full"),
+        ("mlp", "kron"),
+        ("mlp", "mixture"),
+        ("conv", "mean_field"),
+        ("grouped", "mean_field"),
+        ("transposed", "mean_field"),
+        ("embedding", "mean_field"),
+        ("sequence", "mean_field"),
+    ],
+)
 def test_examples_are_independent(name, kind):
     assert correlation_z(name, kind, "per_example") < Z
 
@@ -76,23 +96,31 @@ def batch(estimator, kind="mean_field", size=32, seed=0):
 @pytest.mark.parametrize("kind", ["mean_field", "full"])
 def test_gradients_average_to_those_of_weight_draws(kind):
     ours, theirs = (
-        looped(*batch(estimator, kind, size=4), 800, seed) for seed, estimator in enumerate(("per_example", "weights"))
+        looped(*batch(estimator, kind, size=4), 800, seed)
+        for seed, estimator in enumerate(("per_example", "weights"))
     )
     same_mean(ours, theirs)
 
 
 def test_gradient_variance_falls_from_weights_to_per_example_to_local(capsys):
-    """Total variance over 400 gradients of a batch of 32; the gaps are factors, far above the few per cent of sampling error."""
+    """Total variance over 400 gradients of a batch of 32; the gaps are factors, far above the few
+    per cent of sampling error.
+    """
     names = ("weights", "per_example", "local")
     total = {name: float(looped(*batch(name), 400).var(0).sum()) for name in names}
     with capsys.disabled():
         print(f"\ngradient variance: { {k: round(v, 1) for k, v in total.items()} }")
-    assert total["local"] < 0.9 * total["per_example"] and total["per_example"] < 0.5 * total["weights"]
+    assert (
+        total["local"] < 0.9 * total["per_example"]
+        and total["per_example"] < 0.5 * total["weights"]
+    )
 
 
 @pytest.mark.parametrize("kind", ["mean_field", "low_rank", "full", "kron"])
 def test_checkpointed_networks_train_like_plain_ones(kind):
-    """A recomputed layer finds the weights it had; a family shared by layers inside and outside the checkpoint too."""
+    """A recomputed layer finds the weights it had; a family shared by layers inside and outside the
+    checkpoint too.
+    """
     _, x = make("checkpointed")
     y = torch.ones(3, 2).double()
     grads = []

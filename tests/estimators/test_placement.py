@@ -1,4 +1,6 @@
-"""Placement: for every network of the zoo and every estimator, each random weight reaches the output's variance."""
+"""Placement: for every network of the zoo and every estimator, each random weight reaches the
+output's variance.
+"""
 
 import pytest
 import torch
@@ -27,10 +29,14 @@ def test_every_random_weight_reaches_the_output(name, train, estimator):
     passes = Passes(model, posterior, estimator, x, train)
     for site in model.random:
         with torch.no_grad():
-            stds = {n: torch.full(s.shape, 0.5 if n == site else 1e-13, dtype=torch.float64) for n, s in model.random.items()}
+            stds = {
+                n: torch.full(s.shape, 0.5 if n == site else 1e-13, dtype=torch.float64)
+                for n, s in model.random.items()
+            }
             family.raw_std.copy_(family.layout.join(stds).log())
         spread = passes(4).std(0).max()
-        # Everything else moves the output by about 1e-13; a weight that entered as its mean would leave it there.
+        # Everything else moves the output by about 1e-13; a weight that entered as its mean would
+        # leave it there.
         assert spread > 1e-6, f"{site} does not reach the output of {name} under {estimator}"
 
 
@@ -58,7 +64,11 @@ def test_checkpointing_gives_the_gradients_of_the_plain_network(estimator):
     """Recomputation during backward must meet the same draws and the same noise."""
     _, x = make("checkpointed")
     for one, other in zip(
-        *(gradients(with_seed(lambda use=use: Checkpointed(use).double()), x, estimator) for use in (True, False)), strict=True
+        *(
+            gradients(with_seed(lambda use=use: Checkpointed(use).double()), x, estimator)
+            for use in (True, False)
+        ),
+        strict=True,
     ):
         assert torch.allclose(one, other, rtol=1e-12, atol=1e-14)
 
@@ -83,7 +93,9 @@ def test_a_family_without_the_estimators_form_asks_for_a_new_plan():
     net, x = make("mlp")
     model = make_model(net)
     posterior = make_posterior("full", model)
-    place(model.shell(), posterior, estimators["local"], Plan({"0.weight": 0}, frozenset({"0.bias"})))
+    place(
+        model.shell(), posterior, estimators["local"], Plan({"0.weight": 0}, frozenset({"0.bias"}))
+    )
     with pytest.raises(Replan, match=r"0\.weight: no local form"):
         model.shell()(x)
 
@@ -112,7 +124,11 @@ def test_a_weight_met_twice_only_later_is_drawn_from_then_on():
     from credo.estimators import estimators
 
     model = credo.BNN(Sometimes(), "categorical").model
-    elbo = Elbo(model, start_posterior(model, "mean_field", model.values(), 0.1, 1, "log", 0), estimators["local"])
+    elbo = Elbo(
+        model,
+        start_posterior(model, "mean_field", model.values(), 0.1, 1, "log", 0),
+        estimators["local"],
+    )
     step = EagerStep(elbo, torch.optim.SGD(elbo.parameters(), 1e-3), 8)
     model.shell().train(True)
     y = torch.tensor([0, 1] * 4)

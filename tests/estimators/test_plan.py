@@ -16,19 +16,22 @@ def plan_of(net, x, estimator="local", train=False, kind="mean_field", **how):
     return Passes(model, make_posterior(kind, model), estimator, x, train).plan
 
 
-@pytest.mark.parametrize(("name", "axes"), [
-    ("mlp", {"0.weight": 0, "2.weight": 0}),
-    ("sequence", {"mix.weight": 1, "head.weight": 0}),
-    ("embedding", {"embed.weight": 0, "head.weight": 0}),
-    ("tied", {"out.weight": 0}),
-    ("shared_layer", {"first.weight": 0, "head.weight": 0}),
-    ("weight_norm_old", {"2.weight": 0}),
-    ("weight_norm_new", {"2.weight": 0}),
-    ("matmul", {"head.weight": 0}),
-    ("custom_function", {"head.weight": 0}),
-    ("hidden", {"head.weight": 0}),
-    ("lstm", {"head.weight": 0}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "axes"),
+    [
+        ("mlp", {"0.weight": 0, "2.weight": 0}),
+        ("sequence", {"mix.weight": 1, "head.weight": 0}),
+        ("embedding", {"embed.weight": 0, "head.weight": 0}),
+        ("tied", {"out.weight": 0}),
+        ("shared_layer", {"first.weight": 0, "head.weight": 0}),
+        ("weight_norm_old", {"2.weight": 0}),
+        ("weight_norm_new", {"2.weight": 0}),
+        ("matmul", {"head.weight": 0}),
+        ("custom_function", {"head.weight": 0}),
+        ("hidden", {"head.weight": 0}),
+        ("lstm", {"head.weight": 0}),
+    ],
+)
 def test_example_axes_are_found_and_the_rest_is_drawn(name, axes):
     net, x = make(name)
     assert dict(plan_of(net, x).example_axis) == axes
@@ -47,12 +50,17 @@ class Flattened(nn.Module):
 
 
 def test_a_site_met_without_an_example_axis_is_drawn():
-    assert dict(plan_of(Flattened().double(), torch.randn(3, 6, 5).double()).example_axis) == {"head.weight": 0}
+    assert dict(plan_of(Flattened().double(), torch.randn(3, 6, 5).double()).example_axis) == {
+        "head.weight": 0
+    }
 
 
 def test_an_axis_of_the_same_size_as_the_batch_is_not_taken_for_it():
     net = nn.Sequential(nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 2)).double()
-    assert dict(plan_of(net, torch.randn(5, 5).double()).example_axis) == {"0.weight": 0, "2.weight": 0}
+    assert dict(plan_of(net, torch.randn(5, 5).double()).example_axis) == {
+        "0.weight": 0,
+        "2.weight": 0,
+    }
 
 
 def test_planning_leaves_random_state_and_buffers_as_found():
@@ -83,7 +91,9 @@ class Closure(nn.Module):
 
 @pytest.mark.parametrize("estimator", ["weights", "local", "flipout"])
 def test_a_network_hidden_in_a_closure_is_an_error_that_names_the_parameters(estimator):
-    with pytest.raises(NetworkError, match=r"never reach the network's output: inner\.weight, inner\.bias"):
+    with pytest.raises(
+        NetworkError, match=r"never reach the network's output: inner\.weight, inner\.bias"
+    ):
         plan_of(Closure().double(), torch.randn(3, 5).double(), estimator)
 
 
@@ -107,7 +117,9 @@ class Answer:
 
 @pytest.mark.parametrize("wrap", [lambda t: {"logits": t}, lambda t: OwnDict(logits=t), Answer])
 def test_outputs_of_any_container_count(wrap):
-    assert set(plan_of(Wrapped(wrap).double(), torch.randn(3, 5).double(), output="logits").example_axis) == {"layer.weight"}
+    assert set(
+        plan_of(Wrapped(wrap).double(), torch.randn(3, 5).double(), output="logits").example_axis
+    ) == {"layer.weight"}
 
 
 def test_nan_of_the_network_itself_is_reported():
@@ -127,7 +139,9 @@ class Renormed(nn.Module):
 
 @pytest.mark.parametrize("estimator", ["weights", "local", "flipout"])
 def test_a_random_embedding_that_renormalises_is_refused(estimator):
-    """max_norm rescales rows in place: on a view of the posterior's own numbers, or on a draw that autograd still needs."""
+    """max_norm rescales rows in place: on a view of the posterior's own numbers, or on a draw that
+    autograd still needs.
+    """
     with pytest.raises(NetworkError, match=r"'embed' has max_norm=1"):
         plan_of(Renormed().double(), torch.randint(0, 7, (3, 6)), estimator)
 
@@ -140,7 +154,9 @@ def test_sparse_gradients_are_refused(kind):
 
 
 def test_a_point_embedding_may_renormalise():
-    assert dict(plan_of(Renormed().double(), torch.randint(0, 7, (3, 6)), random="head.*").example_axis) == {"head.weight": 0}
+    assert dict(
+        plan_of(Renormed().double(), torch.randint(0, 7, (3, 6)), random="head.*").example_axis
+    ) == {"head.weight": 0}
 
 
 def test_the_structure_key_tells_trees_ranks_and_types_apart_but_not_batch_sizes():
@@ -154,7 +170,11 @@ def test_the_structure_key_tells_trees_ranks_and_types_apart_but_not_batch_sizes
 def test_one_more_example():
     x = {"a": torch.arange(6).reshape(3, 2), "b": torch.zeros(2, 3), "c": 5}
     more = one_more(x)
-    assert more["a"].tolist() == [[0, 1], [2, 3], [4, 5], [0, 1]] and more["b"].shape == (2, 3) and more["c"] == 5
+    assert (
+        more["a"].tolist() == [[0, 1], [2, 3], [4, 5], [0, 1]]
+        and more["b"].shape == (2, 3)
+        and more["c"] == 5
+    )
     assert batch_of(x) == 3
     with pytest.raises(NetworkError, match="no tensor with an example axis"):
         batch_of({"a": 1})
@@ -167,7 +187,10 @@ def test_one_more_example():
         ("image", {"2.mask0": 0, "5.mask0": 0}),
         ("residual", {"before.mask0": 0, "after.mask0": 0}),
         ("reused", {"drop.mask0": 0, "drop.mask1": 0}),
-        ("encoder", {"layer.dropout.mask0": 0, "layer.dropout1.mask0": 0, "layer.dropout2.mask0": 0}),
+        (
+            "encoder",
+            {"layer.dropout.mask0": 0, "layer.dropout1.mask0": 0, "layer.dropout2.mask0": 0},
+        ),
     ],
 )
 def test_masks_are_met_and_what_no_draw_changes_is_not(name, axes):
@@ -184,7 +207,11 @@ def test_masks_are_sites_beside_the_parameters():
     assert sites.keys() - model.random.keys() == {"2.mask0", "5.mask0"}
     site = sites["5.mask0"]
     assert (
-        site.linear and site.shape == (1, 4, 1, 1) and site.module == "5" and site.dtype == torch.float64 and site.in_axis is None
+        site.linear
+        and site.shape == (1, 4, 1, 1)
+        and site.module == "5"
+        and site.dtype == torch.float64
+        and site.in_axis is None
     )
     assert with_masks(model.random, make_posterior("mean_field", model)) == dict(model.random)
 
@@ -202,7 +229,10 @@ def test_an_example_axis_is_the_only_one_that_grows():
     def size(*shape):
         return torch.Size(shape)
 
-    assert example_axis([size(3, 5)], [size(4, 5)], 3) == 0 and example_axis([size(6, 3, 5)], [size(6, 4, 5)], 3) == 1
+    assert (
+        example_axis([size(3, 5)], [size(4, 5)], 3) == 0
+        and example_axis([size(6, 3, 5)], [size(6, 4, 5)], 3) == 1
+    )
     assert example_axis([size(3, 3)], [size(4, 3)], 3) == 0
     for first, second in (
         ([size(5)], [size(5)]),

@@ -1,4 +1,6 @@
-"""The score function against quadrature (continuous weights) and enumeration (discrete ones), by z-tests (see ``zoo.stats``)."""
+"""The score function against quadrature (continuous weights) and enumeration (discrete ones), by
+z-tests (see ``zoo.stats``).
+"""
 
 import pytest
 import torch
@@ -23,7 +25,15 @@ Y = torch.poisson((0.7 * X[:, 0] + 1.2).exp(), generator=GENERATOR)
 BITS = torch.randn(6, 3, generator=GENERATOR, dtype=torch.float64)
 
 
-def regression(estimator, train_samples=4, kind="mean_field", random="all", prior=None, likelihood="poisson", kl="closed"):
+def regression(
+    estimator,
+    train_samples=4,
+    kind="mean_field",
+    random="all",
+    prior=None,
+    likelihood="poisson",
+    kl="closed",
+):
     """Poisson regression with a weight and a bias."""
     with isolated(0):
         net = nn.Linear(1, 1).double()
@@ -43,7 +53,14 @@ def hold(monkeypatch):
 
 def exact_gradient(elbo):
     value = quadrature(elbo, X, Y)
-    return {n: g for (n, _), g in zip(elbo.named_parameters(), torch.autograd.grad(value, list(elbo.parameters())), strict=True)}
+    return {
+        n: g
+        for (n, _), g in zip(
+            elbo.named_parameters(),
+            torch.autograd.grad(value, list(elbo.parameters())),
+            strict=True,
+        )
+    }
 
 
 @pytest.mark.parametrize("kl", ["closed", "sampled"])
@@ -53,7 +70,9 @@ def test_unbiased_against_quadrature(control, rao_blackwell, kl, monkeypatch):
     elbo = regression(Score(control, rao_blackwell), kl=kl)
     exact = exact_gradient(elbo)
     hold(monkeypatch)
-    has_mean(joined(gradients(elbo, X, Y, DRAWS)), torch.cat([exact[n].flatten() for n in sorted(exact)]))
+    has_mean(
+        joined(gradients(elbo, X, Y, DRAWS)), torch.cat([exact[n].flatten() for n in sorted(exact)])
+    )
 
 
 @pytest.mark.parametrize("control", CONTROLS)
@@ -71,7 +90,9 @@ def test_joint_families_agree_with_the_pathwise_gradient(kind):
 
 
 def test_points_and_likelihood_noise_keep_their_pathwise_gradient():
-    """With a random weight, a point bias and a learned noise the exact gradient by quadrature covers all three."""
+    """With a random weight, a point bias and a learned noise the exact gradient by quadrature
+    covers all three.
+    """
     elbo = regression(Score(), random="weights", likelihood="gaussian")
     names = {n.split(".")[0] for n, _ in elbo.named_parameters()}
     assert names == {"posterior", "likelihood"} and len(elbo.posterior.members) == 2
@@ -79,7 +100,10 @@ def test_points_and_likelihood_noise_keep_their_pathwise_gradient():
     parts = gradients(elbo, X, Y, DRAWS)
     for name in exact:
         has_mean(parts[name].reshape(DRAWS, -1), exact[name].flatten())
-    assert exact["posterior.families.1.values.0"].abs() > 0.1 and exact["likelihood.log_std"].abs() > 0.1
+    assert (
+        exact["posterior.families.1.values.0"].abs() > 0.1
+        and exact["likelihood.log_std"].abs() > 0.1
+    )
 
 
 @pytest.mark.parametrize("rao_blackwell", [True, False])
@@ -98,13 +122,19 @@ TARGETS = torch.tensor([1, 0, 1, 1, 0, 0])
 
 def binary(estimator, train_samples=2):
     with isolated(1):
-        net = nn.Sequential(nn.Linear(3, 2, bias=False), nn.Tanh(), nn.Linear(2, 1, bias=False)).double()
+        net = nn.Sequential(
+            nn.Linear(3, 2, bias=False), nn.Tanh(), nn.Linear(2, 1, bias=False)
+        ).double()
     model = make_model(net, likelihood="bernoulli")
-    return Elbo(model, discrete_posterior(model, model.values(), (-1.0, 1.0)), estimator, train_samples)
+    return Elbo(
+        model, discrete_posterior(model, model.values(), (-1.0, 1.0)), estimator, train_samples
+    )
 
 
 def test_control_variates_cut_the_variance_tenfold(monkeypatch, capsys):
-    """Total variance of the gradient at equal numbers of draws, at the optimum, around which a fit spends most of its steps."""
+    """Total variance of the gradient at equal numbers of draws, at the optimum, around which a fit
+    spends most of its steps.
+    """
     with isolated(2):
         x = torch.randn(40, 1, dtype=torch.float64)
         y = torch.poisson((0.7 * x[:, 0] + 1.2).exp())
@@ -115,7 +145,12 @@ def test_control_variates_cut_the_variance_tenfold(monkeypatch, capsys):
         quadrature(best, x, y, nodes=12).backward()
         optimizer.step()
     total = {}
-    for control, rao_blackwell in (("none", False), ("none", True), ("baseline", True), ("leave_one_out", True)):
+    for control, rao_blackwell in (
+        ("none", False),
+        ("none", True),
+        ("baseline", True),
+        ("leave_one_out", True),
+    ):
         elbo = Elbo(best.model, best.posterior, Score(control, rao_blackwell), 4)
         with isolated(3):
             for _ in range(30):
@@ -126,13 +161,16 @@ def test_control_variates_cut_the_variance_tenfold(monkeypatch, capsys):
     ratios = {key: total["none", False] / value for key, value in total.items()}
     with capsys.disabled():
         print(
-            f"\nvariance without control over that with (control, rao_blackwell): { {k: round(v, 1) for k, v in ratios.items()} }"
+            "\nvariance without control over that with (control, rao_blackwell): "
+            f"{ {k: round(v, 1) for k, v in ratios.items()} }"
         )
     assert ratios["leave_one_out", True] > 10 and ratios["baseline", True] > 10
 
 
 def test_leave_one_out_needs_two_draws():
-    with pytest.raises(SettingError, match="control='leave_one_out' needs train_samples of at least 2"):
+    with pytest.raises(
+        SettingError, match="control='leave_one_out' needs train_samples of at least 2"
+    ):
         regression(Score("leave_one_out"), train_samples=1)(X, Y)
 
 
@@ -146,7 +184,9 @@ def test_the_values_are_those_of_plain_passes():
 
 
 def test_the_baseline_is_used_before_it_sees_the_draw():
-    """The first step has nothing to subtract: its gradient is that without control; the second subtracts the first's nll."""
+    """The first step has nothing to subtract: its gradient is that without control; the second
+    subtracts the first's nll.
+    """
     plain, ours = (regression_without_warmup(control) for control in ("none", "baseline"))
     grads = []
     for elbo in (plain, ours):
@@ -165,7 +205,9 @@ def regression_without_warmup(control):
 
 def test_the_baseline_is_saved_with_the_run(tmp_path):
     elbo = regression(Score("baseline"))
-    assert {"state.nll", "state.kl", "state.steps"} <= set(elbo.state_dict()) and float(elbo.state.steps) == 20
+    assert {"state.nll", "state.kl", "state.steps"} <= set(elbo.state_dict()) and float(
+        elbo.state.steps
+    ) == 20
 
     class Stop(Exception):
         pass
@@ -191,11 +233,15 @@ def test_the_baseline_is_saved_with_the_run(tmp_path):
     finally:
         fit_job.CHECKPOINT_SECONDS = saved
     resumed = fit(run=tmp_path / "run")
-    for a, b in zip(whole.posterior.state_dict().values(), resumed.posterior.state_dict().values(), strict=True):
+    for a, b in zip(
+        whole.posterior.state_dict().values(), resumed.posterior.state_dict().values(), strict=True
+    ):
         assert torch.equal(a, b)
 
 
 def test_families_without_a_density_are_refused():
     elbo = regression(Score("leave_one_out"), kind="samples")
-    with pytest.raises(SettingError, match="estimator='score' needs a density; the family 'samples' has none"):
+    with pytest.raises(
+        SettingError, match="estimator='score' needs a density; the family 'samples' has none"
+    ):
         Score().check(elbo.posterior)

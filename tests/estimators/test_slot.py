@@ -14,7 +14,12 @@ def slot(meet=None, name="layer.weight", shape=SHAPE):
 def test_reading_its_shape_is_free():
     w = slot()
     assert w.shape == SHAPE and w.size(0) == 4 and w.dim() == w.ndim == 2 and w.numel() == 20
-    assert w.dtype == torch.float64 and w.device.type == "cpu" and w.is_floating_point() and not w.requires_grad
+    assert (
+        w.dtype == torch.float64
+        and w.device.type == "cpu"
+        and w.is_floating_point()
+        and not w.requires_grad
+    )
 
 
 def test_it_costs_no_memory():
@@ -61,7 +66,9 @@ def test_a_linear_map_meets_the_family():
         lambda w: w.detach(),
         lambda w: w.sum().item(),
         lambda w: torch.einsum("ij->j", w),
-        lambda w: F.multi_head_attention_forward(w, w, w, 4, 1, None, None, None, None, False, 0.0, w, None),
+        lambda w: F.multi_head_attention_forward(
+            w, w, w, 4, 1, None, None, None, None, False, 0.0, w, None
+        ),
     ],
 )
 def test_any_other_use_is_refused_and_named(use):
@@ -79,7 +86,11 @@ def test_a_product_with_an_input_meets_the_family_but_not_one_with_something_els
     """As the stand-in of a dropout module multiplies: torch.mul(x, mask)."""
     seen = []
     x = torch.zeros(3, 5, dtype=torch.float64)
-    w = slot(lambda op, x, w, b: seen.append((op.is_product, w, b)) or "met", "drop.mask0", torch.Size((1, 5)))
+    w = slot(
+        lambda op, x, w, b: seen.append((op.is_product, w, b)) or "met",
+        "drop.mask0",
+        torch.Size((1, 5)),
+    )
     assert torch.mul(x, w) == "met" and seen == [(True, "drop.mask0", None)]
     for use in (lambda: torch.mul(w, x), lambda: w * x, lambda: torch.mul(w, w)):
         with pytest.raises(Replan, match="drop.mask0"):

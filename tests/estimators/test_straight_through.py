@@ -37,10 +37,14 @@ def exact_gradient(elbo):
 
 
 def bias(estimator, **how):
-    """Length of the mean gradient's error, in lengths of the exact gradient, and the gradient's spread likewise."""
+    """Length of the mean gradient's error, in lengths of the exact gradient, and the gradient's
+    spread likewise.
+    """
     elbo = network(estimator, **how)
     exact, draws = exact_gradient(elbo), joined(gradients(elbo, X, Y, DRAWS))
-    return float((draws.mean(0) - exact).norm() / exact.norm()), float(draws.var(0).sum().sqrt() / exact.norm())
+    return float((draws.mean(0) - exact).norm() / exact.norm()), float(
+        draws.var(0).sum().sqrt() / exact.norm()
+    )
 
 
 @pytest.mark.parametrize("estimator", [StraightThrough(), Gumbel(0.5)])
@@ -51,8 +55,13 @@ def test_values_are_hard_and_on_the_levels(estimator):
     with isolated(0):
         estimator.place(shell, elbo.posterior, elbo.plan(shell, X))
     seen = torch.cat([shell.placed(n).detach().flatten() for n in elbo.model.random])
-    # the relaxation adds and subtracts the same number: one rounding of values up to 2 in double precision
-    assert torch.allclose(seen, seen.round(), atol=1e-14) and set(seen.round().tolist()) <= {-1.0, 0.0, 2.0}
+    # the relaxation adds and subtracts the same number: one rounding of values up to 2 in double
+    # precision
+    assert torch.allclose(seen, seen.round(), atol=1e-14) and set(seen.round().tolist()) <= {
+        -1.0,
+        0.0,
+        2.0,
+    }
 
 
 def test_both_are_biased_and_a_lower_temperature_is_less_so(capsys):
@@ -60,11 +69,14 @@ def test_both_are_biased_and_a_lower_temperature_is_less_so(capsys):
     measured |= {f"gumbel {t}": bias(Gumbel(t)) for t in (2.0, 0.5, 0.1)}
     with capsys.disabled():
         print(
-            f"\nbias and spread, in lengths of the gradient: { {k: (round(b, 3), round(s, 1)) for k, (b, s) in measured.items()} }"
+            "\nbias and spread, in lengths of the gradient: "
+            f"{ {k: (round(b, 3), round(s, 1)) for k, (b, s) in measured.items()} }"
         )
     assert measured["straight_through"][0] > 0.05
     assert measured["gumbel 0.1"][0] < measured["gumbel 0.5"][0] < measured["gumbel 2.0"][0]
-    assert measured["gumbel 0.1"][1] > measured["gumbel 0.5"][1] > measured["gumbel 2.0"][1], "the price is variance"
+    assert measured["gumbel 0.1"][1] > measured["gumbel 0.5"][1] > measured["gumbel 2.0"][1], (
+        "the price is variance"
+    )
     assert all(b < 1 for b, _ in measured.values()), "the mean gradient still points downhill"
 
 
@@ -74,7 +86,9 @@ def test_straight_through_is_unbiased_where_the_loss_is_linear_in_the_weights():
             return (outputs * y).squeeze(-1)
 
     elbo = network(StraightThrough(), hidden=False)
-    linear = Elbo(make_model(elbo.model.net, likelihood=Linear(std=1.0)), elbo.posterior, StraightThrough())
+    linear = Elbo(
+        make_model(elbo.model.net, likelihood=Linear(std=1.0)), elbo.posterior, StraightThrough()
+    )
     has_mean(joined(gradients(linear, X, Y, DRAWS)), exact_gradient(linear))
 
 
@@ -82,14 +96,19 @@ def test_straight_through_is_unbiased_where_the_loss_is_linear_in_the_weights():
 def test_continuous_families_are_refused(name):
     model = make_model(nn.Linear(3, 1).double())
     for kind in ("mean_field", "full"):
-        with pytest.raises(SettingError, match=f"estimator='{name}' is for discrete weights; the family '{kind}' is continuous"):
+        with pytest.raises(
+            SettingError,
+            match=f"estimator='{name}' is for discrete weights; the family '{kind}' is continuous",
+        ):
             estimators[name].check(make_posterior(kind, model))
     estimators[name].check(make_posterior("delta", model))
 
 
 @pytest.mark.parametrize("name", ["local", "weights", "flipout", "per_example", "moments"])
 def test_continuous_estimators_refuse_discrete_families(name):
-    with pytest.raises(SettingError, match=f"estimator='{name}' has no gradient for the discrete family 'discrete'"):
+    with pytest.raises(
+        SettingError, match=f"estimator='{name}' has no gradient for the discrete family 'discrete'"
+    ):
         estimators[name].check(network(StraightThrough()).posterior)
 
 

@@ -10,7 +10,9 @@ def test_it_never_intercepts():
     assert isinstance(estimators["weights"], Weights) and not Weights.intercepts
     net, x = make("mlp")
     model = make_model(net)
-    assert Passes(model, make_posterior("mean_field", model), "weights", x).plan.slots == frozenset()
+    assert (
+        Passes(model, make_posterior("mean_field", model), "weights", x).plan.slots == frozenset()
+    )
     assert Weights().meet(None, None, x, "0.weight", None, None) is NotImplemented
 
 

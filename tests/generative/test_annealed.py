@@ -1,4 +1,6 @@
-"""Annealed importance sampling on a linear-Gaussian model, where log p(x) and the posterior are known."""
+"""Annealed importance sampling on a linear-Gaussian model, where log p(x) and the posterior are
+known.
+"""
 
 import pytest
 import torch
@@ -23,13 +25,20 @@ def start(chains, n, seed=0):
 def test_the_ladder_rises_from_zero_to_one():
     for steps in (1, 2, 50):
         b = ladder(steps, CPU)
-        assert len(b) == steps + 1 and float(b[0]) == 0.0 and float(b[-1]) == 1.0 and (b.diff() > 0).all()
+        assert (
+            len(b) == steps + 1
+            and float(b[0]) == 0.0
+            and float(b[-1]) == 1.0
+            and (b.diff() > 0).all()
+        )
         torch.testing.assert_close(b + b.flip(0), torch.ones_like(b))
 
 
 @pytest.mark.parametrize("b", [0.0, 0.3, 1.0])
 def test_a_step_leaves_its_target_as_it_is(b):
-    """From exact draws of p(z) p(x given z)^b, after some steps still its mean and covariance; from elsewhere it moves there."""
+    """From exact draws of p(z) p(x given z)^b, after some steps still its mean and covariance; from
+    elsewhere it moves there.
+    """
     x = X[:1]
     inner = torch.eye(2, dtype=torch.float64) + b * MODEL.weight.T @ MODEL.weight / MODEL.std**2
     cover = torch.linalg.inv(inner)
@@ -51,19 +60,28 @@ def test_a_step_moves():
     z = start(500, 4)
     chains = Chains(density(NET, X), 1, 5, z)
     with isolated(0):
-        moved, rate = chains._step(z, torch.tensor(1.0, dtype=torch.float64), torch.full((4,), 0.2, dtype=torch.float64))
+        moved, rate = chains._step(
+            z, torch.tensor(1.0, dtype=torch.float64), torch.full((4,), 0.2, dtype=torch.float64)
+        )
     assert moved.shape == z.shape and rate.shape == (4,)
     still = (moved == z).all(-1).double().mean(0)
     assert ((still - (1 - rate)).abs() < Z * (0.25 / 500) ** 0.5).all()
 
 
 def test_a_density_that_is_nan_somewhere_is_never_entered():
-    where = Density(lambda z: -0.5 * z.square().sum(-1), lambda z: torch.where(z[..., 0] > 0, torch.nan, 0.0 * z[..., 0]))
+    where = Density(
+        lambda z: -0.5 * z.square().sum(-1),
+        lambda z: torch.where(z[..., 0] > 0, torch.nan, 0.0 * z[..., 0]),
+    )
     z = -start(50, 3).abs()
     chains = Chains(where, 2, 3, z)
     with isolated(0):
         for _ in range(20):
-            z, rate = chains._step(z, torch.tensor(1.0, dtype=torch.float64), torch.full((3,), 0.5, dtype=torch.float64))
+            z, rate = chains._step(
+                z,
+                torch.tensor(1.0, dtype=torch.float64),
+                torch.full((3,), 0.5, dtype=torch.float64),
+            )
     assert (z[..., 0] <= 0).all() and torch.isfinite(rate).all()
 
 
@@ -120,15 +138,23 @@ def test_the_truth_lies_between_in_the_mean():
         lower, upper = both_ways(NET, z, x, 2, 5, 3)
     exact = MODEL.log_evidence(x)
     below, above = exact - lower, upper - exact
-    assert float(below.mean() / below.std() * n**0.5) > -Z and float(above.mean() / above.std() * n**0.5) > -Z
-    assert float((below + above).mean() / (below + above).std() * n**0.5) > Z, "so few steps leave a gap that can be seen"
+    assert (
+        float(below.mean() / below.std() * n**0.5) > -Z
+        and float(above.mean() / above.std() * n**0.5) > -Z
+    )
+    assert float((below + above).mean() / (below + above).std() * n**0.5) > Z, (
+        "so few steps leave a gap that can be seen"
+    )
 
 
 def test_more_steps_close_the_gap():
     with isolated(0):
         z = torch.randn(50, 2, dtype=torch.float64)
         x = z @ MODEL.weight.T + MODEL.bias + MODEL.std * torch.randn(50, 4, dtype=torch.float64)
-        gaps = [float((lambda pair: (pair[1] - pair[0]).mean())(both_ways(NET, z, x, 4, steps, 3))) for steps in (3, 60)]
+        gaps = [
+            float((lambda pair: (pair[1] - pair[0]).mean())(both_ways(NET, z, x, 4, steps, 3)))
+            for steps in (3, 60)
+        ]
     assert gaps[1] < gaps[0] / 4
 
 
@@ -139,6 +165,8 @@ def test_learned_priors_are_annealed_from(prior):
     from credo.generative.marginal import log_weights
 
     with torch.no_grad(), isolated(0):
-        log_p = torch.logsumexp(log_weights(net, x, 40_000, "prior"), 0) - torch.log(torch.tensor(40_000.0))
+        log_p = torch.logsumexp(log_weights(net, x, 40_000, "prior"), 0) - torch.log(
+            torch.tensor(40_000.0)
+        )
         found = anneal(net, x, 64, 40, 3)
     torch.testing.assert_close(found, log_p, rtol=0, atol=0.3)

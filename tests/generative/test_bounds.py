@@ -1,10 +1,20 @@
-"""Every gradient against an exact one: quadrature for normal codes, enumeration for discrete ones."""
+"""Every gradient against an exact one: quadrature for normal codes, enumeration for discrete
+ones.
+"""
 
 import math
 
 import pytest
 import torch
-from zoo.latent import encoder_part, enumeration, exact_gradient, gradients, network, quadrature, values
+from zoo.latent import (
+    encoder_part,
+    enumeration,
+    exact_gradient,
+    gradients,
+    network,
+    quadrature,
+    values,
+)
 from zoo.stats import has_mean, same_mean
 
 from credo.core.errors import SettingError
@@ -74,7 +84,8 @@ def test_gradients_of_a_flow_agree_with_the_reparameterised_one(how, prior, boun
     with isolated(3):
         net = network(Flow(2, transforms=1, hidden=4), prior, **PRIORS[prior])
     plain, other = (
-        gradients(net, X, Bound(bound=bound, gradient=g, draws=2), 8_000, s) for s, g in enumerate(["reparameterised", how])
+        gradients(net, X, Bound(bound=bound, gradient=g, draws=2), 8_000, s)
+        for s, g in enumerate(["reparameterised", how])
     )
     same_mean(plain, other)
 
@@ -97,7 +108,11 @@ def test_the_baselines_lower_the_variance():
     net = network(Categorical(1, 3), "uniform", groups=1)
     x = torch.cat([X + 4.0, X + 4.0])  # far from zero, so that what the baseline removes is large
     one = encoder_part(net, gradients(net, x[:1], Bound(gradient="score"), 4000)).var(0).sum()
-    few = encoder_part(net, gradients(net, x[:1], Bound(gradient="score", draws=2), 4000)).var(0).sum()
+    few = (
+        encoder_part(net, gradients(net, x[:1], Bound(gradient="score", draws=2), 4000))
+        .var(0)
+        .sum()
+    )
     assert few < one / 4, "two draws alone would halve it"
 
 
@@ -118,19 +133,27 @@ def test_doubly_has_less_noise_than_reparameterised_for_iwae():
         encoder_part(net, gradients(net, X, Bound(bound="iwae", draws=32, gradient=how), 2000))
         for how in ("reparameterised", "doubly")
     )
-    # Each variance of 2000 draws is known to within a third at this failure rate, even with heavy tails.
+    # Each variance of 2000 draws is known to within a third at this failure rate, even with heavy
+    # tails.
     assert two.var(0).sum() < one.var(0).sum() / 2
 
 
 def test_doubly_does_not_fade_with_more_draws():
-    """The signal-to-noise ratio of the encoder's gradient grows with K, where the reparameterised one's falls (Rainforth et al. 2018)."""
+    """The signal-to-noise ratio of the encoder's gradient grows with K, where the reparameterised
+    one's falls (Rainforth et al. 2018).
+    """
     net = network(Diagonal(1))
 
     def ratio(how, draws):
-        rows = encoder_part(net, gradients(net, X, Bound(bound="iwae", draws=draws, gradient=how), 4000))
+        rows = encoder_part(
+            net, gradients(net, X, Bound(bound="iwae", draws=draws, gradient=how), 4000)
+        )
         return float((rows.mean(0).square().sum() / rows.var(0).sum()).sqrt())
 
-    assert ratio("doubly", 64) > 1.2 * ratio("doubly", 4) and ratio("reparameterised", 64) < ratio("reparameterised", 4) / 1.2
+    assert (
+        ratio("doubly", 64) > 1.2 * ratio("doubly", 4)
+        and ratio("reparameterised", 64) < ratio("reparameterised", 4) / 1.2
+    )
 
 
 @pytest.mark.parametrize("how", ["gumbel", "straight_through"])
@@ -142,7 +165,7 @@ def test_relaxations_leave_the_decoder_and_the_closed_kl_right_enough_to_climb(h
     assert float(torch.cosine_similarity(rows.mean(0), exact, 0)) > 0.9
 
 
-# --- values -----------------------------------------------------------------------------------------------------------
+# --- values ---------------------------------------------------------------------------------------
 
 SETTINGS = [
     {"gradient": "reparameterised"},
@@ -158,14 +181,20 @@ SETTINGS = [
 def test_the_value_is_the_bound_at_beta_one_whatever_is_climbed(settings, prior):
     net = network(Diagonal(1), prior, **PRIORS[prior])
     net.climbing(Bound(**settings), [0.0] * 10**6)
-    has_mean(values(net, X, 20_000).sum(1, keepdim=True), quadrature(net, X, nodes=64).detach().unsqueeze(0))
+    has_mean(
+        values(net, X, 20_000).sum(1, keepdim=True),
+        quadrature(net, X, nodes=64).detach().unsqueeze(0),
+    )
 
 
 @pytest.mark.parametrize("how", CONTINUOUS)
 def test_the_value_of_iwae_with_beta(how):
     net = network(Diagonal(1))
     net.climbing(Bound(bound="iwae", draws=2, gradient=how, beta=0.2), [])
-    has_mean(values(net, X, 20_000).sum(1, keepdim=True), quadrature(net, X, 2, "iwae", nodes=48).detach().unsqueeze(0))
+    has_mean(
+        values(net, X, 20_000).sum(1, keepdim=True),
+        quadrature(net, X, 2, "iwae", nodes=48).detach().unsqueeze(0),
+    )
 
 
 @pytest.mark.parametrize("how", ["gumbel", "straight_through", "score"])
@@ -179,13 +208,15 @@ def test_the_second_output_is_the_kl_and_carries_no_gradient():
     net = network(Diagonal(2))
     out = net.train()(X)
     q = net.posterior(X)
-    want = torch.distributions.kl_divergence(q.base_dist, torch.distributions.Normal(0.0, 1.0)).sum(-1)
+    want = torch.distributions.kl_divergence(q.base_dist, torch.distributions.Normal(0.0, 1.0)).sum(
+        -1
+    )
     torch.testing.assert_close(out[:, 1], want.detach())
     (grads,) = torch.autograd.grad(out[:, 1].sum() + 0.0 * out[:, 0].sum(), [net.encoder.weight])
     assert float(grads.abs().max()) == 0.0
 
 
-# --- free bits --------------------------------------------------------------------------------------------------------
+# --- free bits ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["reparameterised", "score"])
@@ -210,12 +241,14 @@ def test_free_bits_are_counted_per_variable_on_the_average_of_the_batch():
     climb = registry["reparameterised"](Bound(free_bits=0.5), 2)
     climb.objective(Parts(zeros, zeros, zeros, closed, 2.0)).sum().backward()
     assert torch.equal(closed.grad, torch.tensor([[0.0, -2.0], [0.0, -2.0]], dtype=torch.float64))
-    together = torch.tensor([[0.9], [0.9]], dtype=torch.float64, requires_grad=True)  # one column for both variables
+    together = torch.tensor(
+        [[0.9], [0.9]], dtype=torch.float64, requires_grad=True
+    )  # one column for both variables
     climb.objective(Parts(zeros, zeros, zeros, together, 1.0)).sum().backward()
     assert float(together.grad.abs().max()) == 0.0, "0.9 nats are below 2 x 0.5"
 
 
-# --- pieces -----------------------------------------------------------------------------------------------------------
+# --- pieces ---------------------------------------------------------------------------------------
 
 
 def test_vimco_baselines_are_the_bounds_of_the_others():
@@ -223,18 +256,26 @@ def test_vimco_baselines_are_the_bounds_of_the_others():
     found = Score(Bound(bound="iwae", draws=4), 2)._without(log_w)
     for k in range(4):
         rest = torch.cat([log_w[:k], log_w[k + 1 :]])
-        torch.testing.assert_close(found[k], log_mean_exp(torch.cat([rest, rest.mean(0, keepdim=True)])))
+        torch.testing.assert_close(
+            found[k], log_mean_exp(torch.cat([rest, rest.mean(0, keepdim=True)]))
+        )
 
 
 def test_weighed_multiplies_by_the_share_whatever_the_scale_of_the_objective():
     z = torch.randn(3, 2, 1, dtype=torch.float64, requires_grad=True)
-    shares = torch.softmax(torch.randn(3, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64), 0)
+    shares = torch.softmax(
+        torch.randn(3, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64), 0
+    )
     for scale in (1.0, -0.01, 1e-30):
         out, tag = Weighed.apply(z)
-        (grads,) = torch.autograd.grad(scale * ((shares * (out.squeeze(-1) + tag[:-1])).sum() + tag[-1].sum()), z)
+        (grads,) = torch.autograd.grad(
+            scale * ((shares * (out.squeeze(-1) + tag[:-1])).sum() + tag[-1].sum()), z
+        )
         torch.testing.assert_close(grads.squeeze(-1), scale * shares.square(), rtol=1e-10, atol=0)
     out, tag = Weighed.apply(z)
-    (grads,) = torch.autograd.grad(0.0 * ((shares * (out.squeeze(-1) + tag[:-1])).sum() + tag[-1].sum()), z)
+    (grads,) = torch.autograd.grad(
+        0.0 * ((shares * (out.squeeze(-1) + tag[:-1])).sum() + tag[-1].sum()), z
+    )
     assert float(grads.abs().max()) == 0.0
 
 
@@ -272,7 +313,11 @@ def test_bad_settings_are_named(settings, words):
             {"gradient": "gumbel"},
             "gradient='gumbel' is not for the latent posterior 'diagonal'; it has reparameterised",
         ),
-        (Categorical(2), {"gradient": "doubly"}, "gradient='doubly' is not for the latent posterior 'categorical'"),
+        (
+            Categorical(2),
+            {"gradient": "doubly"},
+            "gradient='doubly' is not for the latent posterior 'categorical'",
+        ),
         (Diagonal(2), {"gradient": "score", "bound": "iwae"}, "needs draws of at least 2"),
     ],
 )

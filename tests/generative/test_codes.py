@@ -12,7 +12,13 @@ from credo.core.errors import CredoError, SettingError
 from credo.core.seeds import isolated
 from credo.generative.codes import Categorical, Certain, Diagonal, Flow, Full, OneHot, Point, codes
 
-CODES = {"diagonal": Diagonal(2), "full": Full(2), "flow": None, "categorical": Categorical(2, 3), "point": Point(2)}
+CODES = {
+    "diagonal": Diagonal(2),
+    "full": Full(2),
+    "flow": None,
+    "categorical": Categorical(2, 3),
+    "point": Point(2),
+}
 
 
 def make(name, dtype=torch.float64):
@@ -35,7 +41,12 @@ def grid(low=-14.0, high=14.0, count=561):
 def test_shapes(name):
     code = make(name)
     z, log_q, q = code.draw(numbers(code), 5) if name != "categorical" else (*_score_draw(code, 5),)
-    assert z.shape == (5, 3, code.size) and log_q.shape == (5, 3) and q.batch_shape == (3,) and q.event_shape == (code.size,)
+    assert (
+        z.shape == (5, 3, code.size)
+        and log_q.shape == (5, 3)
+        and q.batch_shape == (3,)
+        and q.event_shape == (code.size,)
+    )
     assert q.mean.shape == (3, code.size) and z.dtype == torch.float64
 
 
@@ -58,9 +69,15 @@ def test_densities_integrate_to_one(name):
     code = make(name)
     points, cell = grid()
     with torch.no_grad():
-        total = code.at(numbers(code)).log_prob(points.unsqueeze(1).expand(-1, 3, -1)).exp().sum(0) * cell
-    # A trapezoid rule on a smooth density converges faster than any power of the spacing; the flow has kinks, of order spacing^2.
-    torch.testing.assert_close(total, torch.ones(3, dtype=torch.float64), rtol=0, atol=1e-8 if name != "flow" else 2e-3)
+        total = (
+            code.at(numbers(code)).log_prob(points.unsqueeze(1).expand(-1, 3, -1)).exp().sum(0)
+            * cell
+        )
+    # A trapezoid rule on a smooth density converges faster than any power of the spacing; the flow
+    # has kinks, of order spacing^2.
+    torch.testing.assert_close(
+        total, torch.ones(3, dtype=torch.float64), rtol=0, atol=1e-8 if name != "flow" else 2e-3
+    )
 
 
 @pytest.mark.parametrize("name", ["diagonal", "full", "flow"])
@@ -76,7 +93,10 @@ def test_draws_follow_the_density(name):
     z, again = z.squeeze(1), again.squeeze(1)
     for draws in (z, again):
         has_mean(draws, (mass / mass.sum()) @ points)
-        has_mean(draws.unsqueeze(-1) * draws.unsqueeze(-2), torch.einsum("g,gi,gj->ij", mass / mass.sum(), points, points))
+        has_mean(
+            draws.unsqueeze(-1) * draws.unsqueeze(-2),
+            torch.einsum("g,gi,gj->ij", mass / mass.sum(), points, points),
+        )
 
 
 def test_diagonal_is_means_then_raw_deviations():
@@ -87,7 +107,11 @@ def test_diagonal_is_means_then_raw_deviations():
     with isolated(0):
         follows(
             q.sample((5000,))[:, 0, 1],
-            lambda v: torch.distributions.Normal(-2.0, math.log1p(math.exp(3.0))).cdf(torch.as_tensor(v)).numpy(),
+            lambda v: (
+                torch.distributions.Normal(-2.0, math.log1p(math.exp(3.0)))
+                .cdf(torch.as_tensor(v))
+                .numpy()
+            ),
         )
 
 
@@ -96,7 +120,9 @@ def test_full_is_a_cholesky_factor_row_by_row():
     code = Full(3)
     assert code.width == 9
     spread = torch.log1p(at[0, 3:6].exp())
-    want = torch.tensor([[0, 0, 0], [0.5, 0, 0], [0.7, 0.9, 0]], dtype=torch.float64) + torch.diag(spread)
+    want = torch.tensor([[0, 0, 0], [0.5, 0, 0], [0.7, 0.9, 0]], dtype=torch.float64) + torch.diag(
+        spread
+    )
     q = code.at(at)
     torch.testing.assert_close(q.scale_tril[0], want)
     with isolated(0):
@@ -114,7 +140,9 @@ def test_full_of_any_size(latent_dim):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", ["diagonal", "full"])
 def test_extreme_numbers_stay_finite(name, dtype):
-    """softplus underflows far below zero; a density must not become infinite, nor its gradient NaN."""
+    """softplus underflows far below zero; a density must not become infinite, nor its gradient
+    NaN.
+    """
     code = CODES[name]
     for value in (-1e4, -200.0, -90.0, 60.0, 1e4):
         at = torch.full((2, code.width), value, dtype=dtype)
@@ -136,14 +164,19 @@ def test_the_density_without_gradients_to_whatever_made_it(name):
     leaves = [at, *code.parameters()]
     if value.requires_grad:
         grads = torch.autograd.grad(value + 0.0 * z.sum(), leaves, allow_unused=True)
-        assert all(g is None or not g.any() for g in grads), "the density still depends on what made it"
+        assert all(g is None or not g.any() for g in grads), (
+            "the density still depends on what made it"
+        )
 
 
 def test_a_flow_is_made_by_the_numbers_and_its_transform():
     code = make("flow")
     at = numbers(code).requires_grad_(True)
     z, log_q, q = code.draw(at, 2)
-    assert all(g.any() for g in torch.autograd.grad(log_q.sum() + z.square().sum(), [at, *code.parameters()]))
+    assert all(
+        g.any()
+        for g in torch.autograd.grad(log_q.sum() + z.square().sum(), [at, *code.parameters()])
+    )
     torch.testing.assert_close(q.mean, q.transform(q.base.mean))
 
 
@@ -156,19 +189,22 @@ def test_one_hot_probabilities_by_enumeration():
     code = Categorical(2, 3)
     q = code.at(numbers(code))
     eye = torch.eye(3, dtype=torch.float64)
-    every = torch.stack([torch.cat([eye[i], eye[j]]) for i, j in itertools.product(range(3), repeat=2)])
+    every = torch.stack(
+        [torch.cat([eye[i], eye[j]]) for i, j in itertools.product(range(3), repeat=2)]
+    )
     table = q.log_prob(every.unsqueeze(1).expand(-1, 3, -1)).exp()
     torch.testing.assert_close(table.sum(0), torch.ones(3, dtype=torch.float64))
     torch.testing.assert_close(torch.einsum("cn,cd->nd", table, every), q.mean)
     torch.testing.assert_close(q.entropy_each().sum(-1), -(table * table.log()).sum(0))
     torch.testing.assert_close(
-        q.entropy_each(), torch.distributions.Categorical(logits=numbers(code).unflatten(-1, (2, 3))).entropy()
+        q.entropy_each(),
+        torch.distributions.Categorical(logits=numbers(code).unflatten(-1, (2, 3))).entropy(),
     )
     with isolated(0):
         z = q.sample((20_000,))
-    assert torch.equal(z.unflatten(-1, (2, 3)).sum(-1), torch.ones(20_000, 3, 2, dtype=torch.float64)) and set(
-        z.unique().tolist()
-    ) == {0.0, 1.0}
+    assert torch.equal(
+        z.unflatten(-1, (2, 3)).sum(-1), torch.ones(20_000, 3, 2, dtype=torch.float64)
+    ) and set(z.unique().tolist()) == {0.0, 1.0}
     has_mean(z.flatten(1), q.mean.flatten())
     has_mean(
         (z[:, :, :3].unsqueeze(-1) * z[:, :, 3:].unsqueeze(-2)).flatten(1),
@@ -188,7 +224,9 @@ def test_relaxed_draws_become_one_hot_as_the_temperature_falls_and_flat_as_it_ri
     q = code.at(numbers(code))
     with isolated(0):
         cold, hot = q.relaxed((4000,), 1e-3), q.relaxed((4000,), 1e4)
-    torch.testing.assert_close(cold.unflatten(-1, (2, 3)).sum(-1), torch.ones(4000, 3, 2, dtype=torch.float64))
+    torch.testing.assert_close(
+        cold.unflatten(-1, (2, 3)).sum(-1), torch.ones(4000, 3, 2, dtype=torch.float64)
+    )
     # Two Gumbel-perturbed logits are within 0.02 of each other with probability below 1/100.
     assert float((cold.max(-1).values > 1 - 1e-6).double().mean()) > 0.97
     has_mean((cold > 0.5).double().flatten(1), q.mean.flatten())

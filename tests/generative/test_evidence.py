@@ -25,7 +25,10 @@ def test_monitor_gives_means_per_datum_since_the_last_call():
     assert likelihood.monitor() == {}
     likelihood.log_prob(OUTPUTS, torch.zeros(2))
     likelihood.log_prob(OUTPUTS[:1] * 4, torch.zeros(1))
-    assert likelihood.monitor() == {"bound": pytest.approx((-3 - 5 - 12) / 3), "latent_kl": pytest.approx((1 + 2 + 4) / 3)}
+    assert likelihood.monitor() == {
+        "bound": pytest.approx((-3 - 5 - 12) / 3),
+        "latent_kl": pytest.approx((1 + 2 + 4) / 3),
+    }
     assert likelihood.monitor() == {}
 
 
@@ -39,7 +42,11 @@ def test_evaluation_is_not_watched():
 def test_what_is_watched_is_neither_saved_nor_learned():
     likelihood = Evidence(kind="VAE")
     likelihood.log_prob(OUTPUTS, torch.zeros(2))
-    assert likelihood.state_dict() == {} and not list(likelihood.parameters()) and likelihood.config() == {"kind": "VAE"}
+    assert (
+        likelihood.state_dict() == {}
+        and not list(likelihood.parameters())
+        and likelihood.config() == {"kind": "VAE"}
+    )
     assert Evidence.from_config(likelihood.config()).config() == {"kind": "VAE"}
 
 
@@ -67,5 +74,8 @@ def test_it_predicts_nothing():
     for call in calls:
         with pytest.raises(CredoError):
             call()
-    with pytest.raises(CredoError, match="predicts no targets; use its own sample, reconstruct, elbo and log_marginal"):
+    with pytest.raises(
+        CredoError,
+        match="predicts no targets; use its own sample, reconstruct, elbo and log_marginal",
+    ):
         likelihood(OUTPUTS)

@@ -4,7 +4,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Subset,
+    TensorDataset,
+)
 from zoo.latent import QUICK, STILL, binary, real, vae
 
 from credo.core.errors import DataError
@@ -42,14 +49,25 @@ def datum(likelihood=None, dtype=torch.float32, binarise=False, shape=None):
 def passed(source, batch_size=16):
     """One pass: data, what stands beside them, and the sizes of batches."""
     pairs = list(source(None, batch_size))
-    return torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs]), [len(x) for x, _ in pairs]
+    return (
+        torch.cat([x for x, _ in pairs]),
+        torch.cat([y for _, y in pairs]),
+        [len(x) for x, _ in pairs],
+    )
 
 
-# --- a datum ------------------------------------------------------------------------------------------------------------
+# --- a datum --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "form", [lambda x: x, lambda x: x.double(), lambda x: x.numpy(), lambda x: x.tolist(), lambda x: pd.DataFrame(x.numpy())]
+    "form",
+    [
+        lambda x: x,
+        lambda x: x.double(),
+        lambda x: x.numpy(),
+        lambda x: x.tolist(),
+        lambda x: pd.DataFrame(x.numpy()),
+    ],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_floats_of_every_kind_become_the_models(form, dtype):
@@ -83,8 +101,16 @@ def test_the_first_shape_that_is_seen_holds():
 BAD = {
     "nan": (Gaussian(), torch.tensor([[0.0, 1.0], [torch.nan, 1.0]]), "NaN at row 1, column 0"),
     "infinite": (Gaussian(), torch.tensor([[0.0, torch.inf]]), "infinite value at row 0, column 1"),
-    "grey as binary": (Bernoulli(), torch.tensor([[0.0, 1.0], [1.0, 0.5]]), "row 1, column 1 is 0.5; expected 0 or 1"),
-    "beyond grey": (ContinuousBernoulli(), torch.tensor([[0.0, 1.5]]), "row 0, column 1 is 1.5; expected a number from 0 to 1"),
+    "grey as binary": (
+        Bernoulli(),
+        torch.tensor([[0.0, 1.0], [1.0, 0.5]]),
+        "row 1, column 1 is 0.5; expected 0 or 1",
+    ),
+    "beyond grey": (
+        ContinuousBernoulli(),
+        torch.tensor([[0.0, 1.5]]),
+        "row 0, column 1 is 1.5; expected a number from 0 to 1",
+    ),
     "below grey": (Bernoulli(grey=True), torch.tensor([[-0.5, 1.0]]), "row 0, column 0 is -0.5"),
     "no level": (Pixels(4), torch.tensor([[0, 4]]), "4"),
     "between levels": (Pixels(4), torch.tensor([[0.5, 1.0]]), "0.5"),
@@ -121,7 +147,7 @@ def test_targets_are_flat():
     assert datum().targets(torch.randn(3, 2, 4)).shape == (3, 8)
 
 
-# --- sources ------------------------------------------------------------------------------------------------------------
+# --- sources --------------------------------------------------------------------------------------
 
 X = real()
 KINDS = {
@@ -154,19 +180,29 @@ def test_every_kind_gives_all_data_in_order_with_nothing_beside_them(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_epoch_is_shuffled_or_keeps_the_loaders_order(kind):
     source = source_of(KINDS[kind], datum())
-    one, two = (torch.cat([x for x, _ in source(torch.Generator().manual_seed(1), 16)]) for _ in range(2))
+    one, two = (
+        torch.cat([x for x, _ in source(torch.Generator().manual_seed(1), 16)]) for _ in range(2)
+    )
     assert torch.equal(one, two) and torch.equal(one.sort(0).values, X.sort(0).values)
     assert torch.equal(one, X) == ("loader" in kind)
 
 
-@pytest.mark.parametrize("data", [Endless(list(X)), Endless([(x, 3) for x in X]), DataLoader(Endless(list(X)), batch_size=16)])
+@pytest.mark.parametrize(
+    "data",
+    [Endless(list(X)), Endless([(x, 3) for x in X]), DataLoader(Endless(list(X)), batch_size=16)],
+)
 def test_data_without_a_length_need_one(data):
     with pytest.raises(DataError, match="num_data="):
         source_of(data, datum())
     source = source_of(data, datum(), 40)
     for _ in range(2):
         x, y, sizes = passed(source)
-        assert source.num_data == 40 and torch.equal(x, X) and sizes == [16, 16, 8] and torch.equal(y, torch.zeros(40))
+        assert (
+            source.num_data == 40
+            and torch.equal(x, X)
+            and sizes == [16, 16, 8]
+            and torch.equal(y, torch.zeros(40))
+        )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -211,7 +247,7 @@ def test_lengths_of_wrappers():
     assert [len(x) for x, _ in Batches([X[:3], [X[3:5], "beside"]], datum())] == [3, 2]
 
 
-# --- bad values somewhere ---------------------------------------------------------------------------------------------------
+# --- bad values somewhere -------------------------------------------------------------------------
 
 
 def spoiled(row=33):
@@ -231,7 +267,11 @@ def test_a_bad_value_in_a_data_set_is_named_by_its_place_there():
 
 
 @pytest.mark.parametrize(
-    "data", [DataLoader(TensorDataset(spoiled()), batch_size=16), DataLoader(Endless(list(spoiled())), batch_size=16)]
+    "data",
+    [
+        DataLoader(TensorDataset(spoiled()), batch_size=16),
+        DataLoader(Endless(list(spoiled())), batch_size=16),
+    ],
 )
 def test_a_bad_value_in_a_loader_is_named_with_its_batch(data):
     with pytest.raises(DataError, match=r"Batch 2.*row 1, column 2"):
@@ -245,13 +285,18 @@ def test_a_bad_value_in_a_stream_is_named_by_its_place_there():
 
 def test_shapes_that_change_are_refused():
     """Before any fit there is no model that was fitted to something."""
-    for data in (Listed([torch.zeros(3), torch.zeros(4)]), DataLoader(Listed([torch.zeros(3), torch.zeros(4)]), batch_size=1)):
+    for data in (
+        Listed([torch.zeros(3), torch.zeros(4)]),
+        DataLoader(Listed([torch.zeros(3), torch.zeros(4)]), batch_size=1),
+    ):
         with pytest.raises(DataError, match=r"\(4,\).*\(3,\)"):
             passed(source_of(data, datum()))
 
 
 @pytest.mark.parametrize(
-    "row", [{"image": torch.zeros(3)}, "text", None, {"image": 1.0}], ids=["dict", "text", "None", "numbers in a dict"]
+    "row",
+    [{"image": torch.zeros(3)}, "text", None, {"image": 1.0}],
+    ids=["dict", "text", "None", "numbers in a dict"],
 )
 @pytest.mark.parametrize("make", [Listed, Endless])
 def test_rows_that_are_no_arrays_are_refused(row, make):
@@ -269,11 +314,13 @@ def test_rows_that_are_lists_of_numbers_keep_all_of_them(make):
     assert torch.equal(x, X)
 
 
-# --- the first data -------------------------------------------------------------------------------------------------------
+# --- the first data -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("count", "found"), [(1, 1), (2, 2), (16, 16), (17, 17), (40, 40), (99, 40)])
+@pytest.mark.parametrize(
+    ("count", "found"), [(1, 1), (2, 2), (16, 16), (17, 17), (40, 40), (99, 40)]
+)
 def test_the_first_data(kind, count, found):
     assert torch.equal(first(source_of(KINDS[kind], datum()), count), X[:found])
 
@@ -293,6 +340,10 @@ def test_the_first_data_do_not_read_the_rest():
 def test_a_shuffled_loader_is_shuffled_anew():
     """Every epoch in another order, the same one for the same seed."""
     source = source_of(DataLoader(TensorDataset(X), batch_size=40, shuffle=True), datum())
-    one, two, three = (next(iter(source(torch.Generator().manual_seed(seed), 40)))[0] for seed in (0, 0, 1))
+    one, two, three = (
+        next(iter(source(torch.Generator().manual_seed(seed), 40)))[0] for seed in (0, 0, 1)
+    )
     assert torch.equal(one, two) and not torch.equal(one, three)
-    assert vae().fit(DataLoader(TensorDataset(X), batch_size=16, shuffle=True), **STILL).shape == (6,)
+    assert vae().fit(DataLoader(TensorDataset(X), batch_size=16, shuffle=True), **STILL).shape == (
+        6,
+    )

@@ -88,14 +88,23 @@ def test_both_proposals_agree_under_learned_priors(prior):
     net = network(Diagonal(2), prior, components=3).eval()
     x = torch.tensor([[0.3, -0.5, 0.8]], dtype=torch.float64)
     with torch.no_grad(), isolated(0):
-        one, two = (log_weights(net, x, 40_000, proposal).exp() for proposal in ("encoder", "prior"))
+        one, two = (
+            log_weights(net, x, 40_000, proposal).exp() for proposal in ("encoder", "prior")
+        )
     same_mean(one, two)
 
 
 def test_discrete_codes_by_enumeration():
     import itertools
 
-    net = LatentNet(nn.Linear(3, 6), nn.Linear(6, 3), Categorical(2, 3), Uniform(6, groups=2), Gaussian(std=0.8), (3,)).double()
+    net = LatentNet(
+        nn.Linear(3, 6),
+        nn.Linear(6, 3),
+        Categorical(2, 3),
+        Uniform(6, groups=2),
+        Gaussian(std=0.8),
+        (3,),
+    ).double()
     x = torch.tensor([[0.3, -0.5, 0.8], [1.0, 0.0, 0.1]], dtype=torch.float64)
     eye = torch.eye(3, dtype=torch.float64)
     every = (
@@ -106,7 +115,10 @@ def test_discrete_codes_by_enumeration():
     with torch.no_grad(), isolated(0):
         exact = torch.logsumexp(net.log_fit(every, x) + net.log_prior(every), 0)
         for proposal in ("encoder", "prior"):
-            has_mean((log_weights(net, x, 40_000, proposal) - exact).exp(), torch.ones(2, dtype=torch.float64))
+            has_mean(
+                (log_weights(net, x, 40_000, proposal) - exact).exp(),
+                torch.ones(2, dtype=torch.float64),
+            )
 
 
 def test_very_unlikely_data_do_not_underflow():

@@ -38,7 +38,9 @@ KINDS = {
     "frame": lambda x: pd.DataFrame(x.numpy()),
     "pairs": lambda x: TensorDataset(x, torch.arange(len(x))),
     "loader of pairs": lambda x: DataLoader(TensorDataset(x, torch.arange(len(x))), batch_size=16),
-    "shuffled loader": lambda x: DataLoader(TensorDataset(x, torch.zeros(len(x))), batch_size=16, shuffle=True),
+    "shuffled loader": lambda x: DataLoader(
+        TensorDataset(x, torch.zeros(len(x))), batch_size=16, shuffle=True
+    ),
     "rows alone": Rows,
     "tensor data set alone": TensorDataset,
     "loader of rows alone": lambda x: DataLoader(TensorDataset(x), batch_size=16),
@@ -49,9 +51,13 @@ KINDS = {
 def test_every_kind_of_data(kind):
     x = real()
     fitted = vae().fit(KINDS[kind](x), **QUICK)
-    assert len(fitted.history) == 2 and fitted.shape == (6,) and torch.isfinite(fitted.elbo(x)).all()
+    assert (
+        len(fitted.history) == 2 and fitted.shape == (6,) and torch.isfinite(fitted.elbo(x)).all()
+    )
     if kind in ("double", "numpy", "list", "frame", "pairs"):
-        assert torch.equal(fitted.elbo(x), vae().fit(x, **QUICK).elbo(x)), "the same numbers, whatever holds the data"
+        assert torch.equal(fitted.elbo(x), vae().fit(x, **QUICK).elbo(x)), (
+            "the same numbers, whatever holds the data"
+        )
 
 
 def test_evaluation_takes_arrays_and_frames():
@@ -99,21 +105,27 @@ def test_every_code_and_prior_in_both_precisions(posterior, prior, dtype):
 
 
 def test_binarised_whole_numbers():
-    assert torch.isfinite(vae("bernoulli", binarise=True).fit(binary().long(), **QUICK).elbo(binary().long())).all()
+    assert torch.isfinite(
+        vae("bernoulli", binarise=True).fit(binary().long(), **QUICK).elbo(binary().long())
+    ).all()
 
 
 def test_images_with_convolutions():
     x = torch.rand(20, 1, 8, 8)
     encoder, decoder = conv_encoder((1, 8, 8), 4, (4,), 8), conv_decoder(2, (1, 8, 8), 1, (4,), 8)
     fitted = VAE(encoder, decoder, 2, "continuous_bernoulli").fit(x, **QUICK)
-    assert fitted.shape == (1, 8, 8) and fitted.reconstruct(x[:3]).shape == fitted.sample(3).shape == (3, 1, 8, 8)
+    assert fitted.shape == (1, 8, 8) and fitted.reconstruct(x[:3]).shape == fitted.sample(
+        3
+    ).shape == (3, 1, 8, 8)
     assert fitted.decode(torch.zeros(2, 2)).shape == (2, 1, 8, 8) and fitted.elbo(x).shape == (20,)
 
 
 @pytest.mark.parametrize("x", [real(40, 1), real(40, 1)[:, 0]])
 def test_one_number_per_datum(x):
     fitted = VAE(coder(1, 2), coder(1, 1), 1, "gaussian").fit(x, **QUICK)
-    assert fitted.shape == (1,) and fitted.elbo(x).shape == (40,) and fitted.sample(3).shape == (3, 1)
+    assert (
+        fitted.shape == (1,) and fitted.elbo(x).shape == (40,) and fitted.sample(3).shape == (3, 1)
+    )
 
 
 @pytest.mark.parametrize("n", [1, 2, 15, 17, 33])
@@ -122,11 +134,13 @@ def test_few_data_and_last_batches_of_one(n):
     assert fitted.elbo(real(n)).shape == (n,)
 
 
-# --- the caller's things ------------------------------------------------------------------------------------------------
+# --- the caller's things --------------------------------------------------------------------------
 
 
 def noisy(inputs, outputs):
-    return nn.Sequential(nn.Linear(inputs, 5), nn.BatchNorm1d(5), nn.Dropout(0.3), nn.Linear(5, outputs))
+    return nn.Sequential(
+        nn.Linear(inputs, 5), nn.BatchNorm1d(5), nn.Dropout(0.3), nn.Linear(5, outputs)
+    )
 
 
 @pytest.mark.parametrize("mode", [True, False])
@@ -161,7 +175,9 @@ def test_networks_in_evaluation_mode_are_trained_in_training_mode(method):
 def test_the_callers_likelihood_code_and_prior_are_left_as_found():
     likelihood, prior, code = Gaussian(), Mixture(2, 3), Diagonal(2)
     before = copy.deepcopy((likelihood.state_dict(), prior.state_dict()))
-    VAE(coder(6, 4), coder(2, 6), 2, likelihood, posterior=code, prior=prior).fit(real(), **QUICK | {"lr": 0.3})
+    VAE(coder(6, 4), coder(2, 6), 2, likelihood, posterior=code, prior=prior).fit(
+        real(), **QUICK | {"lr": 0.3}
+    )
     for old, thing in zip(before, (likelihood, prior), strict=True):
         assert all(torch.equal(old[name], value) for name, value in thing.state_dict().items())
 
@@ -189,7 +205,7 @@ def test_the_global_generator_is_left_as_found(method):
         assert torch.equal(state, torch.get_rng_state()), name
 
 
-# --- seeds and batches ------------------------------------------------------------------------------------------------
+# --- seeds and batches ----------------------------------------------------------------------------
 
 
 def test_a_seed_fixes_a_fit_and_another_changes_it():
@@ -212,24 +228,33 @@ def test_a_seed_fixes_every_number(name):
 
 
 def test_batches_only_change_the_noise():
-    """Of a thousand draws each; the difference of two means of 40 data, against its standard error."""
+    """Of a thousand draws each; the difference of two means of 40 data, against its standard
+    error.
+    """
     model = vae().fit(real(), **QUICK)
     one, two = model.elbo(real(), draws=1000), model.elbo(real(), draws=1000, batch_size=7)
     rows = torch.stack([model.elbo(real(), seed=s) for s in range(50)])
-    assert not torch.equal(one, two) and ((one - two).abs() < 5 * (2 * rows.var(0) / 1000).sqrt()).all()
+    assert (
+        not torch.equal(one, two)
+        and ((one - two).abs() < 5 * (2 * rows.var(0) / 1000).sqrt()).all()
+    )
     torch.testing.assert_close(model.latent_kl(real()), model.latent_kl(real(), batch_size=7))
     torch.testing.assert_close(model.encode(real()).mean, model.encode(real(), batch_size=7).mean)
     torch.testing.assert_close(model.reconstruct(real()), model.reconstruct(real(), batch_size=7))
 
 
 def test_binary_data_are_drawn_once_per_seed_whatever_the_batches():
-    """Every number of one seed is of the same binary data, or a bound could not be compared with what it bounds."""
+    """Every number of one seed is of the same binary data, or a bound could not be compared with
+    what it bounds.
+    """
     model = vae("bernoulli", binarise=True).fit(torch.rand(150, 6), **STILL)
     x = torch.rand(150, 6, generator=torch.Generator().manual_seed(1))
     seen = []
     for size in (None, 150, 64, 7):
         rows = []
-        model.each(x, lambda net, batch, rows=rows: (rows.append(batch), batch[:, 0])[1], None, 3, size)
+        model.each(
+            x, lambda net, batch, rows=rows: (rows.append(batch), batch[:, 0])[1], None, 3, size
+        )
         seen.append(torch.cat(rows))
     assert all(torch.equal(seen[0], other) for other in seen[1:])
     other = []
@@ -237,14 +262,16 @@ def test_binary_data_are_drawn_once_per_seed_whatever_the_batches():
     assert not torch.equal(seen[0], torch.cat(other))
 
 
-@pytest.mark.parametrize("name", ["elbo", "latent_kl", "log_marginal", "annealed", "reconstruct", "encode"])
+@pytest.mark.parametrize(
+    "name", ["elbo", "latent_kl", "log_marginal", "annealed", "reconstruct", "encode"]
+)
 @pytest.mark.parametrize("size", [0, -1, 1.5, True])
 def test_bad_batch_sizes_are_refused(name, size):
     with pytest.raises(SettingError, match="batch_size"):
         getattr(vae().fit(real(), **STILL), name)(real(), batch_size=size)
 
 
-# --- fits -------------------------------------------------------------------------------------------------------
+# --- fits -----------------------------------------------------------------------------------------
 
 
 def test_pseudo_inputs_start_as_data():
@@ -261,7 +288,12 @@ def test_pseudo_inputs_may_come_from_several_batches_of_a_loader():
 def test_nothing_before_a_fit():
     model = vae()
     assert model.history == [] and "not fitted" in repr(model)
-    for call in (lambda: model.elbo(real()), lambda: model.sample(2), lambda: model.save("x"), lambda: model.shape):
+    for call in (
+        lambda: model.elbo(real()),
+        lambda: model.sample(2),
+        lambda: model.save("x"),
+        lambda: model.shape,
+    ):
         with pytest.raises(CredoError, match="not fitted yet; call fit"):
             call()
 
@@ -274,7 +306,7 @@ def test_a_fit_that_fails_leaves_the_last_one():
     assert torch.equal(before, model.elbo(real()))
 
 
-# --- history, warm-up, validation ---------------------------------------------------------------------------------------
+# --- history, warm-up, validation -----------------------------------------------------------------
 
 
 def test_history_is_in_nats_per_datum_and_per_data_set():
@@ -285,7 +317,9 @@ def test_history_is_in_nats_per_datum_and_per_data_set():
 
 
 def test_history_does_not_see_beta_free_bits_or_warm_up():
-    """At a standstill all of them give the numbers of plain training: the same draws, the same bound."""
+    """At a standstill all of them give the numbers of plain training: the same draws, the same
+    bound.
+    """
     plain = vae().fit(real(), **STILL | {"epochs": 3})
     for settings in ({"beta": 9.0}, {"free_bits": 3.0}, {"kl_schedule": "linear", "kl_warmup": 2}):
         other = vae().fit(real(), **STILL | {"epochs": 3}, **settings)
@@ -298,18 +332,30 @@ def test_history_of_part_of_a_data_set():
     assert row["elbo"] == pytest.approx(400 * row["bound"], rel=1e-5)
 
 
-@pytest.mark.parametrize(("batch_size", "loader"), [(16, False), (None, False), (1000, False), (16, True)])
+@pytest.mark.parametrize(
+    ("batch_size", "loader"), [(16, False), (None, False), (1000, False), (16, True)]
+)
 def test_the_warm_up_takes_exactly_its_epochs(batch_size, loader):
     x = real()
     data = DataLoader(TensorDataset(x, torch.zeros(40)), batch_size=16) if loader else x
-    fitted = vae().fit(data, kl_schedule="linear", kl_warmup=3, **QUICK | {"batch_size": batch_size, "epochs": 5})
+    fitted = vae().fit(
+        data, kl_schedule="linear", kl_warmup=3, **QUICK | {"batch_size": batch_size, "epochs": 5}
+    )
     net = fitted.bnn.net
     per_epoch = 3 if batch_size == 16 else 1
-    assert len(net.ramp) == 3 * per_epoch + 1 and float(net.ramp[-1]) == 1.0 and float(net.ramp[-2]) < 1.0
-    assert int(fitted.bnn._result().buffers["steps"]) == 5 * per_epoch, "one step of the ramp per step of the optimizer"
+    assert (
+        len(net.ramp) == 3 * per_epoch + 1
+        and float(net.ramp[-1]) == 1.0
+        and float(net.ramp[-2]) < 1.0
+    )
+    assert int(fitted.bnn._result().buffers["steps"]) == 5 * per_epoch, (
+        "one step of the ramp per step of the optimizer"
+    )
 
 
-@pytest.mark.parametrize("settings", [{"method": "vi", "train_samples": 3}, {"method": "bbvi", "train_samples": 2}])
+@pytest.mark.parametrize(
+    "settings", [{"method": "vi", "train_samples": 3}, {"method": "bbvi", "train_samples": 2}]
+)
 def test_several_draws_of_weights_are_one_step_of_the_warm_up(settings):
     fitted = vae().fit(real(), kl_schedule="linear", kl_warmup=3, **QUICK, **settings)
     assert int(fitted.bnn._result().buffers["steps"]) == 6
@@ -317,13 +363,17 @@ def test_several_draws_of_weights_are_one_step_of_the_warm_up(settings):
 
 def test_warm_up_matters():
     one, two = (
-        vae().fit(real(), **QUICK | {"lr": 0.1}, **s).elbo(real()) for s in ({}, {"kl_schedule": "cosine", "kl_warmup": 2})
+        vae().fit(real(), **QUICK | {"lr": 0.1}, **s).elbo(real())
+        for s in ({}, {"kl_schedule": "cosine", "kl_warmup": 2})
     )
     assert not torch.equal(one, two)
 
 
 def test_validation_is_watched_and_changes_nothing():
-    plain, watched = vae().fit(real(), **QUICK), vae().fit(real(), validation=real(20, seed=1) * 20, **QUICK)
+    plain, watched = (
+        vae().fit(real(), **QUICK),
+        vae().fit(real(), validation=real(20, seed=1) * 20, **QUICK),
+    )
     for a, b in zip(plain.history, watched.history, strict=True):
         assert a["bound"] == b["bound"] and a["elbo"] == b["elbo"]
         assert b["validation_nll"] > 10 * -a["bound"]
@@ -331,7 +381,14 @@ def test_validation_is_watched_and_changes_nothing():
 
 
 def test_callbacks_can_stop():
-    assert len(vae().fit(real(), callbacks=[lambda row: row["epoch"] == 1], **QUICK | {"epochs": 9}).history) == 2
+    assert (
+        len(
+            vae()
+            .fit(real(), callbacks=[lambda row: row["epoch"] == 1], **QUICK | {"epochs": 9})
+            .history
+        )
+        == 2
+    )
 
 
 def test_repr_says_what_it_is():
@@ -373,4 +430,9 @@ def test_frozen_and_chosen_weights():
 
 
 def test_an_autoencoder_is_one_too():
-    assert isinstance(Autoencoder(coder(6, 2), coder(2, 6), 2, "gaussian").fit(real(), **QUICK).history[-1]["bound"], float)
+    assert isinstance(
+        Autoencoder(coder(6, 2), coder(2, 6), 2, "gaussian")
+        .fit(real(), **QUICK)
+        .history[-1]["bound"],
+        float,
+    )

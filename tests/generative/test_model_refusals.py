@@ -14,44 +14,116 @@ from credo.generative.priors import Mixture, StandardNormal, Uniform
 from credo.likelihoods import Pixels
 
 BAD = {
-    "nan": (lambda: vae().fit(torch.tensor([[0.0] * 6, [float("nan")] * 6])), DataError, "x has NaN at row 1"),
-    "grey": (lambda: vae("bernoulli").fit(torch.full((9, 6), 0.5)), DataError, "is 0.5; expected 0 or 1.*ContinuousBernoulli"),
-    "bytes": (lambda: vae("bernoulli").fit(torch.full((9, 6), 255, dtype=torch.uint8)), DataError, "is 255.0; expected 0 or 1"),
-    "outside": (lambda: vae("bernoulli", binarise=True).fit(torch.full((9, 6), 1.5)), DataError, "number from 0 to 1"),
-    "levels": (lambda: vae(Pixels(4), per=4).fit(torch.full((9, 6), 4)), DataError, "whole number from 0 to 3"),
+    "nan": (
+        lambda: vae().fit(torch.tensor([[0.0] * 6, [float("nan")] * 6])),
+        DataError,
+        "x has NaN at row 1",
+    ),
+    "grey": (
+        lambda: vae("bernoulli").fit(torch.full((9, 6), 0.5)),
+        DataError,
+        "is 0.5; expected 0 or 1.*ContinuousBernoulli",
+    ),
+    "bytes": (
+        lambda: vae("bernoulli").fit(torch.full((9, 6), 255, dtype=torch.uint8)),
+        DataError,
+        "is 255.0; expected 0 or 1",
+    ),
+    "outside": (
+        lambda: vae("bernoulli", binarise=True).fit(torch.full((9, 6), 1.5)),
+        DataError,
+        "number from 0 to 1",
+    ),
+    "levels": (
+        lambda: vae(Pixels(4), per=4).fit(torch.full((9, 6), 4)),
+        DataError,
+        "whole number from 0 to 3",
+    ),
     "counts": (lambda: vae("poisson").fit(-torch.ones(9, 6)), DataError, "expected a count"),
     "text": (lambda: vae().fit(np.array([["a"] * 6])), DataError, "expected numbers"),
-    "pair": (lambda: vae().fit((real(), torch.zeros(40))), DataError, "The data are a tuple; expected one tensor"),
+    "pair": (
+        lambda: vae().fit((real(), torch.zeros(40))),
+        DataError,
+        "The data are a tuple; expected one tensor",
+    ),
     "empty": (lambda: vae().fit(torch.zeros(0, 6)), DataError, "empty"),
     "dict": (lambda: vae().fit({"x": real()}), DataError, "The data are a dict"),
     "encoder input": (lambda: vae().fit(real(40, 5)), CredoError, r"\(2, 5\)|shape"),
-    "encoder output": (lambda: VAE(coder(6, 3), coder(2, 6), 2, "gaussian").fit(real()), NetworkError, r"needs \(2, 4\): change its last layer"),
-    "decoder input": (lambda: VAE(coder(6, 4), coder(3, 6), 2, "gaussian").fit(real()), NetworkError, "decoder cannot take codes of 2 numbers"),
-    "decoder output": (lambda: VAE(coder(6, 4), coder(2, 5), 2, "gaussian").fit(real()), NetworkError, "gives 5 outputs .* needs 6"),
-    "decoder without axis": (
-        lambda: VAE(coder(1, 4), nn.Sequential(nn.Linear(2, 1), nn.Flatten(0)), 2, "gaussian").fit(real(40, 1)), NetworkError, "decoder",
+    "encoder output": (
+        lambda: VAE(coder(6, 3), coder(2, 6), 2, "gaussian").fit(real()),
+        NetworkError,
+        r"needs \(2, 4\): change its last layer",
     ),
-    "decoder without parameters": (lambda: VAE(coder(6, 4), nn.Identity(), 2, "gaussian").fit(real(40, 6)), CredoError, "."),
-    "dim": (lambda: vae(latent_dim=3, posterior=Diagonal(2)), SettingError, "latent_dim=3, but the latent posterior was made for 2"),
+    "decoder input": (
+        lambda: VAE(coder(6, 4), coder(3, 6), 2, "gaussian").fit(real()),
+        NetworkError,
+        "decoder cannot take codes of 2 numbers",
+    ),
+    "decoder output": (
+        lambda: VAE(coder(6, 4), coder(2, 5), 2, "gaussian").fit(real()),
+        NetworkError,
+        "gives 5 outputs .* needs 6",
+    ),
+    "decoder without axis": (
+        lambda: VAE(coder(1, 4), nn.Sequential(nn.Linear(2, 1), nn.Flatten(0)), 2, "gaussian").fit(
+            real(40, 1)
+        ),
+        NetworkError,
+        "decoder",
+    ),
+    "decoder without parameters": (
+        lambda: VAE(coder(6, 4), nn.Identity(), 2, "gaussian").fit(real(40, 6)),
+        CredoError,
+        ".",
+    ),
+    "dim": (
+        lambda: vae(latent_dim=3, posterior=Diagonal(2)),
+        SettingError,
+        "latent_dim=3, but the latent posterior was made for 2",
+    ),
     "dim 0": (lambda: VAE(coder(6, 4), coder(2, 6), 0, "gaussian"), SettingError, "latent_dim=0"),
-    "prior": (lambda: vae(prior="uniform"), SettingError, "prior='uniform' is not for the latent posterior 'diagonal'"),
+    "prior": (
+        lambda: vae(prior="uniform"),
+        SettingError,
+        "prior='uniform' is not for the latent posterior 'diagonal'",
+    ),
     "no prior": (lambda: vae(prior="none"), SettingError, "prior='none' is not for"),
     "unknown prior": (lambda: vae(prior="vampire"), CredoError, "Unknown latent prior"),
-    "unknown code": (lambda: VAE(coder(6, 4), coder(2, 6), 2, "gaussian", posterior="normal"), CredoError, "Unknown latent posterior"),
-    "point": (lambda: VAE(coder(6, 2), coder(2, 6), 2, "gaussian", posterior="point"), SettingError, "use credo.generative.Autoencoder"),
-    "binarise": (lambda: vae("gaussian", binarise=True), SettingError, "binarise=True draws binary data"),
+    "unknown code": (
+        lambda: VAE(coder(6, 4), coder(2, 6), 2, "gaussian", posterior="normal"),
+        CredoError,
+        "Unknown latent posterior",
+    ),
+    "point": (
+        lambda: VAE(coder(6, 2), coder(2, 6), 2, "gaussian", posterior="point"),
+        SettingError,
+        "use credo.generative.Autoencoder",
+    ),
+    "binarise": (
+        lambda: vae("gaussian", binarise=True),
+        SettingError,
+        "binarise=True draws binary data",
+    ),
     "binarise yes": (lambda: vae("bernoulli", binarise="yes"), SettingError, "binarise"),
     "prior of another size": (lambda: vae(prior=StandardNormal(7)), SettingError, "prior"),
     "mixture of another size": (lambda: vae(prior=Mixture(7, 3)), SettingError, "prior"),
     "groups": (lambda: vae(posterior=Categorical(2, 3), prior=Uniform(6)), SettingError, "prior"),
-    "pseudo-inputs": (lambda: vae(prior="vamp").fit(real()), DataError, "has 50 pseudo-inputs but there are 40 data"),
+    "pseudo-inputs": (
+        lambda: vae(prior="vamp").fit(real()),
+        DataError,
+        "has 50 pseudo-inputs but there are 40 data",
+    ),
     "likelihood": (lambda: vae("normal"), CredoError, "Unknown likelihood"),
     "setting": (lambda: vae().fit(real(), freebits=0.1), SettingError, "freebits"),
-    "gradient": (lambda: vae().fit(real(), gradient="gumbel"), SettingError, "gradient='gumbel' is not for"),
+    "gradient": (
+        lambda: vae().fit(real(), gradient="gumbel"),
+        SettingError,
+        "gradient='gumbel' is not for",
+    ),
     "local": (lambda: vae().fit(real(), "vi", draws=2), SettingError, "use estimator='weights'"),
     "batch": (lambda: vae().fit(real(), batch_size=0), SettingError, "batch_size=0"),
     "method": (lambda: vae().fit(real(), "exact"), CredoError, "Gaussian likelihood"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -62,7 +134,11 @@ def test_refusals(name):
 
 
 LATER = {
-    "shape": (lambda m: m.elbo(real(4, 5)), DataError, r"have shape \(5,\) each; this model was fitted to \(6,\)"),
+    "shape": (
+        lambda m: m.elbo(real(4, 5)),
+        DataError,
+        r"have shape \(5,\) each; this model was fitted to \(6,\)",
+    ),
     "nan": (lambda m: m.reconstruct(torch.full((2, 6), torch.nan)), DataError, "NaN"),
     "draws": (lambda m: m.elbo(real(), draws=0), SettingError, "draws=0"),
     "samples": (lambda m: m.elbo(real(), samples=0), SettingError, "samples=0"),
@@ -72,7 +148,11 @@ LATER = {
     "seed of decode": (lambda m: m.decode(torch.zeros(1, 2), seed=0.5), SettingError, "seed=0.5"),
     "n": (lambda m: m.sample(0), SettingError, "n=0"),
     "simulate": (lambda m: m.simulate(0), SettingError, "n=0"),
-    "codes": (lambda m: m.decode(torch.zeros(3, 3)), DataError, r"Codes have shape \(3, 3\); expected \(N, 2\)"),
+    "codes": (
+        lambda m: m.decode(torch.zeros(3, 3)),
+        DataError,
+        r"Codes have shape \(3, 3\); expected \(N, 2\)",
+    ),
     "code": (lambda m: m.decode(torch.zeros(2)), DataError, r"Codes have shape \(2,\)"),
     "code text": (lambda m: m.decode("a"), DataError, "."),
     "code nan": (lambda m: m.decode([[float("nan"), 1.0]]), DataError, "NaN"),

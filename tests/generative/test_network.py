@@ -17,7 +17,9 @@ from credo.likelihoods import Bernoulli, Gaussian, Heteroscedastic, Pixels, Pois
 
 
 def make(encoder, decoder, likelihood, shape, code=None, binarise=False):
-    return LatentNet(encoder, decoder, code or Diagonal(2), StandardNormal(2), likelihood, shape, binarise)
+    return LatentNet(
+        encoder, decoder, code or Diagonal(2), StandardNormal(2), likelihood, shape, binarise
+    )
 
 
 def test_a_row_per_datum_in_both_modes():
@@ -33,7 +35,9 @@ def test_value_and_training_value_have_the_same_mean(code):
     net = network(code)
     x = real(2, 3, dtype=torch.float64)
     with torch.no_grad(), isolated(0):
-        one, two = (net.train(mode)(x.repeat(4000, 1)).unflatten(0, (4000, 2)) for mode in (True, False))
+        one, two = (
+            net.train(mode)(x.repeat(4000, 1)).unflatten(0, (4000, 2)) for mode in (True, False)
+        )
     same_mean(one[..., 0], two[..., 0])
     torch.testing.assert_close(one[0, :, 1], two[0, :, 1])
 
@@ -48,7 +52,9 @@ def test_evaluation_leaves_q_and_the_decoder_without_surprises():
         q = net.posterior(x)
         z = q.sample((1,))
     fit = torch.distributions.Normal(net.decoder(z[0]), 0.7).log_prob(x).sum(-1)
-    kl = torch.distributions.kl_divergence(q.base_dist, torch.distributions.Normal(0.0, 1.0)).sum(-1)
+    kl = torch.distributions.kl_divergence(q.base_dist, torch.distributions.Normal(0.0, 1.0)).sum(
+        -1
+    )
     torch.testing.assert_close(out, torch.stack([fit - kl, kl], -1))
 
 
@@ -74,14 +80,24 @@ def test_one_number_per_datum(likelihood, outputs, x):
     with isolated(0):
         z = q.sample((1,))
     each = torch.stack(
-        [likelihood.log_prob(net.decode(z[0, i : i + 1]), likelihood.check_targets(x[i : i + 1]))[0] for i in range(4)]
+        [
+            likelihood.log_prob(
+                net.decode(z[0, i : i + 1]), likelihood.check_targets(x[i : i + 1])
+            )[0]
+            for i in range(4)
+        ]
     )
     torch.testing.assert_close(together[:, 0] + together[:, 1], each)
 
 
 def test_images_of_any_shape():
     decoder = nn.Sequential(nn.Linear(2, 32), nn.Unflatten(1, (2, 4, 4)))
-    net = make(nn.Sequential(nn.Conv2d(2, 1, 3), nn.Flatten(), nn.Linear(4, 4)), decoder, Gaussian(std=1.0), (2, 4, 4))
+    net = make(
+        nn.Sequential(nn.Conv2d(2, 1, 3), nn.Flatten(), nn.Linear(4, 4)),
+        decoder,
+        Gaussian(std=1.0),
+        (2, 4, 4),
+    )
     x = torch.randn(3, 2, 4, 4)
     assert net(x).shape == (3, 2) and net.decode(torch.zeros(5, 3, 2)).shape == (5, 3, 32)
     z = torch.randn(3, 2)
@@ -105,7 +121,9 @@ def test_the_encoder_sees_levels_as_numbers_from_zero_to_one():
 def test_an_encoder_of_another_width_is_named():
     net = make(nn.Linear(3, 5), nn.Linear(2, 3), Gaussian(std=1.0), (3,))
     with pytest.raises(
-        NetworkError, match=r"The encoder gives shape \(7, 5\) for 7 data; .*'diagonal' with latent_dim=2 needs \(7, 4\)"
+        NetworkError,
+        match=r"The encoder gives shape \(7, 5\) for 7 data; .*'diagonal' with latent_dim=2 needs "
+        r"\(7, 4\)",
     ):
         net(torch.randn(7, 3))
     with pytest.raises(NetworkError, match="The encoder gives shape"):
@@ -128,7 +146,7 @@ def test_without_binarising_data_are_as_they_are():
     assert net.observe(x) is x
 
 
-# --- warm-up ----------------------------------------------------------------------------------------------------------
+# --- warm-up --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["linear", "cosine"])
@@ -175,7 +193,7 @@ def test_climbing_refuses_what_the_code_does_not_have():
         network(Diagonal(2)).climbing(Bound(gradient="gumbel"), [])
 
 
-# --- modes ------------------------------------------------------------------------------------------------------------
+# --- modes ----------------------------------------------------------------------------------------
 
 
 def test_more_draws_tighten_iwae_and_not_the_elbo():
@@ -187,7 +205,9 @@ def test_more_draws_tighten_iwae_and_not_the_elbo():
     with isolated(0):
         for kind in ("elbo", "iwae"):
             for draws in (1, 5, 50):
-                rows = net.value(x.repeat(2000, 1), Bound(bound=kind, draws=draws))[:, 0].unflatten(0, (2000, 4))
+                rows = net.value(x.repeat(2000, 1), Bound(bound=kind, draws=draws))[:, 0].unflatten(
+                    0, (2000, 4)
+                )
                 means[kind, draws] = rows.mean(0), rows.var(0) / 2000
     for kind, small, large in (("iwae", 1, 5), ("iwae", 5, 50)):
         (a, va), (b, vb) = means[kind, small], means[kind, large]
@@ -206,7 +226,9 @@ def test_a_discrete_value_is_of_one_hot_codes_in_evaluation():
             seen.append(z)
             return z[..., :3]
 
-    net = LatentNet(nn.Linear(3, 6), Spy(), Categorical(2, 3), Uniform(6, groups=2), Gaussian(std=1.0), (3,))
+    net = LatentNet(
+        nn.Linear(3, 6), Spy(), Categorical(2, 3), Uniform(6, groups=2), Gaussian(std=1.0), (3,)
+    )
     net.climbing(Bound(gradient="gumbel"), [])
     net.eval()(torch.randn(4, 3))
     assert set(seen[-1].unique().tolist()) == {0.0, 1.0}
@@ -216,10 +238,14 @@ def test_a_discrete_value_is_of_one_hot_codes_in_evaluation():
     assert len(relaxed.unique()) > 2 and set(hard.unique().tolist()) == {0.0, 1.0}
 
 
-@pytest.mark.parametrize(("code", "gradient"), [(Categorical(2, 3), "gumbel"), (Categorical(2, 3), "score")])
+@pytest.mark.parametrize(
+    ("code", "gradient"), [(Categorical(2, 3), "gumbel"), (Categorical(2, 3), "score")]
+)
 def test_one_step_of_training_is_one_step_of_the_warm_up(code, gradient):
     """Also where the value takes a second pass, and never where the network is only evaluated."""
-    net = LatentNet(nn.Linear(3, 6), nn.Linear(6, 3), code, Uniform(6, groups=2), Gaussian(std=1.0), (3,))
+    net = LatentNet(
+        nn.Linear(3, 6), nn.Linear(6, 3), code, Uniform(6, groups=2), Gaussian(std=1.0), (3,)
+    )
     net.climbing(Bound(gradient=gradient, kl_schedule="linear", kl_warmup=1), [0.0, 0.5])
     x = torch.randn(4, 3)
     for taken in (1, 2):

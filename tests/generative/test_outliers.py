@@ -24,7 +24,7 @@ def levels(*shape, top=256, seed=0):
     return torch.randint(0, top, shape, generator=torch.Generator().manual_seed(seed))
 
 
-# --- perturb ------------------------------------------------------------------------------------------------------------
+# --- perturb --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rate", [0.05, 0.2, 0.9])
@@ -37,13 +37,19 @@ def test_a_share_of_grey_values_is_replaced_by_even_draws(rate):
     assert abs(int(changed.sum()) - rate * n) < Z * math.sqrt(n * rate * (1 - rate))
     new = out[changed].double()
     assert float(new.min()) >= 0.0 and float(new.max()) <= 1.0
-    assert abs(float(new.mean()) - 0.5) < Z * math.sqrt(1 / 12 / len(new)), "uniform: mean 1/2, variance 1/12"
-    assert abs(float(new.square().mean()) - 1 / 3) < Z * math.sqrt(4 / 45 / len(new)), "u^2: mean 1/3, variance 4/45"
+    assert abs(float(new.mean()) - 0.5) < Z * math.sqrt(1 / 12 / len(new)), (
+        "uniform: mean 1/2, variance 1/12"
+    )
+    assert abs(float(new.square().mean()) - 1 / 3) < Z * math.sqrt(4 / 45 / len(new)), (
+        "u^2: mean 1/3, variance 4/45"
+    )
     assert torch.equal(x, before), "the caller's data are left alone"
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool]
+)
 def test_binary_data_stay_binary_and_get_fair_coins(dtype, value):
     """A coin changes a pixel half the time: rate / 2 of them change, whatever they were."""
     x, rate = torch.full((100, 100), value).to(dtype), 0.3
@@ -54,13 +60,17 @@ def test_binary_data_stay_binary_and_get_fair_coins(dtype, value):
 
 
 def test_where_is_not_what():
-    """Replaced pixels of two halves of a batch have nothing to do with each other, nor places with values."""
+    """Replaced pixels of two halves of a batch have nothing to do with each other, nor places with
+    values.
+    """
     x = torch.full((200, 200), 0.5)
     out = perturb(x, 0.5, seed=0)
     changed = (out != x).double()
     assert abs(_correlation(changed[:100], changed[100:])) < Z / math.sqrt(20_000)
     place = torch.arange(x.numel(), dtype=torch.float64).reshape(x.shape)
-    assert abs(_correlation(out[out != x].double(), place[out != x])) < Z / math.sqrt(int(changed.sum()))
+    assert abs(_correlation(out[out != x].double(), place[out != x])) < Z / math.sqrt(
+        int(changed.sum())
+    )
 
 
 def _correlation(a, b):
@@ -70,7 +80,11 @@ def _correlation(a, b):
 def test_a_seed_fixes_it_and_the_callers_generator_is_left_alone():
     x, state = grey(20, 30), torch.get_rng_state()
     one, two, three = (perturb(x, 0.2, seed) for seed in (0, 0, 1))
-    assert torch.equal(one, two) and not torch.equal(one, three) and torch.equal(state, torch.get_rng_state())
+    assert (
+        torch.equal(one, two)
+        and not torch.equal(one, three)
+        and torch.equal(state, torch.get_rng_state())
+    )
 
 
 def test_shapes_and_precisions_are_kept():
@@ -95,23 +109,33 @@ def test_data_that_are_not_in_the_unit_interval_are_refused(x):
         perturb(x, 0.5)
 
 
-# --- compressor ---------------------------------------------------------------------------------------------------------
+# --- compressor -----------------------------------------------------------------------------------
 
 
 def length(*forms):
-    return min(len(zlib.compress(bytes(np.asarray(form, dtype=np.uint8).ravel()), 9)) for form in forms)
+    return min(
+        len(zlib.compress(bytes(np.asarray(form, dtype=np.uint8).ravel()), 9)) for form in forms
+    )
 
 
 def test_noise_is_stored_as_it_is():
-    """No code is shorter than the bytes themselves, a header of 2, a block's 5 and a checksum of 4."""
+    """No code is shorter than the bytes themselves, a header of 2, a block's 5 and a checksum of
+    4.
+    """
     x = levels(3, 28, 28).to(torch.uint8)
-    assert torch.allclose(Compressor().log_marginal(x), torch.full((3,), -(784 + 11) * NATS, dtype=torch.float64))
+    assert torch.allclose(
+        Compressor().log_marginal(x), torch.full((3,), -(784 + 11) * NATS, dtype=torch.float64)
+    )
 
 
 def test_the_shortest_of_three_codes_counts():
     i, j = np.meshgrid(np.arange(12), np.arange(12), indexing="ij")
     start = np.random.default_rng(0).integers(0, 256, (12, 1))
-    images = {"plain": (i * 0 + 7) % 256, "rows": (start + 11 * j) % 256, "columns": (start.T + 11 * i) % 256}
+    images = {
+        "plain": (i * 0 + 7) % 256,
+        "rows": (start + 11 * j) % 256,
+        "columns": (start.T + 11 * i) % 256,
+    }
     found = {}
     for name, image in images.items():
         u = image.astype(np.uint8)
@@ -120,7 +144,10 @@ def test_the_shortest_of_three_codes_counts():
         found[name] = length(u), length(down), length(across)
         value = float(Compressor().log_marginal(torch.from_numpy(u[None]))[0])
         assert value == pytest.approx(-min(found[name]) * NATS, abs=1e-9), name
-    assert min(found["rows"]) == found["rows"][2] < found["rows"][0] and min(found["columns"]) == found["columns"][1]
+    assert (
+        min(found["rows"]) == found["rows"][2] < found["rows"][0]
+        and min(found["columns"]) == found["columns"][1]
+    )
 
 
 def test_finer_patterns_have_longer_codes():
@@ -135,7 +162,9 @@ def test_finer_patterns_have_longer_codes():
 
 def test_flat_squares_are_images():
     x = torch.cat([grey(3, 28, 28), torch.linspace(0, 1, 28).expand(1, 28, 28)])
-    flat, image, channel = (Compressor().log_marginal(form) for form in (x.flatten(1), x, x.unsqueeze(1)))
+    flat, image, channel = (
+        Compressor().log_marginal(form) for form in (x.flatten(1), x, x.unsqueeze(1))
+    )
     assert flat.dtype == torch.float64 and flat.shape == (4,)
     assert torch.equal(flat, image) and torch.equal(image, channel)
 
@@ -160,7 +189,14 @@ def test_grey_values_are_taken_at_levels():
 
 
 @pytest.mark.parametrize(
-    "make", [lambda x: x.numpy(), lambda x: x.tolist(), lambda x: x.double(), lambda x: x.long(), lambda x: x.bool()]
+    "make",
+    [
+        lambda x: x.numpy(),
+        lambda x: x.tolist(),
+        lambda x: x.double(),
+        lambda x: x.long(),
+        lambda x: x.bool(),
+    ],
 )
 def test_binary_data_of_every_kind(make):
     x = binary(5, 36)
@@ -170,7 +206,9 @@ def test_binary_data_of_every_kind(make):
 
 def test_what_is_meant_for_a_model_means_nothing():
     x = grey(5, 16)
-    assert torch.equal(Compressor().log_marginal(x), Compressor().log_marginal(x, 7, seed=3, batch_size=2))
+    assert torch.equal(
+        Compressor().log_marginal(x), Compressor().log_marginal(x, 7, seed=3, batch_size=2)
+    )
 
 
 @pytest.mark.parametrize("value", [1, 0, 257, -3, 2.0, True, "256"])
@@ -203,31 +241,45 @@ def test_numbers_that_are_neither_in_the_unit_interval_nor_whole_are_refused():
         Compressor().log_marginal(torch.tensor([[0.3, 1.2, 0.8]]))
 
 
-# --- ratios -------------------------------------------------------------------------------------------------------------
+# --- ratios ---------------------------------------------------------------------------------------
 
 
 def test_a_model_is_as_likely_as_itself():
     model = vae().fit(real(), **QUICK)
     assert torch.equal(LikelihoodRatio(model, model).score(real(), k=5), torch.zeros(40))
     drawn = vae("bernoulli", binarise=True).fit(grey(40, 6), **QUICK)
-    assert torch.equal(LikelihoodRatio(drawn, drawn).score(grey(40, 6), k=5, batch_size=7), torch.zeros(40))
+    assert torch.equal(
+        LikelihoodRatio(drawn, drawn).score(grey(40, 6), k=5, batch_size=7), torch.zeros(40)
+    )
 
 
 def test_a_score_is_the_difference_with_the_settings_passed_on():
     x = binary()
-    model, other = vae("bernoulli").fit(x, **QUICK), vae("bernoulli").fit(x, **QUICK | {"lr": 0.1}, seed=1)
+    model, other = (
+        vae("bernoulli").fit(x, **QUICK),
+        vae("bernoulli").fit(x, **QUICK | {"lr": 0.1}, seed=1),
+    )
     for background in (other, Compressor()):
         score = LikelihoodRatio(model, background).score(x, k=7, seed=2, batch_size=9)
-        wanted = model.log_marginal(x, 7, seed=2, batch_size=9) - background.log_marginal(x, 7, seed=2, batch_size=9)
+        wanted = model.log_marginal(x, 7, seed=2, batch_size=9) - background.log_marginal(
+            x, 7, seed=2, batch_size=9
+        )
         assert score.shape == (40,) and torch.equal(score, wanted)
 
 
 def test_what_only_the_model_knows_scores_high():
-    """Trained on one pattern, against a background of fair coins; a null of equal scores would have AUROC 1/2."""
+    """Trained on one pattern, against a background of fair coins; a null of equal scores would have
+    AUROC 1/2.
+    """
     pattern = (torch.arange(6) % 2).float().expand(60, 6)
     options = QUICK | {"epochs": 60, "lr": 0.05}
-    ratio = LikelihoodRatio(vae("bernoulli").fit(pattern, **options), vae("bernoulli").fit(binary(200, seed=2), **options))
-    assert float(ratio.score(pattern[:5], k=20).min()) > float(ratio.score(1 - pattern[:5], k=20).max())
+    ratio = LikelihoodRatio(
+        vae("bernoulli").fit(pattern, **options),
+        vae("bernoulli").fit(binary(200, seed=2), **options),
+    )
+    assert float(ratio.score(pattern[:5], k=20).min()) > float(
+        ratio.score(1 - pattern[:5], k=20).max()
+    )
 
 
 def test_models_of_other_data_are_refused():

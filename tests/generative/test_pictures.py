@@ -18,7 +18,10 @@ DIGITS, LABELS = IMAGES.x[:120], IMAGES.labels[:120]  # pyright: ignore
 
 def fitted(x=DIGITS, latent=3, posterior="diagonal", likelihood="continuous_bernoulli", **options):
     code = codes[posterior](latent)
-    networks = nets.mlp_encoder(x.shape[1:], code.width, (8,)), nets.mlp_decoder(code.size, 64, (8,))
+    networks = (
+        nets.mlp_encoder(x.shape[1:], code.width, (8,)),
+        nets.mlp_decoder(code.size, 64, (8,)),
+    )
     model = VAE(*networks, latent, likelihood, posterior=code)
     return model.fit(x, **{"epochs": 2, "batch_size": 60, "progress": False} | options)
 
@@ -35,19 +38,24 @@ def test_two_latent_variables_are_shown_as_they_are():
     assert [group["name"] for group in entry["groups"]] == [str(kind) for kind in range(10)]
     means = flat.encode(DIGITS).mean.numpy()
     threes = entry["groups"][3]
-    assert np.allclose(np.transpose([threes["x"], threes["y"]]), means[LABELS == 3], atol=5e-4) and not entry["bare"]
+    assert (
+        np.allclose(np.transpose([threes["x"], threes["y"]]), means[LABELS == 3], atol=5e-4)
+        and not entry["bare"]
+    )
 
 
 def test_one_latent_variable_is_shown_against_its_deviation():
     line = fitted(latent=1)
     entry = embedding(line, DIGITS)
     q = line.encode(DIGITS)
-    assert np.allclose(entry["groups"][0]["y"], q.stddev.squeeze().numpy(), atol=5e-4)  # pyright: ignore
+    assert np.allclose(entry["groups"][0]["y"], q.stddev.squeeze().numpy(), atol=5e-4)
 
 
 def test_more_are_laid_out_by_neighbourhood_the_same_every_time(model):
     entry = embedding(model, DIGITS, LABELS)
-    assert entry == embedding(model, DIGITS, LABELS) and entry["bare"] and "t-SNE" in entry["caption"]
+    assert (
+        entry == embedding(model, DIGITS, LABELS) and entry["bare"] and "t-SNE" in entry["caption"]
+    )
     assert sum(len(group["x"]) for group in entry["groups"]) == 120
 
 
@@ -87,17 +95,26 @@ def test_a_page_has_numbers_and_all_pictures(model):
     results = page(model, DIGITS[:90], DIGITS[90:], LABELS[90:], flat, "Digits", k=4, limit=20)
     json.dumps(results, allow_nan=False)
     numbers, views = results["tasks"]
-    assert [row["method"] for row in numbers["rows"]] == ["training data", "test data", "test data, two latent variables"]
+    assert [row["method"] for row in numbers["rows"]] == [
+        "training data",
+        "test data",
+        "test data, two latent variables",
+    ]
     assert [row["count"] for row in numbers["rows"]] == [20, 20, 20]
     test = numbers["rows"][1]
     chosen = DIGITS[90:][(np.arange(20) * 30) // 20]
     assert test["elbo"] == pytest.approx(float(model.elbo(chosen).mean()), abs=1e-3)
     assert test["latent_kl"] == pytest.approx(float(model.latent_kl(chosen).mean()), abs=1e-3)
-    assert test["log_marginal"] == pytest.approx(float(model.log_marginal(chosen, 4).mean()), abs=1e-3)
+    assert test["log_marginal"] == pytest.approx(
+        float(model.log_marginal(chosen, 4).mean()), abs=1e-3
+    )
     active = int((model.encode(chosen).mean.var(0, correction=0) > 0.01).sum())
     assert test["active"] == f"{active} of 3"
     titles = [entry["title"] for entry in views["mosaic"]]
-    assert len(titles) == 5 and titles[:2] == ["Reconstructions of training data", "Reconstructions of test data"]
+    assert len(titles) == 5 and titles[:2] == [
+        "Reconstructions of training data",
+        "Reconstructions of test data",
+    ]
     assert "second model" in views["mosaic"][-1]["caption"] and len(views["scatter"]) == 2
     assert "mle in 2 epochs" in results["subtitle"] and "8 x 8" in results["subtitle"]
     assert "Digits" in render(results)
@@ -106,7 +123,10 @@ def test_a_page_has_numbers_and_all_pictures(model):
 def test_a_model_with_two_variables_is_its_own_manifold_and_test_data_are_optional():
     results = page(fitted(latent=2), DIGITS, k=2, limit=10)
     _, views = results["tasks"]
-    assert views["mosaic"][-1]["title"] == "The latent space of two variables" and len(views["scatter"]) == 1
+    assert (
+        views["mosaic"][-1]["title"] == "The latent space of two variables"
+        and len(views["scatter"]) == 1
+    )
     assert len(views["mosaic"]) == 4 and len(results["tasks"][0]["rows"]) == 1
 
 

@@ -1,4 +1,6 @@
-"""Priors: densities that integrate to one, draws that follow them, divergences against torch and Monte Carlo."""
+"""Priors: densities that integrate to one, draws that follow them, divergences against torch and
+Monte Carlo.
+"""
 
 import math
 
@@ -35,7 +37,13 @@ def prior(name, components=4):
     return made.double()
 
 
-CASES = [("normal", Diagonal(2)), ("mixture", Diagonal(2)), ("vamp", Diagonal(2)), ("vamp", Full(2)), ("vamp", "flow")]
+CASES = [
+    ("normal", Diagonal(2)),
+    ("mixture", Diagonal(2)),
+    ("vamp", Diagonal(2)),
+    ("vamp", Full(2)),
+    ("vamp", "flow"),
+]
 
 
 @pytest.mark.parametrize(("name", "code"), CASES)
@@ -51,7 +59,9 @@ def test_densities_integrate_to_one_and_draws_follow_them(name, code):
     mass = mass / mass.sum()
     has_mean(z, mass @ points)
     has_mean(z.unsqueeze(-1) * z.unsqueeze(-2), torch.einsum("g,gi,gj->ij", mass, points, points))
-    has_mean((z[:, :1] > 0.3).double(), mass[points[:, 0] > 0.3].sum().unsqueeze(0), z=8.0)  # the cut falls between cells
+    has_mean(
+        (z[:, :1] > 0.3).double(), mass[points[:, 0] > 0.3].sum().unsqueeze(0), z=8.0
+    )  # the cut falls between cells
 
 
 @pytest.mark.parametrize(("name", "code"), CASES)
@@ -73,7 +83,9 @@ def test_normal_divergences_are_torchs():
     full = Full(2).at(torch.randn(5, 5, dtype=torch.float64))
     found = made.divergence(full)
     assert found.shape == (5, 1)
-    want = MultivariateNormal(torch.zeros(2, dtype=torch.float64), torch.eye(2, dtype=torch.float64))
+    want = MultivariateNormal(
+        torch.zeros(2, dtype=torch.float64), torch.eye(2, dtype=torch.float64)
+    )
     torch.testing.assert_close(found.squeeze(-1), kl_divergence(full, want))
 
 
@@ -93,9 +105,13 @@ def test_uniform_divergence_is_the_expected_log_ratio():
         z = q.sample((20_000,))
         has_mean(q.log_prob(z) - made.log_prob(z, None), found.sum(-1))
         drawn = made.sample(20_000, None, LIKE)
-    assert torch.equal(drawn.unflatten(-1, (2, 3)).sum(-1), torch.ones(20_000, 2, dtype=torch.float64))
+    assert torch.equal(
+        drawn.unflatten(-1, (2, 3)).sum(-1), torch.ones(20_000, 2, dtype=torch.float64)
+    )
     has_mean(drawn, torch.full((6,), 1 / 3, dtype=torch.float64))
-    torch.testing.assert_close(made.log_prob(drawn[:2], None), torch.full((2,), -2 * math.log(3.0), dtype=torch.float64))
+    torch.testing.assert_close(
+        made.log_prob(drawn[:2], None), torch.full((2,), -2 * math.log(3.0), dtype=torch.float64)
+    )
 
 
 def test_what_has_no_closed_form_says_so():
@@ -106,7 +122,9 @@ def test_what_has_no_closed_form_says_so():
 
 
 def test_a_mixture_starts_near_the_standard_normal():
-    """50 spread components: what is drawn has mean near 0 and, components and kernel together, variance near 2."""
+    """50 spread components: what is drawn has mean near 0 and, components and kernel together,
+    variance near 2.
+    """
     with torch.no_grad(), isolated(0):
         z = Mixture(2).sample(20_000, None, torch.zeros(1))
     assert float(z.mean(0).abs().max()) < 0.15 and 1.5 < float(z.var(0).mean()) < 2.5
@@ -135,7 +153,9 @@ def test_pseudo_inputs_start_as_data_and_are_learned():
         net = torch.nn.Linear(3, 4)
     value = made.log_prob(torch.randn(5, 2), lambda u: Diagonal(2).at(net(u))).sum()
     assert all(g.any() for g in torch.autograd.grad(value, [made.inputs, net.weight]))
-    with pytest.raises(DataError, match="has 3 pseudo-inputs but there are 2 data; use fewer components"):
+    with pytest.raises(
+        DataError, match="has 3 pseudo-inputs but there are 2 data; use fewer components"
+    ):
         made.start(x[:2])
 
 
@@ -157,4 +177,6 @@ def test_far_from_all_components_the_density_is_tiny_and_its_gradient_finite():
     made = Mixture(2, 3)
     z = torch.full((1, 2), 1e3, requires_grad=True)
     value = made.log_prob(z, None)
-    assert torch.isfinite(value).all() and torch.isfinite(torch.autograd.grad(value.sum(), z)[0]).all()
+    assert (
+        torch.isfinite(value).all() and torch.isfinite(torch.autograd.grad(value.sum(), z)[0]).all()
+    )

@@ -1,4 +1,6 @@
-"""What a fitted autoencoder hands out: networks, likelihood and prior as learned, draws of weights in place."""
+"""What a fitted autoencoder hands out: networks, likelihood and prior as learned, draws of weights
+in place.
+"""
 
 import copy
 
@@ -18,7 +20,9 @@ FAST = QUICK | {"lr": 0.2, "epochs": 4}
 
 
 def noisy(inputs, outputs):
-    return nn.Sequential(nn.Linear(inputs, 5), nn.BatchNorm1d(5), nn.Dropout(0.3), nn.Tanh(), nn.Linear(5, outputs))
+    return nn.Sequential(
+        nn.Linear(inputs, 5), nn.BatchNorm1d(5), nn.Dropout(0.3), nn.Tanh(), nn.Linear(5, outputs)
+    )
 
 
 def plain_pass(model, x):
@@ -29,7 +33,7 @@ def plain_pass(model, x):
         return z, model.likelihood.moments(decoder(z))[0]
 
 
-# --- networks -----------------------------------------------------------------------------------------------------------
+# --- networks -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", ["mle", "map", "vi", "mc_dropout", "concrete_dropout"])
@@ -50,18 +54,28 @@ def test_networks_are_copies_in_evaluation_mode():
     before = copy.deepcopy(model.encoder.state_dict())
     model.fit(real(), **FAST)
     encoder, decoder = model.networks()
-    assert encoder is not model.encoder and not encoder.training and not any(m.training for m in decoder.modules())
-    assert not torch.equal(encoder[0].weight, before["0.weight"]) and torch.equal(model.encoder[0].weight, before["0.weight"])
+    assert (
+        encoder is not model.encoder
+        and not encoder.training
+        and not any(m.training for m in decoder.modules())
+    )
+    assert not torch.equal(encoder[0].weight, before["0.weight"]) and torch.equal(
+        model.encoder[0].weight, before["0.weight"]
+    )
     with torch.no_grad():
         for part in (encoder, decoder):
             for parameter in part.parameters():
                 parameter.zero_()
-    assert bool(model.networks()[0][0].weight.any()), "what is done to a copy does nothing to the model"
+    assert bool(model.networks()[0][0].weight.any()), (
+        "what is done to a copy does nothing to the model"
+    )
     assert bool(model.reconstruct(real()).any())
 
 
 def test_running_statistics_come_along():
-    model = VAE(noisy(6, 4), noisy(2, 6), 2, "gaussian").fit(real() + 3.0, **FAST | {"batch_size": 20})
+    model = VAE(noisy(6, 4), noisy(2, 6), 2, "gaussian").fit(
+        real() + 3.0, **FAST | {"batch_size": 20}
+    )
     encoder, decoder = model.networks()
     assert bool(encoder[1].running_mean.any()) and int(decoder[1].num_batches_tracked) > 0
     assert not bool(model.encoder[1].running_mean.any())
@@ -75,7 +89,9 @@ def test_frozen_parameters_come_along():
     model.decoder[0].weight.requires_grad_(False)
     model.fit(real(), **FAST)
     _, decoder = model.networks()
-    assert torch.equal(decoder[0].weight, model.decoder[0].weight) and not torch.equal(decoder[2].weight, model.decoder[2].weight)
+    assert torch.equal(decoder[0].weight, model.decoder[0].weight) and not torch.equal(
+        decoder[2].weight, model.decoder[2].weight
+    )
     torch.testing.assert_close(plain_pass(model, real())[1], model.reconstruct(real()))
 
 
@@ -116,7 +132,7 @@ def test_before_a_fit_there_are_no_networks_to_give():
     assert model.encoder.training and model.decoder.training
 
 
-# --- likelihood and prior -----------------------------------------------------------------------------------------------
+# --- likelihood and prior -------------------------------------------------------------------------
 
 
 def values(module):
@@ -124,7 +140,9 @@ def values(module):
 
 
 def test_the_likelihood_holds_the_learned_deviation():
-    """Data of a known deviation, an exact model of their mean: the fitted value is the maximum likelihood one."""
+    """Data of a known deviation, an exact model of their mean: the fitted value is the maximum
+    likelihood one.
+    """
     exact = Linear(std=0.6)
     x = exact.data(500)
     model = VAE(exact.encoder(), exact.decoder(), 2, Gaussian(initial_std=2.0))
@@ -133,9 +151,15 @@ def test_the_likelihood_holds_the_learned_deviation():
     last = values(model.likelihood)
     assert any(not torch.equal(first[name], last[name]) for name in first)
     state = model.bnn.posterior.mean()
-    assert all(torch.equal(last[n.removeprefix("likelihood.")], t) for n, t in state.items() if n.startswith("likelihood."))
+    assert all(
+        torch.equal(last[n.removeprefix("likelihood.")], t)
+        for n, t in state.items()
+        if n.startswith("likelihood.")
+    )
     variance = model.likelihood.moments(torch.zeros(1, 4, dtype=torch.float64))[1]
-    assert bool((variance.sqrt() - 0.6).abs().max() < 0.1)  # sampling error of a deviation from 2,000 numbers is about 0.01
+    assert bool(
+        (variance.sqrt() - 0.6).abs().max() < 0.1
+    )  # sampling error of a deviation from 2,000 numbers is about 0.01
 
 
 @pytest.mark.parametrize("prior", [Mixture(2, 3), Vamp(2, 3)])
@@ -144,9 +168,16 @@ def test_the_prior_holds_what_was_learned(prior):
     first = values(model.prior)
     model.fit(real(), **FAST)
     last = values(model.prior)
-    state = {n.removeprefix("prior."): t for n, t in model.bnn.posterior.mean().items() if n.startswith("prior.")}
+    state = {
+        n.removeprefix("prior."): t
+        for n, t in model.bnn.posterior.mean().items()
+        if n.startswith("prior.")
+    }
     assert state and all(torch.equal(last[name], t) for name, t in state.items())
-    assert any(name not in first or first[name].shape != t.shape or not torch.equal(first[name], t) for name, t in state.items())
+    assert any(
+        name not in first or first[name].shape != t.shape or not torch.equal(first[name], t)
+        for name, t in state.items()
+    )
 
 
 def test_what_is_handed_out_is_a_copy():
@@ -164,7 +195,7 @@ def test_before_a_fit_they_are_as_given():
     assert model.prior.name == "normal" and model.likelihood.name == "gaussian"
 
 
-# --- draws of the weights -----------------------------------------------------------------------------------------------
+# --- draws of the weights -------------------------------------------------------------------------
 
 
 def test_placed_puts_one_draw_or_the_mean_into_the_network():
@@ -172,7 +203,10 @@ def test_placed_puts_one_draw_or_the_mean_into_the_network():
     draws = model.bnn.posterior.realise([0, 1], 3)
     for number in (0, 1):
         with model.placed(number, 3) as net:
-            assert torch.equal(net.decoder[0].weight, draws["decoder.0.weight"][number]) and not net.training
+            assert (
+                torch.equal(net.decoder[0].weight, draws["decoder.0.weight"][number])
+                and not net.training
+            )
     with model.placed(None) as net:
         assert torch.equal(net.decoder[0].weight, model.bnn.posterior.mean()["decoder.0.weight"])
     assert not torch.equal(draws["decoder.0.weight"][0], draws["decoder.0.weight"][1])
@@ -186,7 +220,9 @@ def test_a_draw_is_fixed_by_number_and_seed():
             return net.decoder[0].weight.detach().clone()
 
     assert torch.equal(weight(2, 1), weight(2, 1))
-    assert not torch.equal(weight(2, 1), weight(2, 2)) and not torch.equal(weight(2, 1), weight(3, 1))
+    assert not torch.equal(weight(2, 1), weight(2, 2)) and not torch.equal(
+        weight(2, 1), weight(3, 1)
+    )
 
 
 def test_points_have_the_same_weights_at_every_draw():
@@ -202,12 +238,19 @@ def test_placed_leaves_the_callers_network_and_the_stored_one():
     before = copy.deepcopy(model.bnn.net.state_dict())
     with model.placed(0) as net:
         assert net is not model.bnn.net
-    assert all(torch.equal(before[name], t) for name, t in model.bnn.net.state_dict().items()) and model.bnn.net.training
+    assert (
+        all(torch.equal(before[name], t) for name, t in model.bnn.net.state_dict().items())
+        and model.bnn.net.training
+    )
 
 
 def test_how_many_draws_stand_for_the_weights():
     points, spread = vae().fit(real(), **STILL), vae().fit(real(), "vi", **STILL)
-    assert points.numbers(5, 0) == [0] and spread.numbers(5, 0) == [0, 1, 2, 3, 4] and len(spread.numbers(1, 9)) == 1
+    assert (
+        points.numbers(5, 0) == [0]
+        and spread.numbers(5, 0) == [0, 1, 2, 3, 4]
+        and len(spread.numbers(1, 9)) == 1
+    )
 
 
 @pytest.mark.parametrize("samples", [0, -1, 1.5, True, "2"])
@@ -238,7 +281,7 @@ def test_bad_seeds_are_refused(seed):
             pytest.fail(name)
 
 
-# --- codes and decoding -------------------------------------------------------------------------------------------------
+# --- codes and decoding ---------------------------------------------------------------------------
 
 
 def test_draws_of_weights_are_averaged_after_the_decoder():
@@ -269,16 +312,29 @@ def test_codes_of_another_shape_are_refused(z, words):
 def test_codes_may_be_arrays_and_whole_numbers():
     model = vae().fit(real(), **STILL)
     wanted = model.decode(torch.ones(3, 2))
-    for z in (torch.ones(3, 2).long(), torch.ones(3, 2).double(), torch.ones(3, 2).numpy(), [[1.0, 1.0]] * 3):
+    for z in (
+        torch.ones(3, 2).long(),
+        torch.ones(3, 2).double(),
+        torch.ones(3, 2).numpy(),
+        [[1.0, 1.0]] * 3,
+    ):
         assert torch.equal(model.decode(z), wanted)
 
 
 def test_a_posterior_that_is_handed_out_has_no_gradient_and_the_right_shape():
-    for model in (vae(), vae(posterior=Flow(2, 1, 4)), vae("bernoulli", posterior=Categorical(2, 3))):
+    for model in (
+        vae(),
+        vae(posterior=Flow(2, 1, 4)),
+        vae("bernoulli", posterior=Categorical(2, 3)),
+    ):
         x = binary()
         q = model.fit(x, **QUICK).encode(x[:7])
         z = q.sample()
-        assert q.batch_shape == (7,) and z.shape == (7, model.code.size) and q.log_prob(z).shape == (7,)
+        assert (
+            q.batch_shape == (7,)
+            and z.shape == (7, model.code.size)
+            and q.log_prob(z).shape == (7,)
+        )
         assert not q.log_prob(z).requires_grad and centre(q).shape == z.shape
     assert bool((centre(q).sum(-1) == 2).all()), "one-hot rows of two variables"
 

@@ -34,19 +34,27 @@ CASES = {
 
 
 def data(name):
-    return torch.rand(40, 6) if name == "binarise" else real(dtype=torch.float64 if name == "double" else torch.float32)
+    return (
+        torch.rand(40, 6)
+        if name == "binarise"
+        else real(dtype=torch.float64 if name == "double" else torch.float32)
+    )
 
 
 def coders(model):
     """Fresh networks of the same structure, with other values."""
     dtype = next(model.decoder.parameters()).dtype
-    return coder(6, model.code.width, dtype=dtype, seed=8), coder(model.code.size, 6, dtype=dtype, seed=9)
+    return coder(6, model.code.width, dtype=dtype, seed=8), coder(
+        model.code.size, 6, dtype=dtype, seed=9
+    )
 
 
 def same(one, two, x):
     assert torch.equal(one.elbo(x, samples=2), two.elbo(x, samples=2))
     assert torch.equal(one.log_marginal(x, k=3, samples=2), two.log_marginal(x, k=3, samples=2))
-    assert torch.equal(one.sample(5), two.sample(5)) and torch.equal(one.reconstruct(x), two.reconstruct(x))
+    assert torch.equal(one.sample(5), two.sample(5)) and torch.equal(
+        one.reconstruct(x), two.reconstruct(x)
+    )
 
 
 @pytest.mark.parametrize("method", ["mle", "vi"])
@@ -58,8 +66,16 @@ def test_everything_comes_back(name, method, tmp_path):
     model.save(tmp_path / "model")
     back = load(tmp_path / "model", *coders(model))
     same(model, back, x)
-    assert type(back) is VAE and back.history == model.history and back.shape == model.shape and repr(back) == repr(model)
-    assert back.code.arguments == model.code.arguments and back.prior.arguments == model.prior.arguments
+    assert (
+        type(back) is VAE
+        and back.history == model.history
+        and back.shape == model.shape
+        and repr(back) == repr(model)
+    )
+    assert (
+        back.code.arguments == model.code.arguments
+        and back.prior.arguments == model.prior.arguments
+    )
     back.save(tmp_path / "again")
     same(model, load(tmp_path / "again", *coders(model)), x)
 
@@ -76,7 +92,9 @@ def test_an_autoencoder_comes_back(tmp_path):
     model = Autoencoder(coder(6, 2), coder(2, 6), 2, "gaussian").fit(real(), **QUICK)
     model.save(tmp_path / "model")
     back = load(tmp_path / "model", coder(6, 2, seed=8), coder(2, 6, seed=9))
-    assert type(back) is Autoencoder and torch.equal(back.reconstruct(real()), model.reconstruct(real()))
+    assert type(back) is Autoencoder and torch.equal(
+        back.reconstruct(real()), model.reconstruct(real())
+    )
 
 
 def test_loading_leaves_the_networks_alone(tmp_path):
@@ -86,7 +104,10 @@ def test_loading_leaves_the_networks_alone(tmp_path):
     before = [p.clone() for net in (encoder, decoder) for p in net.parameters()]
     load(tmp_path / "model", encoder, decoder).elbo(real())
     assert all(
-        torch.equal(a, b) for a, b in zip(before, [p for net in (encoder, decoder) for p in net.parameters()], strict=True)
+        torch.equal(a, b)
+        for a, b in zip(
+            before, [p for net in (encoder, decoder) for p in net.parameters()], strict=True
+        )
     )
 
 
@@ -105,7 +126,11 @@ def test_what_cannot_be_loaded(tmp_path):
     model = vae().fit(real(), **QUICK)
     model.save(tmp_path / "model")
     for encoder, decoder, words in (
-        (coder(5, 4), coder(2, 6), r"'encoder\.0\.weight' of shape \[5, 6\]; this network has \[5, 5\]"),
+        (
+            coder(5, 4),
+            coder(2, 6),
+            r"'encoder\.0\.weight' of shape \[5, 6\]; this network has \[5, 5\]",
+        ),
         (coder(6, 4), nn.Linear(2, 6), r"'decoder\.0\.weight'.*no such parameter"),
     ):
         with pytest.raises(RunError, match=words):
@@ -114,7 +139,9 @@ def test_what_cannot_be_loaded(tmp_path):
     with pytest.raises(RunError, match="holds no autoencoder"):
         load(tmp_path / "nothing", *nets)
     BNN(classifier()).fit(classes(), **CLASSIFY).save(tmp_path / "other")
-    with pytest.raises(RunError, match="holds no autoencoder; expected a directory written by VAE.save"):
+    with pytest.raises(
+        RunError, match="holds no autoencoder; expected a directory written by VAE.save"
+    ):
         load(tmp_path / "other", *nets)
     (tmp_path / "file").write_text("x")
     with pytest.raises(RunError):
@@ -129,7 +156,11 @@ def test_networks_with_more_layers_than_were_fitted_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ['{"format": 1, "likelihood": "gaussian"}', '{"format": 1, "likelihood": {"config": {"kind": "VAE"}}}']
+    "text",
+    [
+        '{"format": 1, "likelihood": "gaussian"}',
+        '{"format": 1, "likelihood": {"config": {"kind": "VAE"}}}',
+    ],
 )
 def test_a_damaged_config_is_refused_in_a_sentence(text, tmp_path):
     (tmp_path / "odd").mkdir()
@@ -145,7 +176,7 @@ def test_a_run_that_is_not_finished_is_not_loaded(tmp_path):
         load(tmp_path / "run", coder(6, 4), coder(2, 6))
 
 
-# --- runs -------------------------------------------------------------------------------------------------------------
+# --- runs -----------------------------------------------------------------------------------------
 
 
 def stop_at(epoch):
@@ -193,14 +224,20 @@ def test_a_binarised_run_resumes_to_the_same_numbers(tmp_path, monkeypatch):
     settings, x = QUICK | {"epochs": 5}, torch.rand(40, 6)
     whole = vae("bernoulli", binarise=True).fit(x, **settings)
     with pytest.raises(KeyboardInterrupt):
-        vae("bernoulli", binarise=True).fit(x, run=tmp_path / "run", callbacks=[stop_at(2)], **settings)
+        vae("bernoulli", binarise=True).fit(
+            x, run=tmp_path / "run", callbacks=[stop_at(2)], **settings
+        )
     same(whole, vae("bernoulli", binarise=True).fit(x, run=tmp_path / "run", **settings), x)
 
 
 OTHER = {
     "bound": (lambda: vae(), {"bound": "iwae", "draws": 2}, "bound"),
     "beta": (lambda: vae(), {"beta": 2.0}, r"bound\.beta: there 1\.0, now 2\.0"),
-    "warm-up": (lambda: vae(), {"kl_schedule": "linear", "kl_warmup": 1}, r"bound\.kl_warmup: there 0, now 1"),
+    "warm-up": (
+        lambda: vae(),
+        {"kl_schedule": "linear", "kl_warmup": 1},
+        r"bound\.kl_warmup: there 0, now 1",
+    ),
     "prior": (lambda: vae(prior=Mixture(2, 3)), {}, r"prior\.name: there 'normal', now 'mixture'"),
     "code": (lambda: vae(posterior="full"), {}, r"posterior\.name: there 'diagonal', now 'full'"),
     "likelihood": (lambda: vae(Gaussian(std=0.2)), {}, r"data\.config"),
@@ -209,7 +246,11 @@ OTHER = {
     "method": (lambda: vae(), {"method": "vi"}, r"method: there 'mle', now 'vi'"),
     "data": (lambda: vae(), {"x": real(seed=5)}, r"fit\.data"),
     "random": (lambda: vae(random="last"), {}, "random"),
-    "kind": (lambda: Autoencoder(coder(6, 2), coder(2, 6), 2, "gaussian"), {}, r"kind: there 'VAE', now 'Autoencoder'"),
+    "kind": (
+        lambda: Autoencoder(coder(6, 2), coder(2, 6), 2, "gaussian"),
+        {},
+        r"kind: there 'VAE', now 'Autoencoder'",
+    ),
 }
 
 
@@ -227,5 +268,9 @@ def test_another_run_is_refused_by_the_name_of_what_differs(name, tmp_path):
 def test_nothing_is_pickled_and_the_config_says_what_it_is(tmp_path):
     vae("bernoulli", prior=Vamp(2, 4)).fit(binary(), run=tmp_path / "run", **QUICK)
     config = json.loads((tmp_path / "run" / "config.json").read_text())["likelihood"]["config"]
-    assert config["kind"] == "VAE" and config["shape"] == [6] and config["prior"] == {"name": "vamp", "components": 4}
+    assert (
+        config["kind"] == "VAE"
+        and config["shape"] == [6]
+        and config["prior"] == {"name": "vamp", "components": 4}
+    )
     assert {p.suffix for p in (tmp_path / "run").iterdir()} == {".json", ".jsonl", ".safetensors"}

@@ -1,4 +1,6 @@
-"""A VAE with a posterior over its decoder's weights: closed forms and quadrature over one weight, families, estimators, dropout."""
+"""A VAE with a posterior over its decoder's weights: closed forms and quadrature over one weight,
+families, estimators, dropout.
+"""
 
 import math
 
@@ -17,7 +19,9 @@ from credo.posteriors import Delta
 
 
 class Scalar:
-    """x = w z + std e with one number each, and q(w) = N(w0, s^2): everything is a one-dimensional integral."""
+    """x = w z + std e with one number each, and q(w) = N(w0, s^2): everything is a one-dimensional
+    integral.
+    """
 
     w0, std, x = 1.3, 0.5, torch.tensor([[0.7], [-1.9], [0.1]], dtype=torch.float64)
 
@@ -52,19 +56,27 @@ class Scalar:
 def test_elbo_with_random_weights_averages_over_them():
     problem = Scalar()
     model = problem.fit()
-    has_mean(torch.stack([model.elbo(problem.x, samples=4, seed=s) for s in range(300)]), problem.elbo())
+    has_mean(
+        torch.stack([model.elbo(problem.x, samples=4, seed=s) for s in range(300)]), problem.elbo()
+    )
 
 
 def test_objective_is_the_expected_bounds_less_the_kl_of_the_weights():
     problem = Scalar()
     model = problem.fit()
     parts = [model.objective(problem.x, samples=8, seed=s) for s in range(200)]
-    assert parts[0]["kl"] == pytest.approx(problem.kl()) and parts[0]["elbo"] == pytest.approx(-parts[0]["nll"] - parts[0]["kl"])
-    has_mean(torch.tensor([[p["elbo"]] for p in parts]), [float(problem.elbo().sum()) - problem.kl()])
+    assert parts[0]["kl"] == pytest.approx(problem.kl()) and parts[0]["elbo"] == pytest.approx(
+        -parts[0]["nll"] - parts[0]["kl"]
+    )
+    has_mean(
+        torch.tensor([[p["elbo"]] for p in parts]), [float(problem.elbo().sum()) - problem.kl()]
+    )
 
 
 def test_bits_are_given_only_where_data_have_them():
-    assert "bits_total" not in Scalar().fit().objective(Scalar.x), "a density of real numbers has no length in bits"
+    assert "bits_total" not in Scalar().fit().objective(Scalar.x), (
+        "a density of real numbers has no length in bits"
+    )
     assert "bits_total" in vae("bernoulli").fit(binary(), **STILL).objective(binary())
 
 
@@ -73,8 +85,14 @@ def test_history_is_the_expected_bounds_less_the_kl_of_the_weights(estimator):
     problem = Scalar()
     rows = problem.fit(estimator=estimator, epochs=400).history
     assert rows[0]["kl"] == pytest.approx(problem.kl(), rel=1e-5)
-    has_mean(torch.tensor([[r["elbo"] + problem.kl()] for r in rows], dtype=torch.float64), [float(problem.elbo().sum())])
-    has_mean(torch.tensor([[r["bound"]] for r in rows], dtype=torch.float64), [float(problem.elbo().mean())])
+    has_mean(
+        torch.tensor([[r["elbo"] + problem.kl()] for r in rows], dtype=torch.float64),
+        [float(problem.elbo().sum())],
+    )
+    has_mean(
+        torch.tensor([[r["bound"]] for r in rows], dtype=torch.float64),
+        [float(problem.elbo().mean())],
+    )
 
 
 def test_log_marginal_with_random_weights_against_quadrature():
@@ -90,7 +108,12 @@ def test_log_marginal_with_random_weights_against_quadrature():
 def test_annealed_with_random_weights_against_quadrature():
     problem = Scalar()
     model = problem.fit()
-    rows = torch.stack([model.annealed(problem.x, chains=8, steps=4, leapfrog=2, samples=4, seed=s) for s in range(25)])
+    rows = torch.stack(
+        [
+            model.annealed(problem.x, chains=8, steps=4, leapfrog=2, samples=4, seed=s)
+            for s in range(25)
+        ]
+    )
     has_mean((rows - problem.log_evidence()).exp(), torch.ones(3, dtype=torch.float64))
 
 
@@ -105,7 +128,9 @@ def test_encoder_noise_and_prior_are_points():
     spread = {n for f in fitted.bnn.posterior.members if not isinstance(f, Delta) for n in f.names}
     fixed = {n for f in fitted.bnn.posterior.members if isinstance(f, Delta) for n in f.names}
     assert spread == {f"decoder.{n}" for n, _ in fitted.decoder.named_parameters()}
-    assert {"likelihood.log_std", "prior.means"} <= fixed and any(n.startswith("encoder.") for n in fixed)
+    assert {"likelihood.log_std", "prior.means"} <= fixed and any(
+        n.startswith("encoder.") for n in fixed
+    )
 
 
 @pytest.mark.parametrize("family", ["mean_field", "low_rank", "kron", "full"])
@@ -116,7 +141,9 @@ def test_families_of_weights(family):
     assert torch.isfinite(fitted.log_marginal(real(), k=3, samples=2)).all()
 
 
-@pytest.mark.parametrize("method", ["map", "bbvi", "ivon", "flow", "last_layer", "bnn_ensemble", "weight_noise"])
+@pytest.mark.parametrize(
+    "method", ["map", "bbvi", "ivon", "flow", "last_layer", "bnn_ensemble", "weight_noise"]
+)
 def test_other_methods(method):
     fitted = vae().fit(real(), method, **QUICK)
     assert torch.isfinite(fitted.elbo(real(), samples=2)).all() and fitted.sample(3).shape == (3, 6)
@@ -125,7 +152,10 @@ def test_other_methods(method):
 def test_map_pulls_the_decoder_and_leaves_the_encoder():
     x = real()
     settings = QUICK | {"epochs": 30, "lr": 0.05}
-    loose, tight = (vae(weight_prior=Normal(0.0, std)).fit(x, "map", **settings).bnn.posterior.mean() for std in (100.0, 0.01))
+    loose, tight = (
+        vae(weight_prior=Normal(0.0, std)).fit(x, "map", **settings).bnn.posterior.mean()
+        for std in (100.0, 0.01)
+    )
     assert float(tight["decoder.2.weight"].norm()) < 0.2 * float(loose["decoder.2.weight"].norm())
     assert float(tight["encoder.2.weight"].norm()) > 0.3 * float(loose["encoder.2.weight"].norm())
 
@@ -146,13 +176,19 @@ def test_mc_dropout_masks_the_decoder():
 def test_mc_dropout_without_dropout_modules_masks_hidden_units():
     """The draws of z are no noise of the weights: they must not be taken for it."""
     model = vae().fit(real(), "mc_dropout", p=0.5, **QUICK)
-    assert not torch.equal(model.decode(torch.ones(3, 2), seed=0), model.decode(torch.ones(3, 2), seed=1))
+    assert not torch.equal(
+        model.decode(torch.ones(3, 2), seed=0), model.decode(torch.ones(3, 2), seed=1)
+    )
 
 
-@pytest.mark.parametrize("method", ["mc_dropout", "concrete_dropout", "gaussian_dropout", "variational_dropout"])
+@pytest.mark.parametrize(
+    "method", ["mc_dropout", "concrete_dropout", "gaussian_dropout", "variational_dropout"]
+)
 def test_dropout_methods_on_a_plain_decoder(method):
     fitted = vae().fit(real(), method, **QUICK)
-    assert not torch.equal(fitted.decode(torch.ones(3, 2), seed=0), fitted.decode(torch.ones(3, 2), seed=1))
+    assert not torch.equal(
+        fitted.decode(torch.ones(3, 2), seed=0), fitted.decode(torch.ones(3, 2), seed=1)
+    )
 
 
 def test_dropout_in_the_encoder_is_not_the_decoders_posterior():
@@ -160,7 +196,9 @@ def test_dropout_in_the_encoder_is_not_the_decoders_posterior():
     for method in ("mc_dropout", "stochastic"):
         with pytest.raises(SettingError, match="encoder's dropout"):
             VAE(encoder, dropped(), 2, "gaussian").fit(real(), method, **QUICK)
-    model = VAE(encoder, dropped(), 2, "gaussian").fit(real(), **QUICK)  # as plain noise of training it is fine
+    model = VAE(encoder, dropped(), 2, "gaussian").fit(
+        real(), **QUICK
+    )  # as plain noise of training it is fine
     one, two = (model.encode(real()).mean for _ in range(2))
     assert torch.equal(one, two)
 
@@ -174,7 +212,9 @@ def test_annealing_refuses_a_decoder_that_is_random_by_itself():
 
 @pytest.mark.parametrize("estimator", ["local", "per_example", "flipout"])
 def test_several_draws_of_z_need_one_draw_of_weights(estimator):
-    with pytest.raises(SettingError, match=f"draws=3 with vi and estimator='{estimator}'.*use estimator='weights'"):
+    with pytest.raises(
+        SettingError, match=f"draws=3 with vi and estimator='{estimator}'.*use estimator='weights'"
+    ):
         vae().fit(real(), "vi", draws=3, estimator=estimator, **QUICK)
     vae().fit(real(), "vi", draws=3, estimator="weights", **QUICK)
 
@@ -185,11 +225,15 @@ def test_several_draws_of_z_meet_the_same_weights():
     rows = problem.fit(estimator="weights", bound="iwae", draws=5, epochs=800).history
     points, mass = (torch.from_numpy(a) for a in np.polynomial.hermite_e.hermegauss(24))
     mean, std = 0.6 * problem.x[:, 0], math.log1p(math.exp(-0.5))
-    z = mean + std * torch.randn(4000, 5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    z = mean + std * torch.randn(
+        4000, 5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    )
     total = 0.0
     for w, m in zip(problem.w0 + 0.4 * points, mass / mass.sum(), strict=True):
         log_w = (
-            Normal(w * z, problem.std).log_prob(problem.x[:, 0]) + Normal(0.0, 1.0).log_prob(z) - Normal(mean, std).log_prob(z)
+            Normal(w * z, problem.std).log_prob(problem.x[:, 0])
+            + Normal(0.0, 1.0).log_prob(z)
+            - Normal(mean, std).log_prob(z)
         )
         total = total + m * (torch.logsumexp(log_w, 1) - math.log(5)).sum(-1)
     found = torch.tensor([3 * r["bound"] for r in rows], dtype=torch.float64)
@@ -200,10 +244,13 @@ def test_several_draws_of_z_meet_the_same_weights():
 def test_bfloat16_is_for_matrix_products_and_not_for_the_bound():
     x = real(40, 60)
     rows = [
-        VAE(coder(60, 4), coder(2, 60), 2, Gaussian(std=0.1)).fit(x, "vi", autocast=a, **STILL).history[0]["bound"]
+        VAE(coder(60, 4), coder(2, 60), 2, Gaussian(std=0.1))
+        .fit(x, "vi", autocast=a, **STILL)
+        .history[0]["bound"]
         for a in (False, True)
     ]
-    # The decoder's outputs are off by 2^-8 relative at most; a sum of 60 squares kept in bfloat16 would be off by more than that.
+    # The decoder's outputs are off by 2^-8 relative at most; a sum of 60 squares kept in bfloat16
+    # would be off by more than that.
     assert rows[1] == pytest.approx(rows[0], rel=2**-8)
 
 
@@ -215,5 +262,8 @@ def test_moments_are_refused_in_a_sentence():
 
 @pytest.mark.parametrize("method", ["mc_dropout", "concrete_dropout", "stochastic"])
 def test_several_draws_of_z_under_a_decoders_own_dropout_are_refused(method):
-    with pytest.raises(SettingError, match=f"draws=3 with {method} would give every draw of z other noise; use draws=1"):
+    with pytest.raises(
+        SettingError,
+        match=f"draws=3 with {method} would give every draw of z other noise; use draws=1",
+    ):
         VAE(coder(6, 4), dropped(), 2, "gaussian").fit(real(), method, draws=3, **QUICK)

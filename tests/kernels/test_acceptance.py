@@ -11,7 +11,9 @@ DOUBLE = torch.float64
 
 def test_rates_are_one_uphill_the_ratio_downhill_and_zero_beyond_the_numbers():
     gain = torch.tensor([3.0, 0.0, -1.0, -2000.0, math.nan, -math.inf, math.inf], dtype=DOUBLE)
-    assert torch.allclose(rate_of(gain), torch.tensor([1.0, 1.0, math.exp(-1), 0.0, 0.0, 0.0, 1.0], dtype=DOUBLE))
+    assert torch.allclose(
+        rate_of(gain), torch.tensor([1.0, 1.0, math.exp(-1), 0.0, 0.0, 0.0, 1.0], dtype=DOUBLE)
+    )
 
 
 def test_proposals_are_taken_with_their_rate():
@@ -39,14 +41,19 @@ def climb(start, rate_at, wanted, rounds):
 @pytest.mark.parametrize("wanted", [0.65, 0.8, 0.95])
 @pytest.mark.parametrize("start", [1e-3, 0.3, 50.0])
 def test_steps_converge_to_the_wanted_rate(start, wanted):
-    """On rate(step) = exp(-step) the answer is -log(wanted). The gain of dual averaging falls like tries^-1/2, which leaves 2 % after 500."""
+    """On rate(step) = exp(-step) the answer is -log(wanted).
+
+    The gain of dual averaging falls like tries^-1/2, which leaves 2 % after 500.
+    """
     state = climb(start, lambda step: (-step).exp(), wanted, 500)
     assert abs(math.exp(-float(state["log_step_mean"].exp())) - wanted) < 0.02
     assert float(state["tries"]) == 500
 
 
 def test_steps_converge_under_noise():
-    """Rates as seen from four chains, which either accept or do not; what is left is a few per cent, shrinking with the rounds."""
+    """Rates as seen from four chains, which either accept or do not; what is left is a few per
+    cent, shrinking with the rounds.
+    """
     generator = torch.Generator().manual_seed(0)
 
     def seen(step):
@@ -61,7 +68,9 @@ def test_a_row_of_steps_is_so_many_single_ones():
     many = climb([0.1, 0.1, 3.0], lambda step: (-step * wide).exp(), 0.8, 200)
     for k, start in enumerate((0.1, 0.1, 3.0)):
         one = climb(start, lambda step, k=k: (-step * wide[k]).exp(), 0.8, 200)
-        assert torch.allclose(many["log_step_mean"][k], one["log_step_mean"], rtol=1e-6)  # starts are given in float32
+        assert torch.allclose(
+            many["log_step_mean"][k], one["log_step_mean"], rtol=1e-6
+        )  # starts are given in float32
     assert many["log_step"].shape == (3,) and many["log_step"].dtype == DOUBLE
     steps = many["log_step_mean"].exp()
     assert torch.allclose((-steps * wide).exp(), torch.tensor(0.8, dtype=DOUBLE), atol=0.03)
@@ -73,7 +82,13 @@ def test_the_first_trials_are_ten_times_the_start_and_nothing_is_changed_in_plac
     before = {key: value.clone() for key, value in state.items()}
     after = average(state, torch.tensor(0.8, dtype=DOUBLE), 0.8)  # nothing to correct
     assert torch.allclose(after["log_step"].exp(), torch.tensor(2.0, dtype=DOUBLE))
-    assert torch.allclose(after["log_step_mean"], after["log_step"])  # the first average is the first trial
+    assert torch.allclose(
+        after["log_step_mean"], after["log_step"]
+    )  # the first average is the first trial
     assert all(torch.equal(state[key], before[key]) for key in state)
     lower = average(state, torch.tensor(0.1, dtype=DOUBLE), 0.8)
-    assert lower["log_step"] < after["log_step"] < average(state, torch.tensor(1.0, dtype=DOUBLE), 0.8)["log_step"]
+    assert (
+        lower["log_step"]
+        < after["log_step"]
+        < average(state, torch.tensor(1.0, dtype=DOUBLE), 0.8)["log_step"]
+    )

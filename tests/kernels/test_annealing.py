@@ -47,7 +47,9 @@ def test_the_best_point_of_every_chain_is_kept_with_its_value():
 
 
 def test_moves_have_the_spread_of_their_temperature():
-    """exp(-U / T) of a Gaussian has T times its variance: of 2,000 chains after 40 moves within a fifth, over six standard errors (2.2 % each)."""
+    """exp(-U / T) of a Gaussian has T times its variance: of 2,000 chains after 40 moves within a
+    fifth, over six standard errors (2.2 % each).
+    """
     known = pair()
     for temperature in (0.25, 4.0):
         *_, (state, _) = run(known.target, known.exact(2000, seed(1)), [temperature] * 40)
@@ -56,7 +58,10 @@ def test_moves_have_the_spread_of_their_temperature():
 
 
 def test_annealing_ends_at_a_mode():
-    """Of a Gaussian, wherever it starts. At the last temperatures, around 0.01, the energy above the mode is 0.01 on average."""
+    """Of a Gaussian, wherever it starts.
+
+    At the last temperatures, around 0.01, the energy above the mode is 0.01 on average.
+    """
     known = pair()
     best = anneal(Integrator(known.target), 30 * known.exact(16, seed(1)), seed())
     assert best.shape == (16, 2) and float(-known.target(best)[0].min()) < 0.05
@@ -64,7 +69,9 @@ def test_annealing_ends_at_a_mode():
 
 @pytest.mark.parametrize("seeded", [0, 1])
 def test_annealing_crosses_a_barrier(seeded):
-    """From the lower of two modes, 16 nats apart by a barrier: some of sixteen chains find the higher, and all come near one of the two."""
+    """From the lower of two modes, 16 nats apart by a barrier: some of sixteen chains find the
+    higher, and all come near one of the two.
+    """
     target = differentiable(lambda x: well_density(x[:, 0], 2.0))
     best = anneal(Integrator(target), torch.full((16, 1), -1.0, dtype=DOUBLE), seed(seeded))
     assert int((best > 0).sum()) >= 4 and float((best.abs() - 1).abs().max()) < 0.25

@@ -18,11 +18,21 @@ def wide(step, chains):
 
 
 def after(known, scale, step, count=3, moves=2, chains=40_000, temperature=1.0, seed=0):
-    """Chains that start as exact draws of the target at ``temperature`` and move a few times: their law must not change."""
+    """Chains that start as exact draws of the target at ``temperature`` and move a few times: their
+    law must not change.
+    """
     generator = torch.Generator().manual_seed(seed)
     point = Point.at(known.target, known.exact(chains, generator) * math.sqrt(temperature))
     for _ in range(moves):
-        point = hmc(Integrator(known.target), point, wide(step, chains), scale, count, generator, temperature).point
+        point = hmc(
+            Integrator(known.target),
+            point,
+            wide(step, chains),
+            scale,
+            count,
+            generator,
+            temperature,
+        ).point
     return point.position
 
 
@@ -57,7 +67,9 @@ def test_a_temperature_samples_the_power(temperature):
     """exp(-U / T): a Gaussian's covariance times T. The same step size serves."""
     known = pair()
     draws = after(known, METRICS["dense"], 0.8, temperature=temperature)
-    has_covariance(draws / math.sqrt(temperature), torch.tensor([[1.0, 2.7], [2.7, 9.0]], dtype=DOUBLE))
+    has_covariance(
+        draws / math.sqrt(temperature), torch.tensor([[1.0, 2.7], [2.7, 9.0]], dtype=DOUBLE)
+    )
     wrong = after(known, METRICS["dense"], 0.8, temperature=1.0)
     with pytest.raises(AssertionError, match="variance"):
         has_variance(wrong, temperature * known.variance)
@@ -74,7 +86,14 @@ def test_a_wall_of_infinite_energy_turns_chains_back():
         generator = torch.Generator().manual_seed(0)
         point = Point.at(target, torch.randn(40_000, 1, generator=generator, dtype=DOUBLE).abs())
         for _ in range(3):
-            point = hmc(Integrator(target), point, wide(0.7, 40_000), torch.ones(1, dtype=DOUBLE), 2, generator).point
+            point = hmc(
+                Integrator(target),
+                point,
+                wide(0.7, 40_000),
+                torch.ones(1, dtype=DOUBLE),
+                2,
+                generator,
+            ).point
         follows(point.position[:, 0], "halfnorm")
 
 
@@ -100,7 +119,9 @@ def test_momenta_of_a_wrong_scale_fail_the_same_test(monkeypatch, factor):
 
 
 def test_a_lopsided_step_fails_the_same_test():
-    """A whole kick first and none last: of first order, and not its own inverse in reversed time, though it keeps volume."""
+    """A whole kick first and none last: of first order, and not its own inverse in reversed time,
+    though it keeps volume.
+    """
 
     class Lopsided:
         def __init__(self, target):
@@ -126,16 +147,28 @@ def test_rate_energy_and_choice_are_those_of_the_trajectory():
         point = Point.at(known.target, known.exact(200, generator))
         again = torch.Generator()
         again.set_state(generator.get_state())
-        move = hmc(Integrator(known.target), point, wide(0.9, 200), METRICS["unit"], 4, generator, temperature)
+        move = hmc(
+            Integrator(known.target),
+            point,
+            wide(0.9, 200),
+            METRICS["unit"],
+            4,
+            generator,
+            temperature,
+        )
         momentum = torch.randn(200, 2, generator=again, dtype=DOUBLE) * math.sqrt(temperature)
         end, turned = Integrator(known.target)(point, momentum, wide(0.9, 200), METRICS["unit"], 4)
         before, later = kinetic(momentum) - point.value, kinetic(turned) - end.value
         rate = ((before - later) / temperature).clamp(max=0).exp()
         taken = torch.rand(200, generator=again, dtype=DOUBLE) < rate
         assert torch.allclose(move.rate, rate) and 0 < int(taken.sum()) < 200
-        assert torch.equal(move.point.position, torch.where(taken.unsqueeze(-1), end.position, point.position))
+        assert torch.equal(
+            move.point.position, torch.where(taken.unsqueeze(-1), end.position, point.position)
+        )
         assert torch.equal(move.point.value, torch.where(taken, end.value, point.value))
-        assert torch.equal(move.point.slope, torch.where(taken.unsqueeze(-1), end.slope, point.slope))
+        assert torch.equal(
+            move.point.slope, torch.where(taken.unsqueeze(-1), end.slope, point.slope)
+        )
         assert torch.allclose(move.energy, torch.where(taken, later, before))
 
 
@@ -146,7 +179,9 @@ def test_divergences_are_flagged_chain_by_chain_and_rejected():
     steps = torch.tensor([[0.3], [50.0], [1e200], [0.3]], dtype=DOUBLE)
     move = hmc(Integrator(known.target), point, steps, METRICS["unit"], 10, generator)
     assert move.divergent.tolist() == [False, True, True, False]
-    assert move.rate[1:3].tolist() == [0.0, 0.0] and torch.equal(move.point.position[1:3], point.position[1:3])
+    assert move.rate[1:3].tolist() == [0.0, 0.0] and torch.equal(
+        move.point.position[1:3], point.position[1:3]
+    )
     assert all(part.isfinite().all() for part in move.point) and move.energy.isfinite().all()
 
 
@@ -159,7 +194,14 @@ def test_a_large_error_that_is_not_a_divergence_is_only_rejected():
     point = Point.at(target, torch.ones(1, 1, dtype=DOUBLE))
     energies = []
     for step in (2.2, 3.0, 4.0):
-        move = hmc(Integrator(target), point, wide(step, 1), torch.ones(1, dtype=DOUBLE), 2, torch.Generator().manual_seed(1))
+        move = hmc(
+            Integrator(target),
+            point,
+            wide(step, 1),
+            torch.ones(1, dtype=DOUBLE),
+            2,
+            torch.Generator().manual_seed(1),
+        )
         r = torch.randn(1, 1, generator=torch.Generator().manual_seed(1), dtype=DOUBLE)
         end, turned = Integrator(target)(point, r, wide(step, 1), torch.ones(1, dtype=DOUBLE), 2)
         error = float(kinetic(turned) - end.value - kinetic(r) + point.value)
@@ -170,17 +212,27 @@ def test_a_large_error_that_is_not_a_divergence_is_only_rejected():
 
 @pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
 def test_the_first_step_follows_the_scale_of_the_target(size):
-    """For N(0, size^2) in ten dimensions one step of about ``size`` is accepted four times in five; halving and doubling find it within 2."""
+    """For N(0, size^2) in ten dimensions one step of about ``size`` is accepted four times in five;
+    halving and doubling find it within 2.
+    """
 
     def target(x):
         return -0.5 * (x / size).square().sum(-1), -x / size**2
 
     generator = torch.Generator().manual_seed(0)
     point = Point.at(target, size * torch.randn(64, 10, generator=generator, dtype=DOUBLE))
-    step = first_step(Integrator(target), point, torch.ones(10, dtype=DOUBLE), generator, torch.tensor(0.1, dtype=DOUBLE))
+    step = first_step(
+        Integrator(target),
+        point,
+        torch.ones(10, dtype=DOUBLE),
+        generator,
+        torch.tensor(0.1, dtype=DOUBLE),
+    )
     assert step.shape == () and 0.3 < float(step) / size < 3.0
     by_scale = torch.full((10,), size, dtype=DOUBLE)
-    step = first_step(Integrator(target), point, by_scale, generator, torch.tensor(0.1, dtype=DOUBLE))
+    step = first_step(
+        Integrator(target), point, by_scale, generator, torch.tensor(0.1, dtype=DOUBLE)
+    )
     assert 0.3 < float(step) < 3.0
 
 
@@ -188,9 +240,19 @@ def test_the_search_for_a_first_step_ends_where_there_is_none():
     def broken(x):
         return torch.full_like(x[:, 0], math.nan), torch.full_like(x, math.nan)
 
-    point = Point(torch.zeros(2, 3, dtype=DOUBLE), torch.zeros(2, dtype=DOUBLE), torch.zeros(2, 3, dtype=DOUBLE))
+    point = Point(
+        torch.zeros(2, 3, dtype=DOUBLE),
+        torch.zeros(2, dtype=DOUBLE),
+        torch.zeros(2, 3, dtype=DOUBLE),
+    )
     generator = torch.Generator().manual_seed(0)
-    step = first_step(Integrator(broken), point, torch.ones(3, dtype=DOUBLE), generator, torch.tensor(0.1, dtype=DOUBLE))
+    step = first_step(
+        Integrator(broken),
+        point,
+        torch.ones(3, dtype=DOUBLE),
+        generator,
+        torch.tensor(0.1, dtype=DOUBLE),
+    )
     assert 0 < float(step) < 1e-10
 
 

@@ -18,11 +18,14 @@ def test_geometric_powers():
     powers = geometric(5, 0.01, torch.zeros(1))
     assert powers.dtype == DOUBLE and powers[0] == 1.0 and math.isclose(float(powers[-1]), 0.01)
     assert torch.allclose(powers[1:] / powers[:-1], torch.full((4,), 0.01**0.25, dtype=DOUBLE))
-    assert geometric(1, 0.01, powers).tolist() == [1.0] and geometric(2, 0.5, powers).tolist() == [1.0, 0.5]
+    assert geometric(1, 0.01, powers).tolist() == [1.0] and geometric(2, 0.5, powers).tolist() == [
+        1.0,
+        0.5,
+    ]
     assert geometric(3, 1.0, powers).tolist() == [1.0, 1.0, 1.0]
 
 
-# --- respacing ------------------------------------------------------------------------------------------------------------------
+# --- respacing ------------------------------------------------------------------------------------
 
 BARRIERS = {
     "root": lambda b: 0.9 * b.sqrt(),
@@ -46,12 +49,19 @@ def test_respacing_makes_rejections_equal(kind):
         assert powers[0] == start[0] and powers[-1] == start[-1] and (powers.diff() < 0).all()
     even = rejections(powers, barrier)
     # up to the floor of 1e-3 that keeps a pair that is never rejected from losing its place
-    assert float((even / even.mean() - 1).abs().max()) < 0.02 < float((uneven / uneven.mean() - 1).abs().max())
+    assert (
+        float((even / even.mean() - 1).abs().max())
+        < 0.02
+        < float((uneven / uneven.mean() - 1).abs().max())
+    )
 
 
 def test_one_respacing_already_helps():
     powers = geometric(8, 0.01, torch.zeros(1))
-    before, after = (rejections(p, BARRIERS["root"]) for p in (powers, respace(powers, rejections(powers, BARRIERS["root"]))))
+    before, after = (
+        rejections(p, BARRIERS["root"])
+        for p in (powers, respace(powers, rejections(powers, BARRIERS["root"])))
+    )
     assert float(after.std()) < 0.5 * float(before.std())
 
 
@@ -72,11 +82,13 @@ def test_two_rungs_have_nothing_to_respace():
     assert torch.equal(respace(powers, torch.tensor([0.7], dtype=DOUBLE)), powers)
 
 
-# --- swaps ----------------------------------------------------------------------------------------------------------------------
+# --- swaps ----------------------------------------------------------------------------------------
 
 
 def rungs(powers, curvature=6.0, n=CHAINS, number=0):
-    """Exact draws of w ~ N(0, 1) with likelihood exp(-a w^2 / 2), rung by rung: variance 1 / (1 + a b). And their log-likelihoods."""
+    """Exact draws of w ~ N(0, 1) with likelihood exp(-a w^2 / 2), rung by rung: variance 1 / (1 + a
+    b). And their log-likelihoods.
+    """
     spread = (1 + curvature * powers).rsqrt()
     w = spread.unsqueeze(1) * torch.randn(len(powers), n, generator=seed(number), dtype=DOUBLE)
     return w, -0.5 * curvature * w.square(), spread.square()
@@ -94,7 +106,10 @@ def test_swaps_are_a_permutation_of_every_chain(count, turn):
     tried = torch.zeros(count - 1, dtype=torch.bool)
     tried[turn::2] = True
     assert torch.equal(~rates.isnan(), tried.unsqueeze(1).expand_as(rates))
-    assert float(rates[tried].min() if tried.any() else 0.0) >= 0 and float(rates[tried].max() if tried.any() else 1.0) <= 1
+    assert (
+        float(rates[tried].min() if tried.any() else 0.0) >= 0
+        and float(rates[tried].max() if tried.any() else 1.0) <= 1
+    )
     moved = origin != torch.arange(count).unsqueeze(1)
     for low in range(count - 1):
         if not tried[low]:
@@ -104,7 +119,9 @@ def test_swaps_are_a_permutation_of_every_chain(count, turn):
 
 
 def test_swaps_keep_the_joint_law():
-    """Variances of every rung, and no correlation between the squares of neighbours: exact draws stay exact, by z-test."""
+    """Variances of every rung, and no correlation between the squares of neighbours: exact draws
+    stay exact, by z-test.
+    """
     powers = torch.tensor([1.0, 0.4, 0.1], dtype=DOUBLE)
     w, _, variance = rungs(powers)
     for turn in range(4):
@@ -114,7 +131,16 @@ def test_swaps_keep_the_joint_law():
     has_variance(w.T, variance)
     squares = w.square() - variance.unsqueeze(1)
     has_mean(
-        torch.stack([squares[0] * squares[1], squares[1] * squares[2], squares[0] * squares[2], w[0] * w[1]], 1), torch.zeros(4)
+        torch.stack(
+            [
+                squares[0] * squares[1],
+                squares[1] * squares[2],
+                squares[0] * squares[2],
+                w[0] * w[1],
+            ],
+            1,
+        ),
+        torch.zeros(4),
     )
 
 

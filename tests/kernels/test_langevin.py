@@ -22,40 +22,69 @@ def run(move, position, steps):
     return position
 
 
-@pytest.mark.parametrize(("a", "step", "temperature"), [(1.0, 0.1, 1.0), (4.0, 0.2, 1.0), (0.5, 1.0, 0.3), (2.0, 0.9, 5.0)])
+@pytest.mark.parametrize(
+    ("a", "step", "temperature"),
+    [(1.0, 0.1, 1.0), (4.0, 0.2, 1.0), (0.5, 1.0, 0.3), (2.0, 0.9, 5.0)],
+)
 def test_overdamped_steps_have_the_predicted_variance(a, step, temperature):
-    """From zero until exp(-2 step a t) < 1e-7, where they are stationary: T / (a (1 - step a / 2))."""
+    """From zero until exp(-2 step a t) < 1e-7, where they are stationary: T / (a (1 - step a /
+    2)).
+    """
     generator = torch.Generator().manual_seed(0)
     rounds = math.ceil(math.log(1e-7) / (2 * math.log(abs(1 - step * a) + 1e-12)))
     draws = run(
-        lambda x: overdamped(x, -a * x, step, temperature, generator), torch.zeros(CHAINS, 1, dtype=DOUBLE), max(rounds, 3)
+        lambda x: overdamped(x, -a * x, step, temperature, generator),
+        torch.zeros(CHAINS, 1, dtype=DOUBLE),
+        max(rounds, 3),
     )
     has_mean(draws, 0.0)
     has_variance(draws, overdamped_var(a, step, temperature))
-    with pytest.raises(AssertionError, match="variance"):  # the step's own heat is seen: the target's variance is another
+    with pytest.raises(
+        AssertionError, match="variance"
+    ):  # the step's own heat is seen: the target's variance is another
         has_variance(draws, temperature / a)
 
 
 @pytest.mark.parametrize(
     ("a", "step", "friction", "temperature"),
-    [(1.0, 0.1, 0.1, 1.0), (1.0, 0.1, 1.0, 1.0), (4.0, 0.5, 0.3, 1.0), (0.5, 2.0, 0.05, 0.3), (2.0, 1.5, 0.5, 5.0)],
+    [
+        (1.0, 0.1, 0.1, 1.0),
+        (1.0, 0.1, 1.0, 1.0),
+        (4.0, 0.5, 0.3, 1.0),
+        (0.5, 2.0, 0.05, 0.3),
+        (2.0, 1.5, 0.5, 5.0),
+    ],
 )
 def test_underdamped_positions_have_exactly_the_targets_variance(a, step, friction, temperature):
-    """At any stable step (step a < 4). They start as exact draws with momenta of variance step T, and run long enough to forget that."""
+    """At any stable step (step a < 4).
+
+    They start as exact draws with momenta of variance step T, and run long enough to forget that.
+    """
     generator = torch.Generator().manual_seed(0)
-    position = math.sqrt(temperature / a) * torch.randn(CHAINS, 1, generator=generator, dtype=DOUBLE)
-    momentum = math.sqrt(step * temperature) * torch.randn(CHAINS, 1, generator=generator, dtype=DOUBLE)
+    position = math.sqrt(temperature / a) * torch.randn(
+        CHAINS, 1, generator=generator, dtype=DOUBLE
+    )
+    momentum = math.sqrt(step * temperature) * torch.randn(
+        CHAINS, 1, generator=generator, dtype=DOUBLE
+    )
     for _ in range(math.ceil(8 / friction)):
-        position, momentum = underdamped(position, momentum, -a * position, step, friction, temperature, generator)
+        position, momentum = underdamped(
+            position, momentum, -a * position, step, friction, temperature, generator
+        )
     has_mean(position, 0.0)
     has_variance(position, temperature / a)
 
 
 def test_underdamped_chains_find_the_variance_from_elsewhere():
     generator = torch.Generator().manual_seed(0)
-    position, momentum = torch.full((CHAINS, 1), 3.0, dtype=DOUBLE), torch.zeros(CHAINS, 1, dtype=DOUBLE)
+    position, momentum = (
+        torch.full((CHAINS, 1), 3.0, dtype=DOUBLE),
+        torch.zeros(CHAINS, 1, dtype=DOUBLE),
+    )
     for _ in range(300):
-        position, momentum = underdamped(position, momentum, -2.0 * position, 0.3, 0.2, 1.0, generator)
+        position, momentum = underdamped(
+            position, momentum, -2.0 * position, 0.3, 0.2, 1.0, generator
+        )
     has_mean(position, 0.0)
     has_variance(position, 0.5)
 
@@ -71,7 +100,9 @@ def test_noise_of_a_wrong_scale_fails_the_same_test(scheme, factor):
         if scheme == "overdamped":
             position = overdamped(position, -position, step, heat, generator)
         else:
-            position, momentum = underdamped(position, momentum, -position, step, 0.5, heat, generator)
+            position, momentum = underdamped(
+                position, momentum, -position, step, 0.5, heat, generator
+            )
     with pytest.raises(AssertionError, match="variance"):
         has_variance(position, overdamped_var(1.0, step, 1.0) if scheme == "overdamped" else 1.0)
 
@@ -85,7 +116,9 @@ def test_at_temperature_zero_steps_are_descent_and_draw_nothing():
     assert torch.allclose(overdamped(x, -3 * x, 0.1, 0.0, generator, scale), x - 0.3 * scale * x)
     position, momentum, by_hand, velocity = x, torch.zeros_like(x), x.clone(), torch.zeros_like(x)
     for _ in range(20):
-        position, momentum = underdamped(position, momentum, -3 * position, 0.1, 0.2, 0.0, generator)
+        position, momentum = underdamped(
+            position, momentum, -3 * position, 0.1, 0.2, 0.0, generator
+        )
         kicked = velocity - 0.1 * 3 * by_hand
         by_hand, velocity = by_hand + 0.5 * kicked + 0.5 * 0.8 * kicked, 0.8 * kicked
         assert torch.allclose(position, by_hand) and torch.allclose(momentum, velocity)
@@ -94,12 +127,16 @@ def test_at_temperature_zero_steps_are_descent_and_draw_nothing():
 
 
 def test_a_scale_per_parameter_keeps_the_target():
-    """In coordinates whitened by G^-1/2 the precision is A' = G^1/2 A G^1/2, and the covariance T (A' (1 - step A' / 2))^-1."""
+    """In coordinates whitened by G^-1/2 the precision is A' = G^1/2 A G^1/2, and the covariance T
+    (A' (1 - step A' / 2))^-1.
+    """
     precision = torch.tensor([[2.0, 0.8], [0.8, 50.0]], dtype=DOUBLE)
     scale, step, temperature = torch.tensor([1.5, 0.05], dtype=DOUBLE), 0.1, 1.0
     generator = torch.Generator().manual_seed(0)
     start = gaussian(torch.linalg.inv(precision)).exact(CHAINS, generator)
-    draws = run(lambda x: overdamped(x, -x @ precision, step, temperature, generator, scale), start, 80)
+    draws = run(
+        lambda x: overdamped(x, -x @ precision, step, temperature, generator, scale), start, 80
+    )
     root = torch.diag(scale.sqrt())
     inner = root @ precision @ root
     white = torch.linalg.inv(inner @ (torch.eye(2) - step * inner / 2))
@@ -107,7 +144,9 @@ def test_a_scale_per_parameter_keeps_the_target():
     has_mean(draws, 0.0)
     # a scale on the drift alone would sample something else
     generator.manual_seed(0)
-    wrong = run(lambda x: x + scale * (overdamped(x, -x @ precision, step, 1.0, generator) - x), start, 80)
+    wrong = run(
+        lambda x: x + scale * (overdamped(x, -x @ precision, step, 1.0, generator) - x), start, 80
+    )
     with pytest.raises(AssertionError):
         has_covariance(wrong, root @ white @ root)
 
@@ -122,8 +161,9 @@ def test_a_number_as_scale_is_a_larger_step():
 def test_batches_heat_by_the_predicted_amount(batch):
     """Regression y = x w + noise with one weight, batches drawn with replacement.
 
-    About the posterior mean m, u = w - m, the slope of datum i is a_i u + b_i; with A the posterior precision and N, B data and batch,
-    v = (1 - step A)^2 v + step^2 N^2 / B (V(a) v + V(b)) + 2 step T is the variance of u, exactly.
+    About the posterior mean m, u = w - m, the slope of datum i is a_i u + b_i; with A the posterior
+    precision and N, B data and batch, v = (1 - step A)^2 v + step^2 N^2 / B (V(a) v + V(b)) + 2
+    step T is the variance of u, exactly.
     """
     generator = torch.Generator().manual_seed(0)
     num, std, step = 12, 0.5, 0.008
@@ -138,7 +178,9 @@ def test_batches_heat_by_the_predicted_amount(batch):
     w = torch.full((40_000, 1), float(mean), dtype=DOUBLE)
     for _ in range(math.ceil(math.log(1e-6) / math.log(float(kept)))):
         rows = torch.randint(num, (len(w), batch), generator=generator)
-        slope = (num / batch) * (x[rows] * (y[rows] - x[rows] * w) / std**2).sum(-1, keepdim=True) - w
+        slope = (num / batch) * (x[rows] * (y[rows] - x[rows] * w) / std**2).sum(
+            -1, keepdim=True
+        ) - w
         w = overdamped(w, slope, step, 1.0, generator)
     has_mean(w, mean)
     has_variance(w, variance)
@@ -150,7 +192,10 @@ def test_batches_heat_by_the_predicted_amount(batch):
 
 def test_one_step_has_the_drift_and_the_noise_of_its_formula():
     generator = torch.Generator().manual_seed(0)
-    x, slope = torch.full((CHAINS, 1), 0.3, dtype=DOUBLE), torch.full((CHAINS, 1), -2.0, dtype=DOUBLE)
+    x, slope = (
+        torch.full((CHAINS, 1), 0.3, dtype=DOUBLE),
+        torch.full((CHAINS, 1), -2.0, dtype=DOUBLE),
+    )
     moved = overdamped(x, slope, 0.05, 1.7, generator)
     has_mean(moved, 0.3 - 0.1)
     has_variance(moved, 2 * 0.05 * 1.7)
@@ -171,5 +216,7 @@ def test_the_cosine_starts_at_one_falls_and_starts_over():
     values = [cyclical(index, 10) for index in range(25)]
     assert values[0] == values[10] == values[20] == 1.0 and abs(values[5] - 0.5) < 1e-12
     assert all(a > b > 0 for a, b in pairwise(values[:10]))
-    assert values[:10] == values[10:20] and abs(sum(values[:10]) / 10 - 0.55) < 1e-12  # (1 + 1 / period) / 2
+    assert (
+        values[:10] == values[10:20] and abs(sum(values[:10]) / 10 - 0.55) < 1e-12
+    )  # (1 + 1 / period) / 2
     assert cyclical(7, 1) == 1.0

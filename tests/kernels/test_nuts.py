@@ -23,7 +23,9 @@ def wide(step, chains):
 
 
 def test_corners_are_the_first_leaves_of_all_subtrees_that_end_here():
-    """A subtree of 2^k leaves, k >= 1, ends at ``leaf`` where leaf + 1 is a multiple of 2^k; its first leaf must be the stored one."""
+    """A subtree of 2^k leaves, k >= 1, ends at ``leaf`` where leaf + 1 is a multiple of 2^k; its
+    first leaf must be the stored one.
+    """
     stored = {}
     for leaf in range(2**11):
         low, high = corners(leaf)
@@ -43,7 +45,9 @@ def test_turning_is_told_from_the_ends_and_the_sum_between():
     assert not turned((1.0, 0.0), (1.0, 0.1))
     assert not turned((1.0, 0.0), (0.8, 0.6), (0.6, 0.8))  # a quarter of a circle
     assert turned((1.0, 0.0), (0.0, 1.0), (-1.0, 0.0))  # half of one
-    assert turned((1.0, 0.0), (0.0, 1.0), (-1.2, 0.1)) and turned((-1.2, 0.1), (0.0, 1.0), (1.0, 0.0))  # at one end only
+    assert turned((1.0, 0.0), (0.0, 1.0), (-1.2, 0.1)) and turned(
+        (-1.2, 0.1), (0.0, 1.0), (1.0, 0.0)
+    )  # at one end only
     assert turned((1.0,), (-0.5,)) and turned((-1.0,), (0.5,)) and not turned((-1.0,), (-0.5,))
     assert turned((0.0, 0.0), (0.0, 0.0))  # no motion is none onwards
     # the same forwards and backwards in time, and with all momenta reversed
@@ -51,11 +55,14 @@ def test_turning_is_told_from_the_ends_and_the_sum_between():
     for _ in range(50):
         path = torch.randn(5, 3, generator=generator, dtype=DOUBLE) + 0.5
         one = turns(path[0], path[-1], path.sum(0))
-        assert one == turns(path[-1], path[0], path.sum(0)) == turns(-path[0], -path[-1], -path.sum(0))
+        assert (
+            one == turns(path[-1], path[0], path.sum(0)) == turns(-path[0], -path[-1], -path.sum(0))
+        )
 
 
 def reference(target, position, step, scale, max_depth, generator):
-    """One draw of one chain, from the definition: whole trajectories in lists, every balanced subtree looked at from the outside.
+    """One draw of one chain, from the definition: whole trajectories in lists, every balanced
+    subtree looked at from the outside.
 
     It draws the same random numbers in the same order as the sampler, and stops at the same leaf.
     """
@@ -96,7 +103,11 @@ def reference(target, position, step, scale, max_depth, generator):
             weights.append(gain)
             lost = gain < -DIVERGENT
             divergent |= lost
-            if uniform() < math.exp(gain - float(torch.logsumexp(torch.tensor(weights, dtype=DOUBLE), 0))) and not lost:
+            if (
+                uniform()
+                < math.exp(gain - float(torch.logsumexp(torch.tensor(weights, dtype=DOUBLE), 0)))
+                and not lost
+            ):
                 chosen = state[0]
             blocks = [2**k for k in range(1, level + 1) if (leaf + 1) % 2**k == 0]
             if lost or any(bad(new[-size:]) for size in blocks):
@@ -108,7 +119,11 @@ def reference(target, position, step, scale, max_depth, generator):
         log_new = float(torch.logsumexp(torch.tensor(weights, dtype=DOUBLE), 0))
         if jump < math.exp(min(0.0, log_new - log_total)):
             pick = chosen
-        log_total = float(torch.logaddexp(torch.tensor(log_total, dtype=DOUBLE), torch.tensor(log_new, dtype=DOUBLE)))
+        log_total = float(
+            torch.logaddexp(
+                torch.tensor(log_total, dtype=DOUBLE), torch.tensor(log_new, dtype=DOUBLE)
+            )
+        )
         path = path + new if sign == 1 else new[::-1] + path
         if bad(path):
             break
@@ -118,7 +133,9 @@ def reference(target, position, step, scale, max_depth, generator):
 @pytest.mark.parametrize("make", [pair, banana])
 @pytest.mark.parametrize("metric", ["unit", "dense"])
 def test_a_draw_is_that_of_the_definition(make, metric):
-    """Forty trees of all depths against a list-based implementation with the same random numbers."""
+    """Forty trees of all depths against a list-based implementation with the same random
+    numbers.
+    """
     known = make()
     scale = METRICS[metric]
     matrix = torch.diag(scale) if scale.dim() == 1 else scale
@@ -150,14 +167,26 @@ def test_a_trajectory_that_never_turns_has_all_its_steps():
 
     for depth in (1, 3, 6):
         point = Point.at(flat, torch.zeros(5, 2, dtype=DOUBLE))
-        walk = nuts(Integrator(flat), point, wide(0.1, 5), METRICS["unit"], depth, torch.Generator().manual_seed(0))
-        assert walk.steps.tolist() == [2.0**depth - 1] * 5 and walk.depth.tolist() == [float(depth)] * 5
+        walk = nuts(
+            Integrator(flat),
+            point,
+            wide(0.1, 5),
+            METRICS["unit"],
+            depth,
+            torch.Generator().manual_seed(0),
+        )
+        assert (
+            walk.steps.tolist() == [2.0**depth - 1] * 5
+            and walk.depth.tolist() == [float(depth)] * 5
+        )
         assert torch.equal(walk.rate, torch.ones(5, dtype=DOUBLE)) and not walk.divergent.any()
 
 
 def test_on_a_flat_target_every_point_of_the_last_half_is_as_likely_as_another():
-    """All weights are equal, so each doubling jumps into its half for sure, and the pick is uniform over the last one: places
-    2^(d-1), ..., 2^d - 1 steps from the start in one direction where all doublings went the same way. A z-test per place."""
+    """All weights are equal, so each doubling jumps into its half for sure, and the pick is uniform
+    over the last one: places 2^(d-1), ..., 2^d - 1 steps from the start in one direction where all
+    doublings went the same way. A z-test per place.
+    """
 
     def flat(x):
         return torch.zeros_like(x[:, 0]), torch.zeros_like(x)
@@ -165,10 +194,18 @@ def test_on_a_flat_target_every_point_of_the_last_half_is_as_likely_as_another()
     chains = 40_000
     point = Point.at(flat, torch.zeros(chains, 1, dtype=DOUBLE))
     again = torch.Generator().manual_seed(0)
-    walk = nuts(Integrator(flat), point, wide(1.0, chains), torch.ones(1, dtype=DOUBLE), 3, torch.Generator().manual_seed(0))
+    walk = nuts(
+        Integrator(flat),
+        point,
+        wide(1.0, chains),
+        torch.ones(1, dtype=DOUBLE),
+        3,
+        torch.Generator().manual_seed(0),
+    )
     momentum = torch.randn(chains, 1, generator=again, dtype=DOUBLE)
     place = (walk.point.position / momentum).round().squeeze(-1).abs()
-    # Doublings +1, +-1, +-1: the last half is 4 leaves beyond the present ends. Forwards thrice: 4..7; other orders: 1..4, 2..5, 3..6.
+    # Doublings +1, +-1, +-1: the last half is 4 leaves beyond the present ends. Forwards thrice:
+    # 4..7; other orders: 1..4, 2..5, 3..6.
     counts = {k: float((place == k).double().mean()) for k in range(9)}
     expected = dict.fromkeys(counts, 0.0)
     for signs in range(8):
@@ -187,7 +224,9 @@ def after(known, scale, step, moves=1, chains=10_000, max_depth=6):
     generator = torch.Generator().manual_seed(0)
     point = Point.at(known.target, known.exact(chains, generator))
     for _ in range(moves):
-        point = nuts(Integrator(known.target), point, wide(step, chains), scale, max_depth, generator).point
+        point = nuts(
+            Integrator(known.target), point, wide(step, chains), scale, max_depth, generator
+        ).point
     return point
 
 
@@ -210,15 +249,22 @@ def test_draws_leave_a_banana_as_it_is(step, max_depth):
     follows(draws[:, 0] / WIDTH, "norm")
     follows(draws[:, 1] - BEND * (draws[:, 0].square() - WIDTH**2), "norm")
     value, slope = known.target(draws)
-    assert torch.allclose(point.value, value) and torch.allclose(point.slope, slope)  # the pick is one point, in all its parts
+    assert torch.allclose(point.value, value) and torch.allclose(
+        point.slope, slope
+    )  # the pick is one point, in all its parts
 
 
 def test_moves_between_any_two_places_balance():
-    """At stationarity a reversible chain goes from one bin to another as often as back (McNemar's z for every pair of bins).
+    """At stationarity a reversible chain goes from one bin to another as often as back (McNemar's z
+    for every pair of bins).
 
-    The target has two modes of different mass, which a sampler with wrong weights visits in the wrong proportion.
+    The target has two modes of different mass, which a sampler with wrong weights visits in the
+    wrong proportion.
     """
-    locs, logs = torch.tensor([-1.1, 1.1], dtype=DOUBLE), torch.tensor([0.25, 0.75], dtype=DOUBLE).log()
+    locs, logs = (
+        torch.tensor([-1.1, 1.1], dtype=DOUBLE),
+        torch.tensor([0.25, 0.75], dtype=DOUBLE).log(),
+    )
 
     def target(x):
         terms = logs - 0.5 * ((x - locs) / 0.6).square()
@@ -228,14 +274,30 @@ def test_moves_between_any_two_places_balance():
     chains = 60_000
     generator = torch.Generator().manual_seed(0)
     which = (torch.rand(chains, generator=generator) < 0.75).long()
-    start = (locs[which] + 0.6 * torch.randn(chains, generator=generator, dtype=DOUBLE)).unsqueeze(-1)
-    walk = nuts(Integrator(target), Point.at(target, start), wide(0.5, chains), torch.ones(1, dtype=DOUBLE), 5, generator)
+    start = (locs[which] + 0.6 * torch.randn(chains, generator=generator, dtype=DOUBLE)).unsqueeze(
+        -1
+    )
+    walk = nuts(
+        Integrator(target),
+        Point.at(target, start),
+        wide(0.5, chains),
+        torch.ones(1, dtype=DOUBLE),
+        5,
+        generator,
+    )
     edges = torch.tensor([-1.5, -0.8, 0.0, 0.8, 1.4], dtype=DOUBLE)
-    one, two = torch.bucketize(start.flatten(), edges), torch.bucketize(walk.point.position.flatten(), edges)
-    counts = torch.zeros(6, 6, dtype=DOUBLE).index_put_((one, two), torch.ones(chains, dtype=DOUBLE), accumulate=True)
+    one, two = (
+        torch.bucketize(start.flatten(), edges),
+        torch.bucketize(walk.point.position.flatten(), edges),
+    )
+    counts = torch.zeros(6, 6, dtype=DOUBLE).index_put_(
+        (one, two), torch.ones(chains, dtype=DOUBLE), accumulate=True
+    )
     z = (counts - counts.T) / (counts + counts.T).clamp_min(1).sqrt()
     assert float(z.abs().max()) < Z
-    assert float(counts[:3, 3:].sum()) > 1000 and float((one != two).double().mean()) > 0.4  # between the modes, and within
+    assert (
+        float(counts[:3, 3:].sum()) > 1000 and float((one != two).double().mean()) > 0.4
+    )  # between the modes, and within
 
 
 def test_picking_without_weights_fails_the_test_of_moments():
@@ -259,8 +321,19 @@ def test_a_chain_without_a_density_stays_and_leaves_the_others_right():
     generator = torch.Generator().manual_seed(0)
     begin = known.exact(8000, generator)
     begin[0] = 100.0
-    walk = nuts(Integrator(target), Point.at(target, begin), wide(0.6, 8000), METRICS["diagonal"], 6, generator)
-    assert torch.equal(walk.point.position[0], begin[0]) and bool(walk.divergent[0]) and float(walk.rate[0]) == 0.0
+    walk = nuts(
+        Integrator(target),
+        Point.at(target, begin),
+        wide(0.6, 8000),
+        METRICS["diagonal"],
+        6,
+        generator,
+    )
+    assert (
+        torch.equal(walk.point.position[0], begin[0])
+        and bool(walk.divergent[0])
+        and float(walk.rate[0]) == 0.0
+    )
     assert not walk.divergent[1:].any()
     has_mean(walk.point.position[1:], 0.0)
     has_covariance(walk.point.position[1:], torch.tensor([[1.0, 2.7], [2.7, 9.0]], dtype=DOUBLE))
@@ -275,7 +348,14 @@ def test_a_wall_of_infinite_energy_turns_chains_back():
         generator = torch.Generator().manual_seed(0)
         point = Point.at(target, torch.randn(20_000, 1, generator=generator, dtype=DOUBLE).abs())
         for _ in range(2):
-            point = nuts(Integrator(target), point, wide(0.5, 20_000), torch.ones(1, dtype=DOUBLE), 5, generator).point
+            point = nuts(
+                Integrator(target),
+                point,
+                wide(0.5, 20_000),
+                torch.ones(1, dtype=DOUBLE),
+                5,
+                generator,
+            ).point
         follows(point.position[:, 0], "halfnorm")
 
 
@@ -287,7 +367,9 @@ def test_divergences_are_flagged_and_never_picked():
     steps = torch.cat([wide(0.5, 25), wide(1e-3, 25)])
     walk = nuts(Integrator(known.target), point, steps, METRICS["unit"], 6, generator)
     assert walk.divergent[:25].all() and not walk.divergent[25:].any()
-    assert torch.equal(walk.point.position[:25], point.position[:25]) and (walk.steps[:25] == 1).all()
+    assert (
+        torch.equal(walk.point.position[:25], point.position[:25]) and (walk.steps[:25] == 1).all()
+    )
     assert not torch.equal(walk.point.position[25:], point.position[25:])
     assert all(part.isfinite().all() for part in walk.point)
 
@@ -296,7 +378,14 @@ def test_what_a_walk_reports_is_within_bounds_and_repeats():
     known = banana()
     point = Point.at(known.target, known.exact(100, torch.Generator().manual_seed(1)))
     one, two = (
-        nuts(Integrator(known.target), point, wide(0.4, 100), METRICS["unit"], 5, torch.Generator().manual_seed(2))
+        nuts(
+            Integrator(known.target),
+            point,
+            wide(0.4, 100),
+            METRICS["unit"],
+            5,
+            torch.Generator().manual_seed(2),
+        )
         for _ in range(2)
     )
     assert all(torch.equal(a, b) for a, b in zip(one[1:], two[1:], strict=True))

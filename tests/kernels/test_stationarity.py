@@ -1,4 +1,6 @@
-"""Adapted samplers on targets with known moments: MCSE z-tests of first and second moments, each failing a right sampler once in 1.7 million."""
+"""Adapted samplers on targets with known moments: MCSE z-tests of first and second moments, each
+failing a right sampler once in 1.7 million.
+"""
 
 from functools import cache
 
@@ -35,16 +37,26 @@ def run(method, name, dense):
 def test_moments(method, name, dense):
     chains = run(method, name, dense)
     settled(chains.draws, KNOWN[name]())
-    assert float(rhat(chains.draws).max()) < 1.05 and float(ess_bulk(chains.draws).min()) > 800  # or the test would have no power
+    assert (
+        float(rhat(chains.draws).max()) < 1.05 and float(ess_bulk(chains.draws).min()) > 800
+    )  # or the test would have no power
     assert abs(chains.rate - 0.8) < 0.12  # the step size is what was asked for
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_same_test_fails_a_sampler_that_takes_every_end(method):
-    """Every point of a trajectory as good as another, at a step size that the right sampler can live with."""
+    """Every point of a trajectory as good as another, at a step size that the right sampler can
+    live with.
+    """
     known = pair()
-    begin, scale = known.exact(CHAINS, torch.Generator().manual_seed(1)), torch.ones(2, dtype=DOUBLE)
-    right, wrong = (fixed(Steps(method, 3), make(known.target), begin, 0.7, scale, 100) for make in (Integrator, Careless))
+    begin, scale = (
+        known.exact(CHAINS, torch.Generator().manual_seed(1)),
+        torch.ones(2, dtype=DOUBLE),
+    )
+    right, wrong = (
+        fixed(Steps(method, 3), make(known.target), begin, 0.7, scale, 100)
+        for make in (Integrator, Careless)
+    )
     assert score(right, known.mean, known.variance) < Z < score(wrong, known.mean, known.variance)
 
 
@@ -52,16 +64,25 @@ def test_the_same_test_fails_a_sampler_that_takes_every_end(method):
 def test_the_test_of_moments_has_power(method):
     """Against variances that are a third larger than the target's it fails the right draws."""
     known, draws = pair(), run(method, "pair", False).draws
-    assert score(draws, known.mean, known.variance) < Z < score(draws, known.mean, 1.3 * known.variance)
+    assert (
+        score(draws, known.mean, known.variance)
+        < Z
+        < score(draws, known.mean, 1.3 * known.variance)
+    )
 
 
 def test_the_metric_learned_is_the_targets():
-    """Diagonal: variances; dense: the covariance. 64 chains over 90 moves are some 500 independent draws, whose variances are known to
-    6 %: a quarter is four standard errors."""
+    """Diagonal: variances; dense: the covariance.
+
+    64 chains over 90 moves are some 500 independent draws, whose variances are known to 6 %: a
+    quarter is four standard errors.
+    """
     ratio = run("nuts", "fifty", False).state["scale"].square() / KNOWN["fifty"]().variance
     assert torch.allclose(ratio, torch.ones(50, dtype=DOUBLE), atol=0.25)
     dense = run("nuts", "pair", True).state["scale"]
-    assert torch.allclose(dense @ dense.T, torch.tensor([[1.0, 2.7], [2.7, 9.0]], dtype=DOUBLE), rtol=0.25)
+    assert torch.allclose(
+        dense @ dense.T, torch.tensor([[1.0, 2.7], [2.7, 9.0]], dtype=DOUBLE), rtol=0.25
+    )
 
 
 def test_single_precision_samples_the_same():

@@ -18,7 +18,9 @@ def particles(count, size=3, seed=0):
 
 
 def bandwidth_by_hand(w):
-    squares = sorted(float((w[i] - w[j]).square().sum()) for i in range(len(w)) for j in range(len(w)) if i != j)
+    squares = sorted(
+        float((w[i] - w[j]).square().sum()) for i in range(len(w)) for j in range(len(w)) if i != j
+    )
     return squares[(len(squares) - 1) // 2] / math.log(max(len(w), 2))
 
 
@@ -91,8 +93,10 @@ def settle(known_slope, w, kernel, rate=0.5, rounds=1500):
 
 @pytest.mark.parametrize("kernel", [rbf, imq])
 def test_many_particles_settle_on_a_normal(kernel):
-    """N(2, 0.25) in one dimension: at the fixed point the mean is exact, since the kernel's constant part makes the mean slope vanish
-    nearly; the variance of 60 particles is within a tenth and, of a finite set, on the low side."""
+    """N(2, 0.25) in one dimension: at the fixed point the mean is exact, since the kernel's
+    constant part makes the mean slope vanish nearly; the variance of 60 particles is within a tenth
+    and, of a finite set, on the low side.
+    """
     w = torch.linspace(-1.0, 0.0, 60, dtype=DOUBLE).unsqueeze(-1)
     w = settle(lambda x: -(x - 2.0) / 0.25, w, kernel, rate=0.1, rounds=3000)
     assert abs(float(w.mean()) - 2.0) < 0.01

@@ -15,7 +15,9 @@ def some(chains=3, size=4, dtype=torch.float64):
 def test_a_point_holds_the_target_and_goes_through_a_state_unchanged():
     position = some()
     point = Point.at(target, position)
-    assert torch.equal(point.value, target(position)[0]) and torch.equal(point.slope, target(position)[1])
+    assert torch.equal(point.value, target(position)[0]) and torch.equal(
+        point.slope, target(position)[1]
+    )
     assert point.position is position
     again = Point.of({**point.state(), "other": torch.zeros(())})
     assert all(a is b for a, b in zip(point, again, strict=True))
@@ -40,19 +42,27 @@ def test_slopes_do_not_depend_on_the_callers_gradient_mode_and_leave_no_graph():
 def test_a_constant_chain_has_slope_zero_beside_others():
     """where() keeps a chain outside the support from giving its neighbours NaN."""
     position = torch.tensor([[0.5], [-3.0], [2.0]], dtype=torch.float64)
-    value, slope = differentiable(lambda x: torch.where(x > 0, x.abs().log(), -torch.inf).sum(-1))(position)
+    value, slope = differentiable(lambda x: torch.where(x > 0, x.abs().log(), -torch.inf).sum(-1))(
+        position
+    )
     assert value.tolist()[1] == -torch.inf and slope[1] == 0.0
     assert torch.allclose(slope[[0, 2], 0], torch.tensor([2.0, 0.5], dtype=torch.float64))
 
 
 def test_choosing_is_chain_by_chain_and_what_is_not_taken_may_be_nan():
-    old, bad = Point.at(target, some()), Point(some() * torch.nan, some()[:, 0] * torch.nan, some() * torch.nan)
+    old, bad = (
+        Point.at(target, some()),
+        Point(some() * torch.nan, some()[:, 0] * torch.nan, some() * torch.nan),
+    )
     take = torch.tensor([True, False, True])
     new = Point.at(target, some() + 1)
     got = choose(take, new, old)
     for mine, theirs, before in zip(got, new, old, strict=True):
         assert torch.equal(mine[take], theirs[take]) and torch.equal(mine[~take], before[~take])
-    assert all(torch.equal(a, b) for a, b in zip(choose(torch.zeros(3, dtype=torch.bool), bad, old), old, strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(choose(torch.zeros(3, dtype=torch.bool), bad, old), old, strict=True)
+    )
 
 
 def test_random_numbers_have_the_wanted_law_type_and_stream():

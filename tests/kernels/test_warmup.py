@@ -20,7 +20,9 @@ def test_windows_increase_cover_the_middle_and_end_before_the_warm_up(num):
     assert 0 <= settling(num) < max(num, 1)
     if num >= 150:
         sizes = [b - a for a, b in zip([settling(num), *ends], ends, strict=False)]
-        assert all(later >= earlier for earlier, later in pairwise(sizes)), "a window shorter than the last"
+        assert all(later >= earlier for earlier, later in pairwise(sizes)), (
+            "a window shorter than the last"
+        )
         assert all(later == 2 * earlier for earlier, later in pairwise(sizes[:-1]))
         assert ends[-1] == num - 50
     elif ends:
@@ -29,7 +31,11 @@ def test_windows_increase_cover_the_middle_and_end_before_the_warm_up(num):
 
 def positions(index, chains=4, size=3):
     generator = torch.Generator().manual_seed(index)
-    return normal(torch.empty(chains, size, dtype=DOUBLE), generator) * torch.tensor([1.0, 5.0, 0.1], dtype=DOUBLE) + 2
+    return (
+        normal(torch.empty(chains, size, dtype=DOUBLE), generator)
+        * torch.tensor([1.0, 5.0, 0.1], dtype=DOUBLE)
+        + 2
+    )
 
 
 def states(warmup, count, rate=0.7):
@@ -56,7 +62,11 @@ def test_each_metric_is_that_of_its_windows_draws(num, dense):
         assert torch.allclose(history[end]["scale"], scale_of(moments, positions(0)), rtol=1e-10)
         assert warmup.settles(end - 1) and float(history[end]["seen"]) == 0
         begin = end
-    changes = [i for i in range(1, num + 1) if not torch.equal(history[i]["scale"], history[i - 1]["scale"])]
+    changes = [
+        i
+        for i in range(1, num + 1)
+        if not torch.equal(history[i]["scale"], history[i - 1]["scale"])
+    ]
     assert changes == windows(num) == [i + 1 for i in range(num) if warmup.settles(i)]
 
 
@@ -92,7 +102,10 @@ def test_trial_steps_are_used_while_adapting_and_their_average_afterwards():
 def test_a_restart_forgets_the_steps_before():
     warmup = WarmUp(100, 0.8)
     state = warmup.restart(states(warmup, 50)[-1], torch.tensor(0.7, dtype=DOUBLE))
-    assert torch.allclose(state["log_step"].exp(), torch.tensor(0.7, dtype=DOUBLE)) and float(state["tries"]) == 0
+    assert (
+        torch.allclose(state["log_step"].exp(), torch.tensor(0.7, dtype=DOUBLE))
+        and float(state["tries"]) == 0
+    )
     assert float(state["seen"]) > 0  # but not the draws
 
 
@@ -111,7 +124,9 @@ def test_a_row_of_steps_one_for_each_group_of_chains():
     warmup = WarmUp(40, 0.8)
     state = warmup.start(positions(0), torch.tensor([0.3, 0.3], dtype=DOUBLE))
     for index in range(40):
-        rates = torch.stack([torch.full((4,), 0.2, dtype=DOUBLE), torch.full((4,), 0.95, dtype=DOUBLE)])
+        rates = torch.stack(
+            [torch.full((4,), 0.2, dtype=DOUBLE), torch.full((4,), 0.95, dtype=DOUBLE)]
+        )
         state = warmup.learn(state, index, positions(index), rates)
     steps = warmup.step(state, 40)
     assert steps.shape == (2,) and steps[0] < steps[1]
@@ -133,6 +148,10 @@ def test_steps_are_spread_over_chains_with_jitter_within_its_share():
     assert plain.shape == (5000, 1) and plain.dtype == torch.float32 and (plain == 0.4).all()
     assert torch.equal(spread(step, position, torch.Generator().manual_seed(0), 0.0), plain)
     wide = spread(step, position, torch.Generator().manual_seed(0), 0.2)
-    assert 0.4 * 0.8 <= float(wide.min()) < 0.33 and 0.47 < float(wide.max()) <= 0.4 * 1.2 * (1 + 1e-6)
+    assert 0.4 * 0.8 <= float(wide.min()) < 0.33 and 0.47 < float(wide.max()) <= 0.4 * 1.2 * (
+        1 + 1e-6
+    )
     assert len(wide.unique()) > 4000  # each chain its own
-    assert abs(float(wide.mean()) - 0.4) < 5 * 0.4 * 0.2 / (3 * 5000) ** 0.5  # five standard errors of a uniform mean
+    assert (
+        abs(float(wide.mean()) - 0.4) < 5 * 0.4 * 0.2 / (3 * 5000) ** 0.5
+    )  # five standard errors of a uniform mean

@@ -1,4 +1,6 @@
-"""Every registered likelihood: closed forms against the numeric defaults, scipy, sampling, storage, sample axes."""
+"""Every registered likelihood: closed forms against the numeric defaults, scipy, sampling, storage,
+sample axes.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ S, N = 5, 7
 
 @dataclass(frozen=True)
 class Case:
-    """A configured likelihood, its number of outputs, and scipy's log density of (y, f) where scipy has one."""
+    """A configured likelihood, its number of outputs, and scipy's log density of (y, f) where scipy
+    has one.
+    """
 
     make: Callable[[], Likelihood]
     num_outputs: int
@@ -56,31 +60,52 @@ def levels(y: Tensor, f: Tensor) -> Tensor:
     width = y.shape[1]
     logits = torch.stack([f[:, d::width] for d in range(width)], 1)
     log_p = torch.as_tensor(scipy.special.log_softmax(logits.numpy(), -1))
-    return sum(log_p[torch.arange(len(y)), d, y[:, d]] for d in range(width))  # type: ignore[return-value]
+    return sum(log_p[torch.arange(len(y)), d, y[:, d]] for d in range(width))  # type: ignore
 
 
 CASES = {
     "categorical": Case(Categorical, 4),
-    "bernoulli": Case(Bernoulli, 1, lambda y, f: scipy.stats.bernoulli.logpmf(y, f.sigmoid()[..., 0])),
-    "bernoulli-3": Case(Bernoulli, 3, lambda y, f: scipy.stats.bernoulli.logpmf(y, f.sigmoid()).sum(-1)),
+    "bernoulli": Case(
+        Bernoulli, 1, lambda y, f: scipy.stats.bernoulli.logpmf(y, f.sigmoid()[..., 0])
+    ),
+    "bernoulli-3": Case(
+        Bernoulli, 3, lambda y, f: scipy.stats.bernoulli.logpmf(y, f.sigmoid()).sum(-1)
+    ),
     "continuous_bernoulli": Case(ContinuousBernoulli, 1),
     "continuous_bernoulli-2": Case(ContinuousBernoulli, 2),
     "gaussian": Case(Gaussian, 1, lambda y, f: scipy.stats.norm.logpdf(y, f, 1.0).sum(-1)),
-    "gaussian-fixed": Case(lambda: Gaussian([0.3, 0.6]), 2, lambda y, f: scipy.stats.norm.logpdf(y, f, [0.3, 0.6]).sum(-1)),
+    "gaussian-fixed": Case(
+        lambda: Gaussian([0.3, 0.6]),
+        2,
+        lambda y, f: scipy.stats.norm.logpdf(y, f, [0.3, 0.6]).sum(-1),
+    ),
     "gaussian-each": Case(lambda: Gaussian(num_outputs=2), 2),
     "full_gaussian": Case(FullGaussian, 1, lambda y, f: scipy.stats.norm.logpdf(y, f, 1.0).sum(-1)),
     "full_gaussian-fixed": Case(
-        lambda: FullGaussian(COVARIANCE), 2, lambda y, f: scipy.stats.multivariate_normal.logpdf(y - f, [0, 0], COVARIANCE)
+        lambda: FullGaussian(COVARIANCE),
+        2,
+        lambda y, f: scipy.stats.multivariate_normal.logpdf(y - f, [0, 0], COVARIANCE),
     ),
     "full_gaussian-2": Case(lambda: FullGaussian(num_outputs=2), 2),
     "heteroscedastic": Case(
-        Heteroscedastic, 2, lambda y, f: scipy.stats.norm.logpdf(y, f[..., :1], 1e-3 + softplus(f[..., 1:])).sum(-1)
+        Heteroscedastic,
+        2,
+        lambda y, f: scipy.stats.norm.logpdf(y, f[..., :1], 1e-3 + softplus(f[..., 1:])).sum(-1),
     ),
     "heteroscedastic-2": Case(Heteroscedastic, 4),
-    "laplace": Case(Laplace, 1, lambda y, f: scipy.stats.laplace.logpdf(y, f, 1.0).sum(-1), kink=True),
-    "laplace-fixed": Case(lambda: Laplace(0.5), 2, lambda y, f: scipy.stats.laplace.logpdf(y, f, 0.5).sum(-1), kink=True),
+    "laplace": Case(
+        Laplace, 1, lambda y, f: scipy.stats.laplace.logpdf(y, f, 1.0).sum(-1), kink=True
+    ),
+    "laplace-fixed": Case(
+        lambda: Laplace(0.5),
+        2,
+        lambda y, f: scipy.stats.laplace.logpdf(y, f, 0.5).sum(-1),
+        kink=True,
+    ),
     "student_t": Case(StudentT, 1, lambda y, f: scipy.stats.t.logpdf(y, 5.0, f, 1.0).sum(-1)),
-    "student_t-fixed": Case(lambda: StudentT(3.5, 0.4), 2, lambda y, f: scipy.stats.t.logpdf(y, 3.5, f, 0.4).sum(-1)),
+    "student_t-fixed": Case(
+        lambda: StudentT(3.5, 0.4), 2, lambda y, f: scipy.stats.t.logpdf(y, 3.5, f, 0.4).sum(-1)
+    ),
     "poisson": Case(Poisson, 1, lambda y, f: scipy.stats.poisson.logpmf(y, f.exp()[..., 0])),
     "poisson-2": Case(Poisson, 2, lambda y, f: scipy.stats.poisson.logpmf(y, f.exp()).sum(-1)),
     "pixels": Case(lambda: Pixels(5), 5, levels),
@@ -92,7 +117,9 @@ ORDERED = [name for name, case in CASES.items() if case.make().metric_family == 
 
 
 def outputs_of(case: Case, *lead: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.randn(*lead, N, case.num_outputs, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(dtype)
+    return torch.randn(
+        *lead, N, case.num_outputs, generator=torch.Generator().manual_seed(1), dtype=torch.float64
+    ).to(dtype)
 
 
 def problem(name: str, dtype: torch.dtype = torch.float64) -> tuple[Likelihood, Tensor, Tensor]:
@@ -110,7 +137,9 @@ def global_rng_untouched():
 
 
 def test_every_registered_likelihood_has_a_case():
-    assert {type(case.make()) for case in CASES.values()} == {entry for _, entry in likelihoods.items()}
+    assert {type(case.make()) for case in CASES.values()} == {
+        entry for _, entry in likelihoods.items()
+    }
     assert all(entry.name == name for name, entry in likelihoods.items())
 
 
@@ -120,8 +149,12 @@ def test_shapes_and_log_prob_of_forward(name):
     distribution = likelihood(outputs)
     assert distribution.batch_shape == (S, N)
     assert y.shape == (N, *distribution.event_shape)
-    torch.testing.assert_close(likelihood.log_prob(outputs, y), distribution.log_prob(y), rtol=1e-10, atol=1e-10)
-    assert likelihood.num_outputs(y) <= outputs.shape[-1]  # equality but for categorical, where the last class may be missing
+    torch.testing.assert_close(
+        likelihood.log_prob(outputs, y), distribution.log_prob(y), rtol=1e-10, atol=1e-10
+    )
+    assert (
+        likelihood.num_outputs(y) <= outputs.shape[-1]
+    )  # equality but for categorical, where the last class may be missing
     assert likelihood.accepts(outputs.shape[-1], y)
     assert likelihood.marginals(outputs).batch_shape == likelihood.moments(outputs)[0].shape
 
@@ -134,7 +167,9 @@ def test_log_prob_equals_scipy(name):
     expected = torch.stack([torch.as_tensor(reference(y, f)) for f in outputs])
     # Learned parameters start from single-precision logarithms.
     tolerance = 1e-7 if list(likelihood.parameters()) else 1e-10
-    torch.testing.assert_close(likelihood.log_prob(outputs, y), expected, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(
+        likelihood.log_prob(outputs, y), expected, rtol=tolerance, atol=tolerance
+    )
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -144,11 +179,13 @@ def test_expected_log_prob_equals_numeric_default(name):
     closed = likelihood.expected_log_prob(mean, var, y)
     numeric = Likelihood.expected_log_prob(likelihood, mean, var, y)
     assert closed.shape == (S, N)
-    # The middle nodes of a 64-node rule lie h = pi/8 deviations apart; a kink between two of them costs at most h^2/8 times the
-    # jump of the slope, 2/b, times the density there, 1/sqrt(2 pi), times the deviation, in each of two dimensions.
+    # The middle nodes of a 64-node rule lie h = pi/8 deviations apart; a kink between two of them
+    # costs at most h^2/8 times the jump of the slope, 2/b, times the density there, 1/sqrt(2 pi),
+    # times the deviation, in each of two dimensions.
     kink = 2 * (math.pi / 8) ** 2 / 8 * (2 / 0.5) * math.sqrt(0.5) / math.sqrt(2 * math.pi)
-    # Two pixels from 256 antithetic pairs, shared or not. The part of log p even in f - mean has no linear term, so its variance is
-    # at most half its mean squared slope (Gaussian Poincare), which for a softmax and variances below 1/2 is below 1/2.
+    # Two pixels from 256 antithetic pairs, shared or not. The part of log p even in f - mean has no
+    # linear term, so its variance is at most half its mean squared slope (Gaussian Poincare), which
+    # for a softmax and variances below 1/2 is below 1/2.
     sobol = Z * 2 * math.sqrt(0.25 / 256) * math.sqrt(1 + 1 / 2)
     tolerance = kink if CASES[name].kink else sobol if CASES[name].sobol else 1e-7
     torch.testing.assert_close(closed, numeric, rtol=0, atol=tolerance)
@@ -156,20 +193,28 @@ def test_expected_log_prob_equals_numeric_default(name):
     torch.testing.assert_close(still, likelihood.log_prob(mean, y), rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", [n for n in CASES if n != "full_gaussian-fixed"])  # its dimensions are not independent
+@pytest.mark.parametrize(
+    "name", [n for n in CASES if n != "full_gaussian-fixed"]
+)  # its dimensions are not independent
 def test_entropy_equals_numeric_default(name):
     likelihood, outputs, _ = problem(name)
     closed = likelihood.entropy(outputs)
     assert closed.shape == (S, N)
-    torch.testing.assert_close(closed, Likelihood.entropy(likelihood, outputs), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        closed, Likelihood.entropy(likelihood, outputs), rtol=1e-6, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_mixture_of_equal_components_is_the_component(name):
     likelihood, outputs, y = problem(name)
     same = outputs[:1].expand(S, -1, -1)
-    torch.testing.assert_close(likelihood.mixture_log_prob(same, y), likelihood.log_prob(outputs[0], y))
-    torch.testing.assert_close(likelihood.mixture_entropy(same), likelihood.entropy(outputs[0]), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        likelihood.mixture_log_prob(same, y), likelihood.log_prob(outputs[0], y)
+    )
+    torch.testing.assert_close(
+        likelihood.mixture_entropy(same), likelihood.entropy(outputs[0]), rtol=1e-6, atol=1e-6
+    )
     mean, aleatoric, epistemic = likelihood.mixture_moments(same)
     torch.testing.assert_close((mean, aleatoric), likelihood.moments(outputs[0]))
     torch.testing.assert_close(epistemic, torch.zeros_like(epistemic))
@@ -181,7 +226,9 @@ def test_mixture_quantile_inverts_mixture_cdf(name, q):
     likelihood, outputs, _ = problem(name)
     y = likelihood.mixture_quantile(outputs, q)
     assert y.shape == (N, likelihood.target_dim(outputs.shape[-1]))
-    torch.testing.assert_close(likelihood.mixture_cdf(outputs, y), torch.full_like(y, q), rtol=0, atol=1e-10)
+    torch.testing.assert_close(
+        likelihood.mixture_cdf(outputs, y), torch.full_like(y, q), rtol=0, atol=1e-10
+    )
 
 
 @pytest.mark.parametrize("name", [n for n in CASES if n not in ORDERED])
@@ -222,7 +269,8 @@ def test_samples_follow_the_cdf(name):
     likelihood, outputs, _ = problem(name)
     n = 2000
     u = likelihood.marginal_cdf(outputs[0], likelihood.sample(outputs[0].expand(n, -1, -1), 6))
-    # Moments of a uniform variable: u has variance 1/12, (u - 1/2)^2 has mean 1/12 and variance 1/180.
+    # Moments of a uniform variable: u has variance 1/12, (u - 1/2)^2 has mean 1/12 and variance
+    # 1/180.
     for value, variance in ((u - 0.5, 1 / 12), ((u - 0.5).square() - 1 / 12, 1 / 180)):
         assert (value.mean(0) / math.sqrt(variance / n)).abs().max() < Z + 0.5
 
@@ -242,8 +290,15 @@ def test_sample_repeats_with_its_seed(name):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_dtype_is_kept(name, dtype):
     likelihood, outputs, y = problem(name, dtype)
-    results = [likelihood.log_prob(outputs, y), likelihood.entropy(outputs), likelihood.mixture_entropy(outputs)]
-    results += [likelihood.expected_log_prob(outputs, outputs.square(), y), *likelihood.mixture_moments(outputs)]
+    results = [
+        likelihood.log_prob(outputs, y),
+        likelihood.entropy(outputs),
+        likelihood.mixture_entropy(outputs),
+    ]
+    results += [
+        likelihood.expected_log_prob(outputs, outputs.square(), y),
+        *likelihood.mixture_moments(outputs),
+    ]
     results += [*likelihood.uncertainty(outputs), likelihood.spread(outputs)]
     if name in ORDERED:
         results += [likelihood.mixture_quantile(outputs, 0.5), likelihood.sample(outputs)]
@@ -280,7 +335,9 @@ def test_a_sample_axis_may_replace_parameters(name):
     likelihood, outputs, y = problem(name)
     singles = [CASES[name].make() for _ in range(S)]
     for key, parameter in list(likelihood.named_parameters()):
-        values = parameter.detach() + 0.3 * torch.randn(S, *parameter.shape, generator=torch.Generator().manual_seed(4))
+        values = parameter.detach() + 0.3 * torch.randn(
+            S, *parameter.shape, generator=torch.Generator().manual_seed(4)
+        )
         width = parameter.shape[0] if parameter.dim() else 1
         setattr(likelihood, key, nn.Parameter(values.reshape(S, 1, width)))
         for single, value in zip(singles, values, strict=True):
@@ -295,11 +352,16 @@ def test_a_sample_axis_may_replace_parameters(name):
         lambda lik, f, v: lik.marginal_cdf(f, y),
         lambda lik, f, v: lik(f).log_prob(y),
     ):
-        expected = torch.stack([call(single, f, v) for single, f, v in zip(singles, outputs, var, strict=True)])
+        expected = torch.stack(
+            [call(single, f, v) for single, f, v in zip(singles, outputs, var, strict=True)]
+        )
         torch.testing.assert_close(call(likelihood, outputs, var), expected)
     frozen = likelihood.frozen()
     assert frozen.mixture_entropy(outputs).shape == (N,)
-    assert frozen.mixture_quantile(outputs, 0.9).shape == (N, likelihood.target_dim(outputs.shape[-1]))
+    assert frozen.mixture_quantile(outputs, 0.9).shape == (
+        N,
+        likelihood.target_dim(outputs.shape[-1]),
+    )
     assert frozen.sample(outputs).shape == outputs.shape
 
 
@@ -310,7 +372,9 @@ def test_gradients_are_finite_and_vmap_agrees(name):
     loss = likelihood.log_prob(wide, y).sum()
     loss.backward()
     assert wide.grad is not None and bool(wide.grad.isfinite().all())
-    torch.testing.assert_close(torch.vmap(lambda f: likelihood.log_prob(f, y))(outputs), likelihood.log_prob(outputs, y))
+    torch.testing.assert_close(
+        torch.vmap(lambda f: likelihood.log_prob(f, y))(outputs), likelihood.log_prob(outputs, y)
+    )
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -360,5 +424,9 @@ def test_get():
 
 
 def test_width_mismatch_is_named():
-    with pytest.raises(DataError, match="gives 3 outputs per datum, but the gaussian likelihood needs 2"):
-        Gaussian().check_pair(torch.zeros(4, N, 3), torch.randn(N, 2, generator=torch.Generator().manual_seed(0)))
+    with pytest.raises(
+        DataError, match="gives 3 outputs per datum, but the gaussian likelihood needs 2"
+    ):
+        Gaussian().check_pair(
+            torch.zeros(4, N, 3), torch.randn(N, 2, generator=torch.Generator().manual_seed(0))
+        )

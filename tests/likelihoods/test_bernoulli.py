@@ -12,7 +12,9 @@ from credo.likelihoods.mixtures import entropy_by_draws
 
 
 def test_joint_entropy_of_labels_is_exact():
-    """Two draws that disagree on both labels: the labels are dependent in the mixture, so the joint entropy is below the sum."""
+    """Two draws that disagree on both labels: the labels are dependent in the mixture, so the joint
+    entropy is below the sum.
+    """
     f = torch.tensor([[[4.0, 4.0]], [[-4.0, -4.0]]], dtype=torch.float64)
     p = f.sigmoid()[:, 0]
     joint = [
@@ -41,14 +43,18 @@ def test_many_labels_are_drawn():
 
 def test_extreme_logits():
     f = torch.tensor([[200.0], [-200.0]])
-    torch.testing.assert_close(Bernoulli().log_prob(f, torch.tensor([0.0, 1.0])), torch.tensor([-200.0, -200.0]))
+    torch.testing.assert_close(
+        Bernoulli().log_prob(f, torch.tensor([0.0, 1.0])), torch.tensor([-200.0, -200.0])
+    )
     assert bool(Bernoulli().entropy(f).eq(0).all())
 
 
 def test_targets_and_tables():
     likelihood = Bernoulli()
     assert likelihood.check_targets(torch.tensor([[True], [False]])).shape == (2,)
-    with pytest.raises(DataError, match=r"row 1 is 0\.5; expected 0 or 1|row 1, column 0 is 0\.5; expected 0 or 1"):
+    with pytest.raises(
+        DataError, match=r"row 1 is 0\.5; expected 0 or 1|row 1, column 0 is 0\.5; expected 0 or 1"
+    ):
         likelihood.check_targets(torch.tensor([0.0, 0.5]))
     probs, labels = likelihood.label_table(torch.tensor([[0.2], [0.9]]), torch.tensor([0.0, 1.0]))
     torch.testing.assert_close(probs, torch.tensor([[0.8, 0.2], [0.1, 0.9]]))
@@ -59,7 +65,9 @@ def test_targets_and_tables():
 
 def test_grey_values_are_refused_with_both_ways_out():
     with pytest.raises(
-        DataError, match=r"row 1, column 1 is 0\.25; expected 0 or 1.*ContinuousBernoulli\(\).*Bernoulli\(grey=True\)"
+        DataError,
+        match=r"row 1, column 1 is 0\.25; expected 0 or "
+        r"1.*ContinuousBernoulli\(\).*Bernoulli\(grey=True\)",
     ):
         Bernoulli().check_targets(torch.tensor([[0.0, 1.0], [1.0, 0.25]]))
     with pytest.raises(DataError, match=r"row 1, column 0 is 2\.0; expected 0 or 1\.$"):
@@ -74,7 +82,9 @@ def test_grey_targets_give_the_cross_entropy():
     y = torch.rand(5, 3, generator=generator, dtype=torch.float64)
     likelihood = Bernoulli(grey=True)
     assert torch.equal(likelihood.check_targets(y), y)
-    cross = torch.nn.functional.binary_cross_entropy_with_logits(f, y.expand_as(f), reduction="none").sum(-1)
+    cross = torch.nn.functional.binary_cross_entropy_with_logits(
+        f, y.expand_as(f), reduction="none"
+    ).sum(-1)
     torch.testing.assert_close(likelihood.log_prob(f, y), -cross)
     torch.testing.assert_close(likelihood(f).log_prob(y), -cross)
     labels = y.round()
@@ -86,7 +96,9 @@ def test_grey_targets_are_checked():
     likelihood = Bernoulli(grey=True)
     y = torch.tensor([[0.0, 0.3], [0.0, 0.6]])
     assert torch.equal(likelihood.check_training_targets(y), y)  # the border of images is constant
-    with pytest.raises(DataError, match=r"bernoulli: all 2 targets in column 0 are 0; expected values that vary"):
+    with pytest.raises(
+        DataError, match=r"bernoulli: all 2 targets in column 0 are 0; expected values that vary"
+    ):
         likelihood.check_training_targets(y[:1].expand(2, -1))
     with pytest.raises(DataError, match="all 2 targets are 0.5"):
         likelihood.check_training_targets(torch.tensor([0.5, 0.5]))
@@ -101,7 +113,9 @@ def test_grey_is_stored_and_must_be_a_bool():
     restored = likelihoods["bernoulli"].from_config(config)
     assert restored.check_targets(torch.tensor([0.0, 0.5])).tolist() == [0.0, 0.5]
     assert Bernoulli().config() == {"grey": False}
-    assert Bernoulli.from_config({}).config() == {"grey": False}  # as stored before the argument existed
+    assert Bernoulli.from_config({}).config() == {
+        "grey": False
+    }  # as stored before the argument existed
     with pytest.raises(SettingError, match="grey='yes'"):
         Bernoulli(grey="yes")  # type: ignore[arg-type]
 
@@ -110,7 +124,11 @@ def test_grey_is_stored_and_must_be_a_bool():
 def test_gradients_at_extreme_logits(grey):
     """|f| = 80 in single precision: the gradient is y - sigmoid(f)."""
     f = torch.tensor([[80.0, -80.0], [-80.0, 80.0]], requires_grad=True)
-    y = torch.tensor([[0.0, 1.0], [0.0, 1.0]]) if not grey else torch.tensor([[0.25, 0.5], [0.0, 0.75]])
+    y = (
+        torch.tensor([[0.0, 1.0], [0.0, 1.0]])
+        if not grey
+        else torch.tensor([[0.25, 0.5], [0.0, 0.75]])
+    )
     value = Bernoulli(grey=grey).log_prob(f, y)
     value.sum().backward()
     assert bool(value.isfinite().all())

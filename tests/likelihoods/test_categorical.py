@@ -10,10 +10,16 @@ from credo.likelihoods.quadrature import SOBOL_POINTS
 
 
 def test_expected_log_prob_against_a_product_rule():
-    """The Sobol default on three classes against a 24^3 Gauss-Hermite grid: within the standard error of as many plain draws."""
+    """The Sobol default on three classes against a 24^3 Gauss-Hermite grid: within the standard
+    error of as many plain draws.
+    """
     nodes, weights = np.polynomial.hermite_e.hermegauss(24)
-    grid = torch.tensor(np.stack(np.meshgrid(nodes, nodes, nodes, indexing="ij"), -1).reshape(-1, 1, 3))
-    mass = torch.tensor(np.einsum("i,j,k->ijk", weights, weights, weights).ravel() / weights.sum() ** 3)
+    grid = torch.tensor(
+        np.stack(np.meshgrid(nodes, nodes, nodes, indexing="ij"), -1).reshape(-1, 1, 3)
+    )
+    mass = torch.tensor(
+        np.einsum("i,j,k->ijk", weights, weights, weights).ravel() / weights.sum() ** 3
+    )
     mean = torch.tensor([[0.5, -1.0, 2.0], [0.0, 0.0, 0.0]], dtype=torch.float64)
     var = torch.tensor([[1.0, 0.5, 2.0], [0.1, 3.0, 1.0]], dtype=torch.float64)
     y = torch.tensor([2, 1])
@@ -24,7 +30,9 @@ def test_expected_log_prob_against_a_product_rule():
 
 
 def test_sample_frequencies():
-    """Counts of 20000 draws against softmax, each a z-test; failure rate below 4e-4 in all, with a fixed seed."""
+    """Counts of 20000 draws against softmax, each a z-test; failure rate below 4e-4 in all, with a
+    fixed seed.
+    """
     f = torch.tensor([[1.0, -1.0, 0.0]], dtype=torch.float64)
     draws = Categorical().sample(f.expand(20000, 1, 3), 0)
     p = f.softmax(-1)[0]

@@ -30,13 +30,18 @@ def test_log_normalizer_formula_and_its_expansion_at_one_half():
     d = torch.tensor([0.0, 1e-6, -1e-3, 5e-3], dtype=torch.float64)
     # The next term of the expansion is of order d^6 = 2e-14.
     torch.testing.assert_close(
-        log_normalizer(torch.logit(0.5 + d)), math.log(2) + 4 / 3 * d**2 + 104 / 45 * d**4, rtol=0, atol=1e-12
+        log_normalizer(torch.logit(0.5 + d)),
+        math.log(2) + 4 / 3 * d**2 + 104 / 45 * d**4,
+        rtol=0,
+        atol=1e-12,
     )
 
 
 @pytest.mark.parametrize("function", [log_sinhc, langevin, langevin_slope])
 def test_series_meets_closed_form(function):
-    """No step where series and closed form meet, and the derivatives agree with autograd through both."""
+    """No step where series and closed form meet, and the derivatives agree with autograd through
+    both.
+    """
     u = logits(SMALL - 1e-12, SMALL + 1e-12, -SMALL + 1e-12, -SMALL - 1e-12).requires_grad_()
     value = function(u)
     torch.testing.assert_close(value[0::2], value[1::2], rtol=1e-11, atol=1e-11)
@@ -68,21 +73,33 @@ def test_agrees_with_torch_away_from_one_half():
 
 
 def test_single_precision_holds_near_one_half():
-    """Float32 against float64 for logits around zero, where forms in the probability lose every digit of the variance."""
+    """Float32 against float64 for logits around zero, where forms in the probability lose every
+    digit of the variance.
+    """
     f = torch.linspace(-0.02, 0.02, 41)
     single, double = ContinuousBernoulliLogits(f), ContinuousBernoulliLogits(f.double())
     eps = torch.finfo(torch.float32).eps
     for name in ("mean", "variance"):
-        torch.testing.assert_close(getattr(single, name).double(), getattr(double, name), rtol=4 * eps, atol=0)
+        torch.testing.assert_close(
+            getattr(single, name).double(), getattr(double, name), rtol=4 * eps, atol=0
+        )
     torch.testing.assert_close(
-        single.icdf(torch.tensor(0.3)).double(), double.icdf(torch.tensor(0.3).double()), rtol=1e-4, atol=0
+        single.icdf(torch.tensor(0.3)).double(),
+        double.icdf(torch.tensor(0.3).double()),
+        rtol=1e-4,
+        atol=0,
     )
 
 
 def test_extreme_logits_stay_finite():
     f = torch.tensor([-300.0, 300.0]).requires_grad_()
     law = ContinuousBernoulliLogits(f)
-    total = law.log_prob(torch.tensor([0.5, 0.5])).sum() + law.mean.sum() + law.variance.sum() + law.entropy().sum()
+    total = (
+        law.log_prob(torch.tensor([0.5, 0.5])).sum()
+        + law.mean.sum()
+        + law.variance.sum()
+        + law.entropy().sum()
+    )
     (gradient,) = torch.autograd.grad(total + law.cdf(torch.tensor(0.9)).sum(), f)
     assert bool(total.isfinite()) and bool(gradient.isfinite().all())
 
@@ -115,14 +132,21 @@ def test_a_limit_bounds_the_parameter_and_the_density():
     torch.testing.assert_close(bound.moments(f)[0], free.moments(inside)[0])
     torch.testing.assert_close(bound.sample(f, 3), free.sample(inside, 3))
     assert float(bound.log_prob(f, y).max()) == pytest.approx(math.log(16.0), abs=1e-6)
-    assert ContinuousBernoulli.from_config(bound.config()).limit == 16.0 and ContinuousBernoulli.from_config({}).limit is None
+    assert (
+        ContinuousBernoulli.from_config(bound.config()).limit == 16.0
+        and ContinuousBernoulli.from_config({}).limit is None
+    )
     for bad in (0.0, -1.0, math.inf, True, "16"):
         with pytest.raises(SettingError, match="limit="):
             ContinuousBernoulli(limit=bad)  # type: ignore[arg-type]
 
 
 def test_first_and_second_derivatives_of_log_sinhc():
-    u = torch.tensor([-30.0, -2.0, -0.3, 0.0, 1e-3, 0.499, 0.501, 7.0, 60.0], dtype=torch.float64, requires_grad=True)
+    u = torch.tensor(
+        [-30.0, -2.0, -0.3, 0.0, 1e-3, 0.499, 0.501, 7.0, 60.0],
+        dtype=torch.float64,
+        requires_grad=True,
+    )
     assert torch.autograd.gradcheck(log_sinhc, u) and torch.autograd.gradgradcheck(log_sinhc, u)
     torch.testing.assert_close(torch.vmap(log_sinhc)(u), log_sinhc(u))
     single = log_sinhc(u.detach().float()).double()

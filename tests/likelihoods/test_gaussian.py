@@ -10,7 +10,9 @@ from credo.likelihoods import Gaussian
 def test_fixed_noise_is_exact_in_double_and_has_no_state():
     likelihood = Gaussian(0.1)
     assert not list(likelihood.parameters()) and not likelihood.state_dict()
-    assert likelihood.std(torch.zeros(1, dtype=torch.float64)).item() == pytest.approx(0.1, rel=1e-15)
+    assert likelihood.std(torch.zeros(1, dtype=torch.float64)).item() == pytest.approx(
+        0.1, rel=1e-15
+    )
     assert likelihood.std(torch.zeros(1)).dtype == torch.float32
 
 
@@ -18,7 +20,9 @@ def test_learned_noise_reaches_the_residual_deviation():
     """The maximum of the likelihood in std is the root mean square residual."""
     likelihood = Gaussian()
     y = 0.3 * torch.randn(200, 1, generator=torch.Generator().manual_seed(0))
-    optimizer = torch.optim.LBFGS(likelihood.parameters(), max_iter=100, line_search_fn="strong_wolfe")
+    optimizer = torch.optim.LBFGS(
+        likelihood.parameters(), max_iter=100, line_search_fn="strong_wolfe"
+    )
 
     def closure():
         optimizer.zero_grad()
@@ -27,7 +31,9 @@ def test_learned_noise_reaches_the_residual_deviation():
         return loss
 
     optimizer.step(closure)
-    torch.testing.assert_close(likelihood.std(y).detach(), y.square().mean().sqrt(), rtol=1e-3, atol=0)
+    torch.testing.assert_close(
+        likelihood.std(y).detach(), y.square().mean().sqrt(), rtol=1e-3, atol=0
+    )
 
 
 def test_parameter_shapes():

@@ -11,7 +11,9 @@ def test_layout_is_means_then_raw_deviations():
     f = torch.tensor([[1.0, 2.0, -100.0, 3.0]])
     mean, std = Heteroscedastic(min_std=0.01).split(f)
     assert mean.tolist() == [[1.0, 2.0]]
-    torch.testing.assert_close(std, torch.tensor([[0.01, 0.01 + torch.log1p(torch.tensor(3.0).exp())]]))
+    torch.testing.assert_close(
+        std, torch.tensor([[0.01, 0.01 + torch.log1p(torch.tensor(3.0).exp())]])
+    )
 
 
 def test_num_outputs_and_errors():

@@ -1,4 +1,6 @@
-"""Fisher information: closed forms against Monte Carlo, against second derivatives, and their roots."""
+"""Fisher information: closed forms against Monte Carlo, against second derivatives, and their
+roots.
+"""
 
 import pytest
 import torch
@@ -51,7 +53,9 @@ N = 3
 
 def problem(name, *lead, dtype=torch.float64):
     make, width = CASES[name]
-    outputs = torch.randn(*lead, N, width, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    outputs = torch.randn(
+        *lead, N, width, generator=torch.Generator().manual_seed(1), dtype=torch.float64
+    )
     return make().to(dtype), outputs.to(dtype)
 
 
@@ -75,16 +79,21 @@ def test_closed_forms_equal_the_mean_square_of_the_score(name):
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_estimate_where_no_closed_form_is_known(name):
-    """From fixed draws, within their error of the truth, the same at every call and without a trace in the global state."""
+    """From fixed draws, within their error of the truth, the same at every call and without a trace
+    in the global state.
+    """
     likelihood, outputs = problem(name)
     state = torch.get_rng_state()
     drawn = drawn_information(likelihood, outputs)
-    assert torch.equal(drawn, drawn_information(likelihood, outputs)) and torch.equal(state, torch.get_rng_state())
+    assert torch.equal(drawn, drawn_information(likelihood, outputs)) and torch.equal(
+        state, torch.get_rng_state()
+    )
     assert drawn.shape == (N, outputs.shape[-1], outputs.shape[-1]) and not drawn.requires_grad
     assert float(torch.linalg.eigvalsh(drawn).min()) > -1e-12
     spread = products(likelihood, outputs, 20_000, 6)
     error = spread.std(0) / DRAWS**0.5
-    # The truth is known to within 1/6 of the estimate's error: 5 sqrt(1 + 1/39) is the same failure rate as one z-test at 5.
+    # The truth is known to within 1/6 of the estimate's error: 5 sqrt(1 + 1/39) is the same failure
+    # rate as one z-test at 5.
     assert float(((drawn - spread.mean(0)).abs() / (error + 1e-9)).max()) < 5.07
 
 
@@ -97,12 +106,17 @@ def test_for_natural_parameters_it_is_minus_the_second_derivative_whatever_y_is(
             hessian = torch.autograd.functional.hessian(
                 lambda f, n=n, y=y: likelihood.log_prob(f[None], y[n : n + 1])[0], outputs[n]
             )
-            # The continuous Bernoulli's variance is a difference of near numbers, with 1e-9 of error at most.
-            torch.testing.assert_close(likelihood.information(outputs)[n], -hessian, rtol=1e-7, atol=1e-9)
+            # The continuous Bernoulli's variance is a difference of near numbers, with 1e-9 of
+            # error at most.
+            torch.testing.assert_close(
+                likelihood.information(outputs)[n], -hessian, rtol=1e-7, atol=1e-9
+            )
 
 
 def test_pixels_are_categorical_one_by_one():
-    """The estimate's target, from the outputs level by level: column l D + d is level l of pixel d."""
+    """The estimate's target, from the outputs level by level: column l D + d is level l of pixel
+    d.
+    """
     likelihood, outputs = problem("pixels")
     exact = torch.zeros(N, 6, 6).double()
     for d in range(2):
@@ -128,8 +142,15 @@ def test_roots_and_leading_axes(name, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize(
-    "logits", [[0.0, 0.0, 0.0, 0.0], [1.0, -2.0, 0.5, 3.0], [200.0, 0.0, 0.0, -50.0], [0.0, 200.0, -5.0, 1.0], [-30.0, -30.0, 0.0, 0.0]]
-)  # fmt: skip
+    "logits",
+    [
+        [0.0, 0.0, 0.0, 0.0],
+        [1.0, -2.0, 0.5, 3.0],
+        [200.0, 0.0, 0.0, -50.0],
+        [0.0, 200.0, -5.0, 1.0],
+        [-30.0, -30.0, 0.0, 0.0],
+    ],
+)
 def test_the_root_of_a_softmax_has_one_column_less(logits, dtype):
     probs = torch.tensor([logits], dtype=dtype).softmax(-1)
     root = softmax_root(probs)
@@ -159,12 +180,18 @@ def test_the_score_is_the_gradient(name):
     likelihood, outputs = problem(name)
     y = likelihood.check_targets(likelihood.sample(outputs, 2))
     jacobian = torch.autograd.functional.jacobian(lambda f: likelihood.log_prob(f, y), outputs)
-    torch.testing.assert_close(score(likelihood, outputs, y), torch.stack([jacobian[n, n] for n in range(N)]))
+    torch.testing.assert_close(
+        score(likelihood, outputs, y), torch.stack([jacobian[n, n] for n in range(N)])
+    )
     assert score(likelihood, outputs, y).mean(0).requires_grad is False
 
 
 def test_normal_noise_of_one_size_in_terms_of_the_nll():
-    likelihood, outputs, y = Gaussian(initial_std=0.4).double(), torch.randn(N, 2).double(), torch.randn(N, 2).double()
+    likelihood, outputs, y = (
+        Gaussian(initial_std=0.4).double(),
+        torch.randn(N, 2).double(),
+        torch.randn(N, 2).double(),
+    )
     nll = -float(likelihood.log_prob(outputs, y).detach().sum())
     terms = likelihood.noise_terms(nll, N, 2)
     assert terms is not None and terms.count == 2 * N
@@ -174,7 +201,9 @@ def test_normal_noise_of_one_size_in_terms_of_the_nll():
 
 
 @pytest.mark.parametrize(
-    "likelihood", [Gaussian(0.5), Gaussian(num_outputs=2), StudentT(), Categorical()], ids=lambda one: one.name
+    "likelihood",
+    [Gaussian(0.5), Gaussian(num_outputs=2), StudentT(), Categorical()],
+    ids=lambda one: one.name,
 )
 def test_other_noise_has_no_such_terms(likelihood):
     assert likelihood.noise_terms(1.0, N, 2) is None
@@ -196,6 +225,8 @@ def test_labels_can_be_softened_and_others_say_what_to_do():
 
     for likelihood in (Gaussian(), Poisson(), Heteroscedastic()):
         with pytest.raises(
-            CredoError, match=f"{likelihood.name} likelihood has no probit approximation, which is for labels; use 'linear'"
+            CredoError,
+            match=f"{likelihood.name} likelihood has no probit approximation, which is for "
+            "labels; use 'linear'",
         ):
             likelihood.softened(mean, var)

@@ -10,7 +10,14 @@ from torch.distributions import Laplace, Normal, StudentT
 
 from credo.core.errors import SettingError
 from credo.likelihoods import Gaussian
-from credo.likelihoods.mixtures import bracket, entropy_by_draws, invert, make_generator, over_data, panel_entropy
+from credo.likelihoods.mixtures import (
+    bracket,
+    entropy_by_draws,
+    invert,
+    make_generator,
+    over_data,
+    panel_entropy,
+)
 
 INFINITE = (-math.inf, math.inf)
 
@@ -20,10 +27,14 @@ def column(*values: float) -> torch.Tensor:
 
 
 def test_panel_entropy_against_a_dense_sum():
-    """Components of deviations from 0.05 to 3, against a sum over two million points (error of order step^2)."""
+    """Components of deviations from 0.05 to 3, against a sum over two million points (error of
+    order step^2).
+    """
     mean, std = column(-2.0, 0.0, 0.1, 5.0), column(0.3, 0.05, 3.0, 1.0)
     y = np.linspace(-40, 40, 2_000_001)
-    p = np.mean([scipy.stats.norm.pdf(y, m, s) for m, s in zip(mean.ravel(), std.ravel(), strict=True)], 0)
+    p = np.mean(
+        [scipy.stats.norm.pdf(y, m, s) for m, s in zip(mean.ravel(), std.ravel(), strict=True)], 0
+    )
     expected = scipy.special.entr(p).sum() * (y[1] - y[0])
     value = panel_entropy(Normal(mean, std), mean, std, *INFINITE)
     assert value.shape == (1, 1)
@@ -37,8 +48,11 @@ def test_panel_entropy_with_many_components():
     y = np.linspace(-8, 8, 200_001)
     p = np.mean(scipy.stats.norm.pdf(y, mean.reshape(-1, 1).numpy(), 0.1), 0)
     expected = scipy.special.entr(p).sum() * (y[1] - y[0])
-    # Thinned panels are up to three deviations wide at the edges of the cloud, where eight nodes give five digits.
-    assert panel_entropy(Normal(mean, std), mean, std, *INFINITE).item() == pytest.approx(expected, abs=1e-5)
+    # Thinned panels are up to three deviations wide at the edges of the cloud, where eight nodes
+    # give five digits.
+    assert panel_entropy(Normal(mean, std), mean, std, *INFINITE).item() == pytest.approx(
+        expected, abs=1e-5
+    )
 
 
 @pytest.mark.parametrize("df", [2.1, 3.0, 40.0])
@@ -47,7 +61,9 @@ def test_panel_entropy_of_heavy_tails(df):
     law = StudentT(nu, mean, torch.ones_like(mean))
     std = (nu / (nu - 2)).sqrt()
     # The mass beyond the outermost knot, 8000 deviations, is below 1e-7.
-    assert panel_entropy(law, mean, std, *INFINITE).item() == pytest.approx(law.entropy().item(), abs=1e-5)
+    assert panel_entropy(law, mean, std, *INFINITE).item() == pytest.approx(
+        law.entropy().item(), abs=1e-5
+    )
 
 
 def test_panel_entropy_at_a_kink():
@@ -86,7 +102,8 @@ def test_invert_uses_all_digits_in_few_steps(dtype):
         return torch.special.ndtr(y)
 
     root = invert(cdf, low, high, 0.8)
-    # Rounding of the cdf, eps, over the density 0.28, and the tolerance of two eps of the larger end.
+    # Rounding of the cdf, eps, over the density 0.28, and the tolerance of two eps of the larger
+    # end.
     assert root.item() == pytest.approx(scipy.stats.norm.ppf(0.8), abs=64 * torch.finfo(dtype).eps)
     assert len(calls) < 20
 

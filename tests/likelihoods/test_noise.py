@@ -20,12 +20,16 @@ def test_fixed_and_learned():
     learned = owner(None, 0.5, 2)
     assert learned.get_parameter("log_std").shape == (2,)
     for module in (fixed, learned):
-        torch.testing.assert_close(positive(module.log_std, torch.zeros(1)).max(), torch.tensor(0.5))  # type: ignore[arg-type]
+        torch.testing.assert_close(
+            positive(module.log_std, torch.zeros(1)).max(), torch.tensor(0.5)
+        )  # type: ignore[arg-type]
 
 
 def test_floor_is_added_back():
     module = owner(5.0, 1.0, None, floor=2.0)
-    assert positive(module.log_std, torch.zeros(1).double(), floor=2.0).item() == pytest.approx(5.0, rel=1e-14)  # type: ignore[arg-type]
+    assert positive(module.log_std, torch.zeros(1).double(), floor=2.0).item() == pytest.approx(
+        5.0, rel=1e-14
+    )  # type: ignore[arg-type]
     with pytest.raises(SettingError, match=r"std=2\.0 is not valid; expected numbers above 2"):
         owner(2.0, 1.0, None, floor=2.0)
 

@@ -22,13 +22,17 @@ L, D, N, S = 6, 3, 5, 4
 Z = 4.9  # two-sided failure rate 1e-6 for one z-test
 
 
-def outputs_of(*lead: int, levels: int = L, dim: int = D, scale: float = 2.0, seed: int = 0) -> Tensor:
+def outputs_of(
+    *lead: int, levels: int = L, dim: int = D, scale: float = 2.0, seed: int = 0
+) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     return scale * torch.randn(*lead, levels * dim, generator=generator, dtype=torch.float64)
 
 
 def reference(outputs: Tensor, levels: int = L) -> Categorical:
-    """The same probabilities as torch has them, built from the definition: column l D + d is level l of pixel d."""
+    """The same probabilities as torch has them, built from the definition: column l D + d is level
+    l of pixel d.
+    """
     dim = outputs.shape[-1] // levels
     return Categorical(logits=torch.stack([outputs[..., d::dim] for d in range(dim)], -2))
 
@@ -69,7 +73,9 @@ def test_moments_and_cdf_by_enumeration():
 
 
 def test_variance_keeps_its_digits_in_single_precision():
-    """Levels 254 and 255 with probabilities 0.999 and 0.001: E l^2 - (E l)^2 in float32 would be off by about 65025 * 2^-24."""
+    """Levels 254 and 255 with probabilities 0.999 and 0.001: E l^2 - (E l)^2 in float32 would be
+    off by about 65025 * 2^-24.
+    """
     f = torch.full((1, 256), -80.0)
     f[0, 254], f[0, 255] = 0.0, math.log(0.001 / 0.999)
     assert Pixels().moments(f)[1].item() == pytest.approx(0.001 * 0.999, rel=1e-4)
@@ -85,14 +91,18 @@ def test_targets_may_have_leading_axes():
 def test_log_prob_holds_nothing_larger_than_the_outputs():
     f = outputs_of(S, N).requires_grad_()
     sizes = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.append(t.numel()) or t, lambda t: t):
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: sizes.append(t.numel()) or t, lambda t: t
+    ):
         Pixels(L).log_prob(f, targets_of()).sum().backward()
     assert max(sizes) == f.numel()
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_gradients_at_extreme_logits(sign):
-    """Every level but one at -80 or +80 in single precision: finite values and gradients of all that training may differentiate."""
+    """Every level but one at -80 or +80 in single precision: finite values and gradients of all
+    that training may differentiate.
+    """
     f = torch.full((S, N, L * D), -80.0 * sign)
     f[..., :D] = 80.0 * sign
     likelihood, y = Pixels(L), targets_of()
@@ -110,7 +120,9 @@ def test_gradients_at_extreme_logits(sign):
         value.sum().backward()
         assert bool(value.isfinite().all())
         assert leaf.grad is not None and bool(leaf.grad.isfinite().all())
-    torch.testing.assert_close(likelihood.log_prob(f, y).double(), likelihood.log_prob(f.double(), y))
+    torch.testing.assert_close(
+        likelihood.log_prob(f, y).double(), likelihood.log_prob(f.double(), y)
+    )
 
 
 def test_gradient_is_indicator_minus_probability():
@@ -141,7 +153,9 @@ def test_quantiles_never_leave_the_levels():
 
 
 def test_joint_entropy_of_a_mixture_by_enumeration():
-    """All 3^2 images of 200 data against the stratified draws of the default: z-test over the data, failure rate 1e-6."""
+    """All 3^2 images of 200 data against the stratified draws of the default: z-test over the data,
+    failure rate 1e-6.
+    """
     f = outputs_of(8, 200, levels=3, dim=2)
     images = torch.tensor(list(itertools.product(range(3), repeat=2)))[:, None, None]
     exact = torch.special.entr(Pixels(3).log_prob(f, images).exp().mean(1)).sum(0)
@@ -149,43 +163,60 @@ def test_joint_entropy_of_a_mixture_by_enumeration():
     assert (error.mean() / (error.std() / len(error) ** 0.5)).abs() < Z
     torch.testing.assert_close(Pixels(3).mixture_entropy(f), entropy_by_draws(Pixels(3), f))
     single = f.unflatten(-1, (3, 2))[..., 0]
-    torch.testing.assert_close(Pixels(3).mixture_entropy(single), Pixels(3).marginal_entropy(f)[..., 0])
+    torch.testing.assert_close(
+        Pixels(3).mixture_entropy(single), Pixels(3).marginal_entropy(f)[..., 0]
+    )
 
 
 def test_expected_log_prob_by_a_product_rule():
-    """Three levels: 24 nodes per output are exact to 1e-8 here; the 256 antithetic pairs must beat plain draws of as many."""
+    """Three levels: 24 nodes per output are exact to 1e-8 here; the 256 antithetic pairs must beat
+    plain draws of as many.
+    """
     mean, y = outputs_of(N, levels=3, dim=2, scale=1.0), targets_of(3, 2)
     var = 0.5 * torch.rand(mean.shape, generator=torch.Generator().manual_seed(2), dtype=mean.dtype)
     nodes, weights = hermite(24)
-    grid = torch.cartesian_prod(nodes, nodes, nodes).repeat_interleave(2, 1)  # pixels are independent, so they may share nodes
+    grid = torch.cartesian_prod(nodes, nodes, nodes).repeat_interleave(
+        2, 1
+    )  # pixels are independent, so they may share nodes
     product = torch.cartesian_prod(weights, weights, weights).prod(-1)
     values = Pixels(3).log_prob(mean + var.sqrt() * grid[:, None], y)
     exact = product @ values
-    # Pixel by pixel at most half the mean squared slope, 1/2 * 1/2, in the part even in f - mean; two pixels that share points.
-    assert (Pixels(3).expected_log_prob(mean, var, y) - exact).abs().max() < Z * 2 * math.sqrt(0.25 / 256)
+    # Pixel by pixel at most half the mean squared slope, 1/2 * 1/2, in the part even in f - mean;
+    # two pixels that share points.
+    assert (Pixels(3).expected_log_prob(mean, var, y) - exact).abs().max() < Z * 2 * math.sqrt(
+        0.25 / 256
+    )
     pair_mean, pair_var, pair_y = mean[:, :4], var[:, :4], y.clamp_max(1)
     grid = torch.cartesian_prod(nodes, nodes).repeat_interleave(2, 1)
     values = Pixels(2).log_prob(pair_mean + pair_var.sqrt() * grid[:, None], pair_y)
     exact = torch.cartesian_prod(weights, weights).prod(-1) @ values
-    torch.testing.assert_close(Pixels(2).expected_log_prob(pair_mean, pair_var, pair_y), exact, rtol=0, atol=1e-7)
+    torch.testing.assert_close(
+        Pixels(2).expected_log_prob(pair_mean, pair_var, pair_y), exact, rtol=0, atol=1e-7
+    )
 
 
 def test_expected_log_prob_of_a_whole_image():
     """Outputs of all pixels together are more than a Sobol sequence has dimensions."""
     f = torch.zeros(1, 256 * 100, dtype=torch.float64)
-    value = Pixels().expected_log_prob(f, torch.zeros_like(f), torch.zeros(1, 100, dtype=torch.long))
+    value = Pixels().expected_log_prob(
+        f, torch.zeros_like(f), torch.zeros(1, 100, dtype=torch.long)
+    )
     assert value.item() == pytest.approx(-100 * math.log(256))
 
 
 def test_draws_follow_the_probabilities():
-    """Counts of each level against n p, by chi-squared with N D (L - 1) degrees of freedom, normal approximation, rate 1e-6."""
+    """Counts of each level against n p, by chi-squared with N D (L - 1) degrees of freedom, normal
+    approximation, rate 1e-6.
+    """
     f, n = outputs_of(N, scale=1.0), 4000
     p = reference(f).probs
     for draws in (Pixels(L).sample(f.expand(n, -1, -1), 3), sampled(Pixels(L).marginals(f), n)):
         assert draws.shape == (n, N, D)
         counts = torch.nn.functional.one_hot(draws.long(), L).sum(0)
         chi, freedom = ((counts - n * p) ** 2 / (n * p)).sum(), N * D * (L - 1)
-        assert ((chi - freedom) / math.sqrt(2 * freedom)).abs() < Z + 1  # chi-squared of 75 is skewed: its tail is longer
+        assert (
+            (chi - freedom) / math.sqrt(2 * freedom)
+        ).abs() < Z + 1  # chi-squared of 75 is skewed: its tail is longer
 
 
 def sampled(marginals: GreyLevels, n: int) -> Tensor:
@@ -205,7 +236,9 @@ def test_the_distribution_alone():
     assert sampled(levels, 2).dtype == torch.float64
 
 
-@pytest.mark.parametrize("kind", [torch.uint8, torch.int32, torch.int64, torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "kind", [torch.uint8, torch.int32, torch.int64, torch.float32, torch.float64]
+)
 def test_whole_numbers_of_any_type(kind):
     y = Pixels().check_targets(torch.tensor([0, 7, 255]).to(kind))
     assert y.dtype == torch.int64 and y.tolist() == [[0], [7], [255]]
@@ -215,7 +248,9 @@ def test_whole_numbers_of_any_type(kind):
 def test_bad_targets():
     for bad, shown in ((-1.0, "-1"), (4.0, "4"), (0.5, "0.5")):
         with pytest.raises(
-            DataError, match=f"pixels: the target in row 1, column 1 is {shown}; expected a whole number from 0 to 3"
+            DataError,
+            match=f"pixels: the target in row 1, column 1 is {shown}; expected a whole number "
+            "from 0 to 3",
         ):
             Pixels(4).check_targets(torch.tensor([[1.0, 2.0], [0.0, bad]]))
     with pytest.raises(DataError, match=r"multiply grey values in \[0, 1\] by 255"):
@@ -225,7 +260,9 @@ def test_bad_targets():
 def test_constant_columns_are_fine_but_not_constant_rows():
     y = torch.tensor([[0, 1, 3], [0, 2, 3]])
     assert torch.equal(Pixels(4).check_training_targets(y), y)
-    with pytest.raises(DataError, match="pixels: all 2 targets in column 0 are 0; expected rows that differ"):
+    with pytest.raises(
+        DataError, match="pixels: all 2 targets in column 0 are 0; expected rows that differ"
+    ):
         Pixels(4).check_training_targets(y[:1].expand(2, -1))
 
 
@@ -246,9 +283,13 @@ def test_widths():
     y = likelihood.check_targets(torch.zeros(2, 3))
     assert likelihood.num_outputs(y) == 12 and likelihood.target_dim(12) == 3
     assert likelihood.accepts(12, y) and not likelihood.accepts(8, y)
-    with pytest.raises(NetworkError, match="got 7 outputs per datum; expected a multiple of its 4 levels"):
+    with pytest.raises(
+        NetworkError, match="got 7 outputs per datum; expected a multiple of its 4 levels"
+    ):
         likelihood(torch.zeros(2, 7))
-    with pytest.raises(DataError, match="gives 8 outputs per datum, but the pixels likelihood needs 12"):
+    with pytest.raises(
+        DataError, match="gives 8 outputs per datum, but the pixels likelihood needs 12"
+    ):
         likelihood.check_pair(torch.zeros(1, 2, 8), y)
 
 

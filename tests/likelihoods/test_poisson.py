@@ -16,13 +16,20 @@ def test_entropy_for_small_and_large_rates(rate):
     value = Poisson().entropy(torch.tensor([[rate]], dtype=torch.float64).log())
     k = np.arange(max(0, int(rate - 15 * rate**0.5)), int(rate + 15 * rate**0.5) + 40)
     # log k! near k = 2e5 is 2e6, so single log probabilities carry an error of 1e-9.
-    assert value.item() == pytest.approx(scipy.special.entr(scipy.stats.poisson.pmf(k, rate)).sum(), abs=1e-8)
+    assert value.item() == pytest.approx(
+        scipy.special.entr(scipy.stats.poisson.pmf(k, rate)).sum(), abs=1e-8
+    )
 
 
 def test_mixture_entropy_over_far_rates():
     f = torch.tensor([[[0.0]], [[8.0]]], dtype=torch.float64)
     parts = Poisson().entropy(f).mean()
-    torch.testing.assert_close(Poisson().mixture_entropy(f), parts + torch.full((1,), 2.0).double().log(), rtol=0, atol=1e-9)
+    torch.testing.assert_close(
+        Poisson().mixture_entropy(f),
+        parts + torch.full((1,), 2.0).double().log(),
+        rtol=0,
+        atol=1e-9,
+    )
 
 
 @pytest.mark.parametrize("q", [0.01, 0.5, 0.9, 0.999])

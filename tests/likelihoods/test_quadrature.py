@@ -14,7 +14,9 @@ def test_hermite_moments():
 
 def test_legendre_moments():
     x, w = legendre(6)
-    assert [(w * x**k).sum().item() for k in range(8)] == pytest.approx([1 / (k + 1) for k in range(8)], abs=1e-12)
+    assert [(w * x**k).sum().item() for k in range(8)] == pytest.approx(
+        [1 / (k + 1) for k in range(8)], abs=1e-12
+    )
 
 
 @pytest.mark.parametrize(("outputs", "latents"), [(1, None), (2, None), (5, None), (3, 1), (4, 2)])
@@ -25,7 +27,9 @@ def test_normal_nodes_have_mean_zero_and_unit_variance(outputs, latents):
     torch.testing.assert_close(weights @ points, torch.zeros(outputs).double(), rtol=0, atol=1e-10)
     # Gauss-Hermite is exact; Sobol points must beat the standard error of plain draws, sqrt(2 / K).
     tolerance = 1e-9 if latents or outputs <= 2 else (2 / (2 * SOBOL_POINTS)) ** 0.5
-    torch.testing.assert_close(weights @ points**2, torch.ones(outputs).double(), rtol=0, atol=tolerance)
+    torch.testing.assert_close(
+        weights @ points**2, torch.ones(outputs).double(), rtol=0, atol=tolerance
+    )
 
 
 def test_pairs_of_latents_are_independent():

@@ -56,12 +56,16 @@ def test_every_registered_likelihood_has_a_case():
 
 
 def test_soft_log_prob_is_the_mean_over_drawn_y(case):
-    """The override, or the default with many copies of every draw, against plain draws: |z| < 5 per input."""
+    """The override, or the default with many copies of every draw, against plain draws: |z| < 5 per
+    input.
+    """
     likelihood, draws, f = case
     copies = 2000
     many = draws.repeat(copies, 1, 1)
     closed = likelihood.soft_log_prob(f, likelihood.soft_targets(many, likelihood, 1))
-    values = likelihood.log_prob(f, likelihood.check_targets(likelihood.sample(many, 2).flatten(0, 1)).unflatten(0, (-1, N)))
+    values = likelihood.log_prob(
+        f, likelihood.check_targets(likelihood.sample(many, 2).flatten(0, 1)).unflatten(0, (-1, N))
+    )
     spread = values.reshape(copies, S, N)
     error = (2 * spread.var(0).sum(0) / copies).sqrt() / S  # twice: the default draws too
     assert closed.shape == (N,)
@@ -70,27 +74,37 @@ def test_soft_log_prob_is_the_mean_over_drawn_y(case):
 
 def test_default_draws_are_one_of_each_component_and_repeat(case):
     likelihood, draws, f = case
-    first, again, other = (Likelihood.soft_targets(likelihood, draws, likelihood, seed) for seed in (1, 1, 2))
+    first, again, other = (
+        Likelihood.soft_targets(likelihood, draws, likelihood, seed) for seed in (1, 1, 2)
+    )
     assert first.shape[:2] == (N, S)
     assert torch.equal(first, again) and (first.shape[0] * S < 10 or not torch.equal(first, other))
     expected = likelihood.check_targets(likelihood.sample(draws, 1)[2])  # the third draw's y
     torch.testing.assert_close(first[:, 2], expected)
     value = Likelihood.soft_log_prob(likelihood, f, first)
-    torch.testing.assert_close(value, torch.stack([likelihood.log_prob(f, first[:, s]) for s in range(S)]).mean(0))
+    torch.testing.assert_close(
+        value, torch.stack([likelihood.log_prob(f, first[:, s]) for s in range(S)]).mean(0)
+    )
 
 
 def test_leading_axes_and_vmap(case):
     likelihood, draws, f = case
     soft, many = likelihood.soft_targets(draws, likelihood, 0), torch.stack([f, 2 * f])
-    expected = torch.stack([likelihood.soft_log_prob(f, soft), likelihood.soft_log_prob(2 * f, soft)])
+    expected = torch.stack(
+        [likelihood.soft_log_prob(f, soft), likelihood.soft_log_prob(2 * f, soft)]
+    )
     torch.testing.assert_close(likelihood.soft_log_prob(many, soft), expected)
-    torch.testing.assert_close(torch.vmap(lambda g: likelihood.soft_log_prob(g, soft))(many), expected)
+    torch.testing.assert_close(
+        torch.vmap(lambda g: likelihood.soft_log_prob(g, soft))(many), expected
+    )
 
 
 def test_gradients_are_finite(case):
     likelihood, draws, f = case
     wide = (10 * f).float().requires_grad_()
-    likelihood.soft_log_prob(wide, likelihood.soft_targets(10 * draws.float(), likelihood, 0)).sum().backward()
+    likelihood.soft_log_prob(
+        wide, likelihood.soft_targets(10 * draws.float(), likelihood, 0)
+    ).sum().backward()
     assert wide.grad is not None and bool(wide.grad.isfinite().all())
 
 
@@ -103,7 +117,9 @@ def test_cross_entropy_is_largest_at_the_teachers_probabilities(name):
     best = (soft.log() if name == "categorical" else soft.logit()).requires_grad_()
     (slope,) = torch.autograd.grad(likelihood.soft_log_prob(best, soft).sum(), best)
     torch.testing.assert_close(slope, torch.zeros_like(slope), rtol=0, atol=1e-12)
-    torch.testing.assert_close(-likelihood.soft_log_prob(best, soft), likelihood.marginal_entropy(draws).sum(-1))
+    torch.testing.assert_close(
+        -likelihood.soft_log_prob(best, soft), likelihood.marginal_entropy(draws).sum(-1)
+    )
 
 
 @pytest.mark.parametrize(
@@ -137,10 +153,20 @@ def test_a_student_keeps_the_arguments_of_its_teacher():
         (
             Gaussian(),
             Categorical(),
-            "gaussian likelihood describes continuous values.*categorical, discrete labels.*'categorical'",
+            "gaussian likelihood describes continuous values.*categorical, discrete "
+            "labels.*'categorical'",
         ),
-        (Poisson(), Gaussian(), "poisson likelihood describes discrete values.*gaussian, continuous values.*'heteroscedastic'"),
-        (Bernoulli(), Categorical(), "bernoulli likelihood cannot state the labels.*likelihood='categorical'"),
+        (
+            Poisson(),
+            Gaussian(),
+            "poisson likelihood describes discrete values.*gaussian, continuous "
+            "values.*'heteroscedastic'",
+        ),
+        (
+            Bernoulli(),
+            Categorical(),
+            "bernoulli likelihood cannot state the labels.*likelihood='categorical'",
+        ),
         (Categorical(), Gaussian(), "categorical likelihood cannot state the labels"),
     ],
 )
@@ -150,18 +176,28 @@ def test_likelihoods_of_another_kind_are_refused(student, teacher, message):
 
 
 def test_draws_that_the_student_cannot_take_are_refused():
-    with pytest.raises(DataError, match="gaussian likelihood predicts y that the student's cannot take.*'heteroscedastic'"):
+    with pytest.raises(
+        DataError,
+        match="gaussian likelihood predicts y that the student's cannot take.*'heteroscedastic'",
+    ):
         ContinuousBernoulli().soft_targets(outputs(S, N, 1) * 5, Gaussian())
 
 
-# --- the wrapper ------------------------------------------------------------------------------------------------------
+# --- the wrapper ----------------------------------------------------------------------------------
 
 
 def test_it_looks_like_what_is_inside_and_is_in_no_registry(case):
     likelihood, draws, f = case
     soft = Soft(likelihood, 9)
-    assert (soft.name, soft.discrete, soft.metric_family) == (likelihood.name, likelihood.discrete, likelihood.metric_family)
-    assert soft.config() == likelihood.config() and soft.state_dict().keys() == likelihood.state_dict().keys()
+    assert (soft.name, soft.discrete, soft.metric_family) == (
+        likelihood.name,
+        likelihood.discrete,
+        likelihood.metric_family,
+    )
+    assert (
+        soft.config() == likelihood.config()
+        and soft.state_dict().keys() == likelihood.state_dict().keys()
+    )
     assert [n for n, _ in soft.named_parameters()] == [n for n, _ in likelihood.named_parameters()]
     assert Soft not in [entry for _, entry in likelihoods.items()] and "soft" not in likelihoods
     targets = soft.check_training_targets(likelihood.soft_targets(draws, likelihood, 0))
@@ -212,9 +248,14 @@ def test_noise_and_probit_are_those_of_what_is_inside():
     gaussian = Gaussian(initial_std=0.4)
     soft, f, y = Soft(gaussian, 2), outputs(N, 2), outputs(N, 2, seed=1)
     sure = torch.stack([y, torch.zeros_like(y)], -2)
-    nll = [-float(part.sum()) for part in (soft.log_prob(f, sure).detach(), gaussian.log_prob(f, y).detach())]
+    nll = [
+        -float(part.sum())
+        for part in (soft.log_prob(f, sure).detach(), gaussian.log_prob(f, y).detach())
+    ]
     assert soft.noise_terms(nll[0], N, 2) == pytest.approx(gaussian.noise_terms(nll[1], N, 2))
     soft.widen_noise(2.0)
     assert float(gaussian.log_std.detach().exp()) == pytest.approx(0.8)
     mean, var = outputs(N, 3), outputs(N, 3, seed=1).square()
-    assert torch.equal(Soft(Categorical(), 3).softened(mean, var), Categorical().softened(mean, var))
+    assert torch.equal(
+        Soft(Categorical(), 3).softened(mean, var), Categorical().softened(mean, var)
+    )

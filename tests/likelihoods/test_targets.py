@@ -13,7 +13,10 @@ def test_arrays_are_accepted():
     assert targets.label_targets(np.array([0, 1], dtype=np.int32), "x", None).dtype == torch.int64
 
 
-@pytest.mark.parametrize("check", [targets.real_targets, targets.count_targets, targets.binary_targets, targets.unit_targets])
+@pytest.mark.parametrize(
+    "check",
+    [targets.real_targets, targets.count_targets, targets.binary_targets, targets.unit_targets],
+)
 def test_what_every_real_check_refuses(check):
     for bad, message in (
         (torch.tensor(1.0), "shape"),

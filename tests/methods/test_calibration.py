@@ -1,8 +1,11 @@
-"""Simulation-based calibration (Talts et al. 2018): parameters from the prior, data given them, draws given the data.
+"""Simulation-based calibration (Talts et al.
 
-If the sampler is right, the rank of the true value among independent posterior draws of any quantity is uniform, because truth and draws are
-exchangeable. Every simulated data set is one chain of a batched target, so that all of them are sampled at once. Chi-square test on eight bins of
-the ranks; each fails a right sampler with probability 5.7e-7.
+2018): parameters from the prior, data given them, draws given the data.
+
+If the sampler is right, the rank of the true value among independent posterior draws of any
+quantity is uniform, because truth and draws are exchangeable. Every simulated data set is one chain
+of a batched target, so that all of them are sampled at once. Chi-square test on eight bins of the
+ranks; each fails a right sampler with probability 5.7e-7.
 """
 
 from functools import cache
@@ -27,7 +30,9 @@ PROBES = torch.tensor([-1.5, 0.3, 3.0], dtype=DOUBLE)  # two among the data, one
 
 
 def network(w, x):
-    """A 1-3-1 network with tanh units, for weights ``(..., 10)`` at inputs ``(N,)``: ``(..., N)``."""
+    """A 1-3-1 network with tanh units, for weights ``(..., 10)`` at inputs ``(N,)``: ``(...,
+    N)``.
+    """
     first, bias, second, last = w.split([HIDDEN, HIDDEN, HIDDEN, 1], -1)
     hidden = torch.tanh(first.unsqueeze(-2) * x.unsqueeze(-1) + bias.unsqueeze(-2))
     return (hidden * second.unsqueeze(-2)).sum(-1) + last
@@ -45,7 +50,9 @@ def simulate(seed=0):
 
 
 def quantities(w, y):
-    """What is ranked, by name: how well the data are explained, how large the weights are, and three function values."""
+    """What is ranked, by name: how well the data are explained, how large the weights are, and
+    three function values.
+    """
     values = network(w, PROBES)
     out = {"log likelihood": log_likelihood(w, y), "size": w.square().sum(-1)}
     return out | {f"f({float(x):.1f})": values[..., i] for i, x in enumerate(PROBES)}
@@ -92,13 +99,17 @@ def test_a_posterior_under_the_wrong_noise_fails_the_same_test():
 
 
 def test_the_network_is_torchs():
-    net = torch.nn.Sequential(torch.nn.Linear(1, HIDDEN), torch.nn.Tanh(), torch.nn.Linear(HIDDEN, 1)).double()
+    net = torch.nn.Sequential(
+        torch.nn.Linear(1, HIDDEN), torch.nn.Tanh(), torch.nn.Linear(HIDDEN, 1)
+    ).double()
     w = torch.cat([p.detach().flatten() for p in net.parameters()])
     assert torch.allclose(network(w, X), net(X.unsqueeze(-1)).squeeze(-1))
 
 
 class Many(torch.nn.Module):
-    """The small network as often as there are data sets, side by side: one posterior that is a product of all of theirs."""
+    """The small network as often as there are data sets, side by side: one posterior that is a
+    product of all of theirs.
+    """
 
     def __init__(self, count):
         super().__init__()
@@ -108,18 +119,34 @@ class Many(torch.nn.Module):
         torch.nn.init.normal_(self.weights)
 
     def forward(self, x):
-        return network(self.weights.unsqueeze(0), x.squeeze(-1)[:, None, None].expand(-1, 1, 1)).squeeze(-1)
+        return network(
+            self.weights.unsqueeze(0), x.squeeze(-1)[:, None, None].expand(-1, 1, 1)
+        ).squeeze(-1)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize(("method", "thin"), [("hmc", 4), ("nuts", 2)])
 def test_ranks_of_the_truth_are_uniform_for_the_methods_themselves(method, thin):
-    """Two chains through the whole of ``fit``; a chain's ranks in different data sets are independent, since the posterior is a product."""
+    """Two chains through the whole of ``fit``; a chain's ranks in different data sets are
+    independent, since the posterior is a product.
+    """
     truth, y = (part[:SOME] for part in simulate(1)[:2])
     bnn = BNN(Many(SOME), Gaussian(std=STD), prior=Normal(0.0, 1.0))
     data = (X.unsqueeze(-1), y.T.contiguous())
-    bnn.fit(data, method, num_chains=2, num_warmup=150, num_draws=(KEPT + 1) // 2 * thin, progress=False, init="random")
-    draws = bnn.posterior.members[0].flat.reshape(2, -1, SOME, truth.shape[1])[:, thin - 1 :: thin].flatten(0, 1)[:KEPT]
+    bnn.fit(
+        data,
+        method,
+        num_chains=2,
+        num_warmup=150,
+        num_draws=(KEPT + 1) // 2 * thin,
+        progress=False,
+        init="random",
+    )
+    draws = (
+        bnn.posterior.members[0]
+        .flat.reshape(2, -1, SOME, truth.shape[1])[:, thin - 1 :: thin]
+        .flatten(0, 1)[:KEPT]
+    )
     found = ranked(truth, draws.transpose(0, 1), y)
     assert min(found.values()) > P_VALUE, found

@@ -17,7 +17,9 @@ each_statistic = pytest.mark.parametrize("statistic", STATISTICS.values(), ids=S
 
 
 def autoregressive(phi: float, *shape: int, seed: int) -> torch.Tensor:
-    """Stationary chains (C, D, K) x_t = phi x_(t-1) + noise with variance 1: the mean has ESS = CD (1 - phi) / (1 + phi)."""
+    """Stationary chains (C, D, K) x_t = phi x_(t-1) + noise with variance 1: the mean has ESS = CD
+    (1 - phi) / (1 + phi).
+    """
     noise = torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     rows = [noise[:, 0]]
     for t in range(1, shape[1]):
@@ -36,11 +38,15 @@ def slow_rhat(parts):
 
 
 def slow_scores(parts):
-    """Normal scores by counting: a rank is the number below plus half the number tied, itself and one more included."""
+    """Normal scores by counting: a rank is the number below plus half the number tied, itself and
+    one more included.
+    """
     from scipy.stats import norm
 
     pool = [v for p in parts for v in p]
-    ranks = [[sum(w < v for w in pool) + (sum(w == v for w in pool) + 1) / 2 for v in p] for p in parts]
+    ranks = [
+        [sum(w < v for w in pool) + (sum(w == v for w in pool) + 1) / 2 for v in p] for p in parts
+    ]
     return [[norm.ppf((r - 3 / 8) / (len(pool) + 1 / 4)) for r in p] for p in ranks]
 
 
@@ -51,7 +57,10 @@ def slow_ess(parts):
     pooled = within * (size - 1) / size + variance([fmean(p) for p in parts])
 
     def rho(lag):
-        covariances = [sum((a - fmean(p)) * (b - fmean(p)) for a, b in zip(p, p[lag:], strict=False)) / size for p in parts]
+        covariances = [
+            sum((a - fmean(p)) * (b - fmean(p)) for a, b in zip(p, p[lag:], strict=False)) / size
+            for p in parts
+        ]
         return 1 - (within - fmean(covariances)) / pooled if lag else 1.0
 
     tau, lag, smallest = -1.0, 0, math.inf
@@ -65,7 +74,11 @@ def slow_ess(parts):
 @pytest.mark.parametrize("length", [40, 41])
 def test_definitions_written_out(phi, length):
     x = autoregressive(phi, 3, length, 1, seed=3).squeeze(-1)
-    for draws in (x, (2 * x).round(), x + torch.tensor([[0.0], [1.0], [3.0]])):  # with ties; with chains that disagree
+    for draws in (
+        x,
+        (2 * x).round(),
+        x + torch.tensor([[0.0], [1.0], [3.0]]),
+    ):  # with ties; with chains that disagree
         parts = halves(draws)
         scores = slow_scores(parts)
         assert chains.rhat_plain(draws).item() == pytest.approx(slow_rhat(parts), rel=1e-10)
@@ -74,12 +87,16 @@ def test_definitions_written_out(phi, length):
         assert chains.rhat(draws).item() == pytest.approx(expected, rel=1e-10)
         assert chains.ess_mean(draws).item() == pytest.approx(slow_ess(parts), rel=1e-9)
         assert chains.ess_bulk(draws).item() == pytest.approx(slow_ess(scores), rel=1e-9)
-        below = [slow_ess(halves((draws <= draws.flatten().quantile(q)).double())) for q in (0.05, 0.95)]
+        below = [
+            slow_ess(halves((draws <= draws.flatten().quantile(q)).double())) for q in (0.05, 0.95)
+        ]
         assert chains.ess_tail(draws).item() == pytest.approx(min(below), rel=1e-9)
 
 
 def test_rhat_of_shifted_chains_by_hand():
-    """Half chains (0, 1) twice and (2, 3) twice: W = 1/2, the means .5, .5, 2.5, 2.5 have variance 4/3, H = 2."""
+    """Half chains (0, 1) twice and (2, 3) twice: W = 1/2, the means .5, .5, 2.5, 2.5 have variance
+    4/3, H = 2.
+    """
     draws = torch.tensor([[0, 1, 0, 1], [2, 3, 2, 3]])  # whole numbers are welcome
     result = chains.rhat_plain(draws)
     assert result.shape == () and result.dtype == torch.float64
@@ -98,9 +115,11 @@ def test_rhat_sees_location_spread_and_drift():
 
 @pytest.mark.parametrize("phi", [0.0, 0.5, 0.9, -0.5])
 def test_ess_of_an_autoregression(phi):
-    """The average of 300 estimates against CD (1 - phi)/(1 + phi), failure rate 5.7e-7 (Z standard errors) beyond the known bias.
+    """The average of 300 estimates against CD (1 - phi)/(1 + phi), failure rate 5.7e-7 (Z standard
+    errors) beyond the known bias.
 
-    The stopping rule is off by about one stray lag, an autocorrelation of size 1/sqrt(CD), counted twice in tau.
+    The stopping rule is off by about one stray lag, an autocorrelation of size 1/sqrt(CD), counted
+    twice in tau.
     """
     x = autoregressive(phi, 4, 1000, 300, seed=11)
     tau = (1 + phi) / (1 - phi)
@@ -120,8 +139,9 @@ def test_ess_of_antithetic_chains_is_above_the_draws_and_capped():
 def test_monte_carlo_errors_cover():
     """2000 replicates: the truth lies within one (two) standard errors as often as a normal says.
 
-    A binomial z-test at Z per comparison, failure rate 5.7e-7 each; the estimated error itself adds a deficit that at 600
-    effective draws is below 0.02, within the threshold of 5 x 0.0104 at one sd and of 5 x 0.0047 at two.
+    A binomial z-test at Z per comparison, failure rate 5.7e-7 each; the estimated error itself adds
+    a deficit that at 600 effective draws is below 0.02, within the threshold of 5 x 0.0104 at one
+    sd and of 5 x 0.0047 at two.
     """
     x = autoregressive(0.5, 4, 500, 2000, seed=5)
     pooled = x.flatten(0, 1)
@@ -136,18 +156,28 @@ def test_monte_carlo_errors_cover():
         for width in (1.0, 2.0):
             expected = math.erf(width / math.sqrt(2))
             share = (score.abs() < width).double().mean().item()
-            assert abs(share - expected) < Z * math.sqrt(expected * (1 - expected) / 2000), (name, width, share)
+            assert abs(share - expected) < Z * math.sqrt(expected * (1 - expected) / 2000), (
+                name,
+                width,
+                share,
+            )
 
 
 def test_bfmi():
-    """Exact on a small chain; for independent energies E (E_t - E_(t-1))^2 is twice the variance, so E-BFMI is near 2."""
+    """Exact on a small chain; for independent energies E (E_t - E_(t-1))^2 is twice the variance,
+    so E-BFMI is near 2.
+    """
     energy = torch.tensor([[0.0, 1.0, 3.0, 2.0], [5.0, 5.0, 5.0, 5.0], [1.0, math.nan, 2.0, 3.0]])
     result = chains.bfmi(energy)
-    assert result.shape == (3,) and result[0].item() == pytest.approx((1 + 4 + 1) / (2.25 + 0.25 + 2.25 + 0.25))
+    assert result.shape == (3,) and result[0].item() == pytest.approx(
+        (1 + 4 + 1) / (2.25 + 0.25 + 2.25 + 0.25)
+    )
     assert result[1].isnan() and result[2].isnan()
     independent = autoregressive(0.0, 50, 400, 1, seed=2).squeeze(-1) + 1e6
     values = chains.bfmi(independent)
-    assert abs(values.mean() - 2.0) < 2.0 / 400 + Z * values.std() / math.sqrt(50)  # the ends weigh 1/D
+    assert abs(values.mean() - 2.0) < 2.0 / 400 + Z * values.std() / math.sqrt(
+        50
+    )  # the ends weigh 1/D
     for bad in (torch.zeros(5), torch.zeros(2, 5, 1)):
         with pytest.raises(DataError, match=r"expected \(C, D\)"):
             chains.bfmi(bad)
@@ -162,12 +192,18 @@ def test_summary_gathers_the_single_statistics():
         torch.testing.assert_close(getattr(summary, name), STATISTICS[name](x))
     assert all(column.shape == (2, 3) for column in summary)
     still = chains.summarise(torch.full((2, 10), 0.1))
-    assert still.mean.item() == pytest.approx(0.1) and still.sd == 0.0 and torch.stack(still[2:]).isnan().all()
+    assert (
+        still.mean.item() == pytest.approx(0.1)
+        and still.sd == 0.0
+        and torch.stack(still[2:]).isnan().all()
+    )
 
 
 @each_statistic
 def test_scalars_are_judged_alone(statistic, monkeypatch):
-    """Any layout of scalars, chunk size, or bad neighbour leaves a scalar's number as it is, to the rounding of the transform."""
+    """Any layout of scalars, chunk size, or bad neighbour leaves a scalar's number as it is, to the
+    rounding of the transform.
+    """
     x = autoregressive(0.5, 3, 51, 6, seed=4)
     alone = torch.stack([statistic(x[..., i]) for i in range(6)])
     assert alone.shape == (6,) and alone.isfinite().all()
@@ -177,7 +213,11 @@ def test_scalars_are_judged_alone(statistic, monkeypatch):
     monkeypatch.setattr(chains, "_CHUNK", 2 * 3 * 51)
     torch.testing.assert_close(statistic(x), alone)
     spoilt = x.clone()
-    spoilt[1, 7, 2], spoilt[0, 0, 4], spoilt[..., 5] = math.nan, math.inf, 0.1  # the last one never moves
+    spoilt[1, 7, 2], spoilt[0, 0, 4], spoilt[..., 5] = (
+        math.nan,
+        math.inf,
+        0.1,
+    )  # the last one never moves
     result = statistic(spoilt)
     assert result[[2, 4, 5]].isnan().all()
     torch.testing.assert_close(result[[0, 1, 3]], alone[[0, 1, 3]])
@@ -192,36 +232,55 @@ def test_shapes_types_and_short_chains(statistic):
     assert not statistic(x.clone().requires_grad_()).requires_grad
     with pytest.raises(SettingError, match="D = 3 draws per chain; expected at least 4"):
         statistic(x[:, :3])
-    for bad in (torch.zeros(9), torch.zeros(0, 9), torch.zeros(2, 9, 0), torch.zeros(2, 9, dtype=torch.complex64)):
+    for bad in (
+        torch.zeros(9),
+        torch.zeros(0, 9),
+        torch.zeros(2, 9, 0),
+        torch.zeros(2, 9, dtype=torch.complex64),
+    ):
         with pytest.raises(DataError, match=r"expected real numbers \(C, D, ...\)"):
             statistic(bad)
 
 
 def test_stuck_chains():
-    """Each chain at a place of its own: R-hat is infinite, and the draws are worth fewer than there are half chains."""
+    """Each chain at a place of its own: R-hat is infinite, and the draws are worth fewer than there
+    are half chains.
+    """
     draws = torch.tensor([0.1, 0.2, 0.7]).unsqueeze(-1).expand(3, 100)
     assert chains.rhat(draws).item() == math.inf and chains.rhat_plain(draws).item() == math.inf
     assert 0.0 < chains.ess_mean(draws).item() < 6.0
 
 
 def test_two_valued_draws():
-    """0 and 1: folding around the median 1/2 leaves nothing, and the 95 % quantile is the maximum; the rest decides."""
+    """0 and 1: folding around the median 1/2 leaves nothing, and the 95 % quantile is the maximum;
+    the rest decides.
+    """
     draws = torch.randperm(2000, generator=torch.Generator().manual_seed(9)).reshape(4, 500) % 2
     assert chains.rhat(draws).item() < 1.02
-    assert chains.ess_tail(draws).item() == pytest.approx(slow_ess(halves((draws <= 0).double())), rel=1e-9)
+    assert chains.ess_tail(draws).item() == pytest.approx(
+        slow_ess(halves((draws <= 0).double())), rel=1e-9
+    )
     rare = torch.ones(4, 500)
     rare[0, :10] = 0.0  # both tail quantiles are the maximum
-    assert chains.ess_tail(rare).isnan() and chains.mcse_quantile(rare, 0.5).isnan() and chains.ess_bulk(rare).isfinite()
+    assert (
+        chains.ess_tail(rare).isnan()
+        and chains.mcse_quantile(rare, 0.5).isnan()
+        and chains.ess_bulk(rare).isfinite()
+    )
 
 
 def test_large_offset_in_single_precision():
-    """Mean 1e4, sd 1e-3 is a single-precision grid of step 2^-10: the numbers are those of the grid, computed without cancellation."""
+    """Mean 1e4, sd 1e-3 is a single-precision grid of step 2^-10: the numbers are those of the
+    grid, computed without cancellation.
+    """
     grid = (autoregressive(0.5, 4, 500, 1, seed=7).squeeze(-1) * 4).round()
     draws = (1e4 + grid / 1024).float()
     assert (draws.double() == 1e4 + grid / 1024).all()
     for name, statistic in STATISTICS.items():
         unit = 1 / 1024 if name.startswith("mcse") else 1.0
-        assert statistic(draws).item() == pytest.approx(statistic(grid).item() * unit, rel=1e-9), name
+        assert statistic(draws).item() == pytest.approx(statistic(grid).item() * unit, rel=1e-9), (
+            name
+        )
 
 
 def test_quantile_bounds_are_named():
@@ -229,7 +288,10 @@ def test_quantile_bounds_are_named():
     for bad in (0.0, 1.0, -0.1, math.nan, True):
         with pytest.raises(SettingError, match="q="):
             chains.mcse_quantile(x, bad)
-    assert chains.mcse_quantile(x, 1e-12).isfinite().all() and chains.mcse_quantile(x, 1 - 1e-12).isnan().all()
+    assert (
+        chains.mcse_quantile(x, 1e-12).isfinite().all()
+        and chains.mcse_quantile(x, 1 - 1e-12).isnan().all()
+    )
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -245,5 +307,7 @@ def test_against_arviz(seed):
             kind, _, method = name.partition("_")
             settings = {"method": {"": "rank", "plain": "split"}.get(method, method)}
             settings |= {"prob": 0.3} if method == "quantile" else {}
-            assert statistic(draws).item() == pytest.approx(float(getattr(arviz, kind)(values, **settings)), rel=1e-6), name
+            assert statistic(draws).item() == pytest.approx(
+                float(getattr(arviz, kind)(values, **settings)), rel=1e-6
+            ), name
         assert chains.bfmi(draws).tolist() == pytest.approx(list(arviz.bfmi(values)), rel=1e-6)

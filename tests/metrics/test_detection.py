@@ -16,8 +16,12 @@ TRUTH = np.repeat([0, 1], [300, 200])
 
 
 def test_areas_equal_sklearn():
-    assert metrics.auroc(INSIDE, OUTSIDE).item() == pytest.approx(sklearn.metrics.roc_auc_score(TRUTH, SCORES))
-    assert metrics.aupr(INSIDE, OUTSIDE).item() == pytest.approx(sklearn.metrics.average_precision_score(TRUTH, SCORES))
+    assert metrics.auroc(INSIDE, OUTSIDE).item() == pytest.approx(
+        sklearn.metrics.roc_auc_score(TRUTH, SCORES)
+    )
+    assert metrics.aupr(INSIDE, OUTSIDE).item() == pytest.approx(
+        sklearn.metrics.average_precision_score(TRUTH, SCORES)
+    )
 
 
 def test_large_scores_do_not_tie():

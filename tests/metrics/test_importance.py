@@ -22,15 +22,19 @@ def normal(*shape: int, seed: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("k", [0.1, 0.5, 0.7, 1.5])
 def test_pareto_weights_of_known_shape(k):
-    """w = u^-k has the exact tail P(w > t) = t^(-1/k). The average of 100 fits against the shrunken truth (M k + 5) / (M + 10),
+    """w = u^-k has the exact tail P(w > t) = t^(-1/k).
 
-    at Z standard errors (failure rate 5.7e-7), plus 1/M: the bias of a fit of two parameters to M draws.
+    The average of 100 fits against the shrunken truth (M k + 5) / (M + 10),
+
+    at Z standard errors (failure rate 5.7e-7), plus 1/M: the bias of a fit of two parameters to M
+    draws.
     """
     size, tail = 4000, math.ceil(3 * math.sqrt(4000))
     fits = torch.tensor([importance.pareto_k(-k * row.log()) for row in uniform(100, size, seed=1)])
     expected = (tail * k + 5.0) / (tail + 10.0)
     assert abs(fits.mean() - expected) < Z * fits.std() / 10.0 + 1.0 / tail
-    # One fit spreads by (1 + k) / sqrt(M), as for the maximum of the likelihood; 30 % covers 100 fits, prior and finite M.
+    # One fit spreads by (1 + k) / sqrt(M), as for the maximum of the likelihood; 30 % covers 100
+    # fits, prior and finite M.
     assert fits.std().item() == pytest.approx((1.0 + k) / math.sqrt(tail), rel=0.3)
 
 
@@ -43,7 +47,12 @@ def test_shape_ignores_scale_order_and_precision():
     log_weights = normal(500, seed=3)
     k = importance.pareto_k(log_weights)
     assert math.isfinite(k)
-    for other in (log_weights + 1e4, log_weights - 1e4, log_weights.flip(0), torch.cat([log_weights, torch.empty(0)])):
+    for other in (
+        log_weights + 1e4,
+        log_weights - 1e4,
+        log_weights.flip(0),
+        torch.cat([log_weights, torch.empty(0)]),
+    ):
         assert importance.pareto_k(other) == pytest.approx(k, rel=1e-6)
     assert importance.pareto_k(log_weights.float()) == pytest.approx(k, abs=1e-4)
     assert importance.pareto_k((1000 * log_weights).long()) > 1.0
@@ -63,10 +72,12 @@ def test_smoothing_keeps_order_and_body():
 
 
 def test_smoothing_steadies_the_estimate():
-    """E w = 1 / (1 - k) for w = u^-k with k = 0.7 (no variance): smoothing makes gross errors of the mean weight rare.
+    """E w = 1 / (1 - k) for w = u^-k with k = 0.7 (no variance): smoothing makes gross errors of
+    the mean weight rare.
 
-    Errors above a quarter of the truth are near 5.5 % without and 0.6 % with smoothing: over 2000 replicates a paired difference
-    of 10 standard errors, which falls below Z = 5 with probability 2.9e-7. (Errors themselves have no variance to test with.)
+    Errors above a quarter of the truth are near 5.5 % without and 0.6 % with smoothing: over 2000
+    replicates a paired difference of 10 standard errors, which falls below Z = 5 with probability
+    2.9e-7. (Errors themselves have no variance to test with.)
     """
     k, truth = 0.7, 1.0 / 0.3
     gain = []
@@ -92,7 +103,10 @@ def test_no_tail_to_fit():
         smoothed, k = importance.smooth(log_weights)
         assert k == INF == importance.pareto_k(log_weights)
         torch.testing.assert_close(smoothed, log_weights.double().log_softmax(0))
-    for equal in (torch.full((100,), 3.7), torch.cat([torch.zeros(500), normal(500, seed=8) - 100.0])):
+    for equal in (
+        torch.full((100,), 3.7),
+        torch.cat([torch.zeros(500), normal(500, seed=8) - 100.0]),
+    ):
         smoothed, k = importance.smooth(equal)
         assert k == -INF
         torch.testing.assert_close(smoothed, equal.double().log_softmax(0))
@@ -107,7 +121,11 @@ def test_zero_weights_stay_zero():
     sparse = torch.full((400,), -INF, dtype=torch.float64)
     sparse[:10] = normal(10, seed=9)  # the threshold itself is a weight of zero
     smoothed, k = importance.smooth(sparse)
-    assert math.isfinite(k) and smoothed[:10].isfinite().all() and smoothed.exp().sum().item() == pytest.approx(1.0)
+    assert (
+        math.isfinite(k)
+        and smoothed[:10].isfinite().all()
+        and smoothed.exp().sum().item() == pytest.approx(1.0)
+    )
 
 
 def test_effective_number():
@@ -132,7 +150,9 @@ def test_what_is_no_weight_is_refused(function):
 
 
 def test_systematic_counts():
-    """Every index comes up floor or ceil of count p_s times, zero weights never, and the counts average to count p_s at Z."""
+    """Every index comes up floor or ceil of count p_s times, zero weights never, and the counts
+    average to count p_s at Z.
+    """
     weights = torch.tensor([0.0, 3.0, 0.5, 0.0, 1.25, 7.0, 0.0])
     share = weights.double() / weights.double().sum()
     generator = torch.Generator().manual_seed(0)
@@ -149,13 +169,19 @@ def test_systematic_counts():
 def test_systematic_edges():
     generator = torch.Generator().manual_seed(1)
     assert importance.systematic(torch.ones(5), 5, generator).tolist() == [0, 1, 2, 3, 4]
-    assert importance.systematic(torch.tensor([0.0, 1e308, 0.0], dtype=torch.float64), 3, generator).tolist() == [1, 1, 1]
-    assert importance.systematic(torch.tensor([1e308, 1e308], dtype=torch.float64), 2, generator).tolist() == [0, 1]
+    assert importance.systematic(
+        torch.tensor([0.0, 1e308, 0.0], dtype=torch.float64), 3, generator
+    ).tolist() == [1, 1, 1]
+    assert importance.systematic(
+        torch.tensor([1e308, 1e308], dtype=torch.float64), 2, generator
+    ).tolist() == [0, 1]
     assert importance.systematic(torch.tensor([0, 2, 0]), 4, generator).tolist() == [1] * 4
     many = importance.systematic(torch.tensor([0.1] * 10 + [0.0]), 100_001, generator)
     assert int(many.max()) == 9 and int(many.bincount().max()) <= 10_001
     weights = uniform(50, seed=12)
-    first, second, third = (importance.systematic(weights, 7, torch.Generator().manual_seed(seed)) for seed in (3, 3, 4))
+    first, second, third = (
+        importance.systematic(weights, 7, torch.Generator().manual_seed(seed)) for seed in (3, 3, 4)
+    )
     assert torch.equal(first, second) and not torch.equal(first, third)
     for bad in (
         torch.tensor([1.0, -1.0]),

@@ -13,7 +13,9 @@ LABELS = torch.randint(4, (500,), generator=GENERATOR)
 
 
 def test_accuracy_and_brier_equal_sklearn():
-    assert metrics.accuracy(PROBS, LABELS).item() == pytest.approx(sklearn.metrics.accuracy_score(LABELS, PROBS.argmax(-1)))
+    assert metrics.accuracy(PROBS, LABELS).item() == pytest.approx(
+        sklearn.metrics.accuracy_score(LABELS, PROBS.argmax(-1))
+    )
     positive = PROBS[:, :2] / PROBS[:, :2].sum(-1, keepdim=True)
     binary = (LABELS > 1).long()
     reference = sklearn.metrics.brier_score_loss(binary.numpy(), positive[:, 1].numpy())
@@ -31,9 +33,13 @@ def test_reliability_by_hand():
     assert table.count.tolist() == [0, 0, 2, 2]
     assert table.confidence.tolist() == pytest.approx([0, 0, 0.575, 0.85])
     assert table.accuracy.tolist() == pytest.approx([0, 0, 1.0, 0.5])
-    assert metrics.ece(probs, torch.tensor([0, 1, 1, 1]), bins=4).item() == pytest.approx(0.5 * 0.425 + 0.5 * 0.35)
+    assert metrics.ece(probs, torch.tensor([0, 1, 1, 1]), bins=4).item() == pytest.approx(
+        0.5 * 0.425 + 0.5 * 0.35
+    )
     # Two data per bin by rank: the same bins here.
-    assert metrics.adaptive_ece(probs, torch.tensor([0, 1, 1, 1]), bins=2).item() == pytest.approx(0.5 * 0.425 + 0.5 * 0.35)
+    assert metrics.adaptive_ece(probs, torch.tensor([0, 1, 1, 1]), bins=2).item() == pytest.approx(
+        0.5 * 0.425 + 0.5 * 0.35
+    )
 
 
 @pytest.mark.parametrize("bins", [1, 10, 15])
@@ -46,7 +52,13 @@ def test_edges_of_bins():
     certain = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
     assert metrics.ece(certain, torch.tensor([0, 1])).item() == 0.0
     assert metrics.ece(certain, torch.tensor([1, 0])).item() == 1.0
-    assert metrics.reliability(certain, torch.tensor([0, 1]), bins=5).count.tolist() == [0, 0, 0, 0, 2]
+    assert metrics.reliability(certain, torch.tensor([0, 1]), bins=5).count.tolist() == [
+        0,
+        0,
+        0,
+        0,
+        2,
+    ]
 
 
 def test_adaptive_bins_hold_equal_counts_and_never_exceed_the_data():
@@ -54,7 +66,13 @@ def test_adaptive_bins_hold_equal_counts_and_never_exceed_the_data():
     assert metrics.adaptive_ece(PROBS, LABELS, bins=1).item() == pytest.approx(one_bin.item())
     confidence, label = PROBS.max(-1)
     order = confidence.argsort(stable=True)
-    chunks = [(confidence[c].mean() - (label == LABELS)[c].double().mean()).abs() for c in order.chunk(10)]
-    assert metrics.adaptive_ece(PROBS, LABELS, bins=10).item() == pytest.approx(torch.stack(chunks).mean().item())
+    chunks = [
+        (confidence[c].mean() - (label == LABELS)[c].double().mean()).abs() for c in order.chunk(10)
+    ]
+    assert metrics.adaptive_ece(PROBS, LABELS, bins=10).item() == pytest.approx(
+        torch.stack(chunks).mean().item()
+    )
     few = metrics.adaptive_ece(PROBS[:3], LABELS[:3], bins=15)
-    assert few.item() == pytest.approx((confidence[:3] - (label == LABELS)[:3].double()).abs().mean().item())
+    assert few.item() == pytest.approx(
+        (confidence[:3] - (label == LABELS)[:3].double()).abs().mean().item()
+    )

@@ -11,8 +11,14 @@ from credo.core.errors import DataError
 
 def test_nll_rmse_coverage_by_hand():
     assert metrics.nll(torch.tensor([-1.0, -3.0])).item() == 2.0
-    assert metrics.rmse(torch.tensor([[1.0], [2.0]]), torch.tensor([[1.0], [4.0]])).item() == pytest.approx(math.sqrt(2))
-    low, high, y = torch.tensor([0.0, 0.0, 0.0]), torch.tensor([1.0, 1.0, 1.0]), torch.tensor([0.0, 0.5, 2.0])
+    assert metrics.rmse(
+        torch.tensor([[1.0], [2.0]]), torch.tensor([[1.0], [4.0]])
+    ).item() == pytest.approx(math.sqrt(2))
+    low, high, y = (
+        torch.tensor([0.0, 0.0, 0.0]),
+        torch.tensor([1.0, 1.0, 1.0]),
+        torch.tensor([0.0, 0.5, 2.0]),
+    )
     assert metrics.coverage(low, high, y).item() == pytest.approx(2 / 3)
 
 
@@ -29,8 +35,13 @@ def test_crps_of_a_gaussian_is_unbiased():
     """4000 sets of 5 samples against the closed form at y = 0.3; z-test with failure rate 6e-5."""
     y = 0.3
     x = torch.randn(5, 4000, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    scores = torch.stack([metrics.crps(x[:, i : i + 1], torch.tensor([y], dtype=torch.float64)) for i in range(4000)])
-    density, mass = math.exp(-0.5 * y * y) / math.sqrt(2 * math.pi), 0.5 * math.erfc(-y / math.sqrt(2))
+    scores = torch.stack(
+        [metrics.crps(x[:, i : i + 1], torch.tensor([y], dtype=torch.float64)) for i in range(4000)]
+    )
+    density, mass = (
+        math.exp(-0.5 * y * y) / math.sqrt(2 * math.pi),
+        0.5 * math.erfc(-y / math.sqrt(2)),
+    )
     exact = y * (2 * mass - 1) + 2 * density - 1 / math.sqrt(math.pi)
     assert ((scores.mean() - exact) / (scores.std() / math.sqrt(4000))).abs() < 4.0
 

@@ -28,7 +28,10 @@ def closed(bottleneck, x):
     """By torch's own divergence of two products of normals, summed over positions."""
     mean, std = bottleneck.encode(x)
     axes = tuple(range(1, x.dim() - 1))
-    each = kl_divergence(Independent(Normal(mean, std), 1), Independent(Normal(torch.zeros_like(mean), torch.ones_like(std)), 1))
+    each = kl_divergence(
+        Independent(Normal(mean, std), 1),
+        Independent(Normal(torch.zeros_like(mean), torch.ones_like(std)), 1),
+    )
     return each.sum(axes) if axes else each
 
 
@@ -67,7 +70,9 @@ def test_every_example_has_its_own_draw():
 
 @pytest.mark.parametrize("init_std", [0.01, 0.5, 2.0])
 def test_the_spread_starts_near_what_is_asked_for(init_std):
-    """At x = 0 only the bias of torch's linear layer is left, at most 1 / sqrt(in_features), and softplus has slope below 1."""
+    """At x = 0 only the bias of torch's linear layer is left, at most 1 / sqrt(in_features), and
+    softplus has slope below 1.
+    """
     bottleneck = layer(400, 50, init_std=init_std)
     _, std = bottleneck.encode(torch.zeros(1, 400, dtype=torch.float64))
     assert (std - init_std).abs().max() <= 400**-0.5 + 1e-12
@@ -81,7 +86,9 @@ def test_the_kl_is_finite_where_the_spread_underflows():
         bottleneck.numbers.bias.fill_(-1e4)
     bottleneck(torch.ones(2, 1))
     bottleneck.kl.sum().backward()
-    assert bottleneck.kl.isfinite().all() and all(p.grad.isfinite().all() for p in bottleneck.parameters())
+    assert bottleneck.kl.isfinite().all() and all(
+        p.grad.isfinite().all() for p in bottleneck.parameters()
+    )
 
 
 def test_a_loss_of_ones_own_can_use_it():

@@ -46,7 +46,10 @@ def test_conv_encoder_takes_any_size(shape, channels):
 @pytest.mark.parametrize("channels", [(), (4,), (4, 5), (4, 5, 6, 7)])
 @pytest.mark.parametrize("per_pixel", [1, 3])
 def test_conv_decoder_gives_any_size(shape, channels, per_pixel):
-    assert conv_decoder(2, shape, per_pixel, channels, hidden=8)(normal(3, 2)).shape == (3, per_pixel * math.prod(shape))
+    assert conv_decoder(2, shape, per_pixel, channels, hidden=8)(normal(3, 2)).shape == (
+        3,
+        per_pixel * math.prod(shape),
+    )
 
 
 def test_layers():
@@ -58,7 +61,10 @@ def test_layers():
     dense = [m for m in encoder if isinstance(m, nn.Linear)]
     assert [(m.in_features, m.out_features) for m in dense] == [(64 * 7 * 7, 256), (256, 20)]
     steps = [m for m in decoder if isinstance(m, nn.ConvTranspose2d)]
-    assert [(m.in_channels, m.out_channels, m.stride) for m in steps] == [(64, 32, (2, 2)), (32, 1, (2, 2))]
+    assert [(m.in_channels, m.out_channels, m.stride) for m in steps] == [
+        (64, 32, (2, 2)),
+        (32, 1, (2, 2)),
+    ]
     assert type(decoder[list(decoder).index(steps[1]) - 1]) is nn.ReLU
 
 
@@ -76,7 +82,9 @@ def test_perceptrons_are_mlp():
 
 @pytest.mark.parametrize("shape", [(7, 5), (3, 9, 13)])
 def test_the_order_of_decoded_numbers_is_the_likelihoods(shape):
-    """With the last kernel zero each channel is its bias: kind k of colour c must be number k C + c, for all of its pixels."""
+    """With the last kernel zero each channel is its bias: kind k of colour c must be number k C +
+    c, for all of its pixels.
+    """
     kinds, dim = 4, math.prod(shape)
     colours = dim // math.prod(shape[-2:])
     net = conv_decoder(2, shape, kinds, (3, 3), hidden=4)
@@ -87,7 +95,11 @@ def test_the_order_of_decoded_numbers_is_the_likelihoods(shape):
         last.bias.copy_(torch.arange(kinds * colours))
     flat = net(normal(1, 2))
     expected = (
-        torch.arange(kinds * colours).float().reshape(kinds, colours, 1).expand(-1, -1, dim // colours).reshape(1, kinds, dim)
+        torch.arange(kinds * colours)
+        .float()
+        .reshape(kinds, colours, 1)
+        .expand(-1, -1, dim // colours)
+        .reshape(1, kinds, dim)
     )
     assert torch.equal(flat.unflatten(-1, (kinds, dim)), expected)
     assert torch.equal(Pixels(kinds).split(flat), expected)
@@ -108,9 +120,13 @@ def test_vmap_over_inputs_and_over_weights(name):
     make, shape = NETS[name]
     x = normal(5, 2, *shape)
     nets = [make() for _ in range(5)]
-    torch.testing.assert_close(torch.vmap(nets[0])(x), torch.stack([nets[0](part) for part in x]), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        torch.vmap(nets[0])(x), torch.stack([nets[0](part) for part in x]), rtol=1e-5, atol=1e-6
+    )
     weights, buffers = stack_module_state(nets)
-    together = torch.vmap(lambda w, b, part: functional_call(nets[0], (w, b), (part,)))(weights, buffers, x)
+    together = torch.vmap(lambda w, b, part: functional_call(nets[0], (w, b), (part,)))(
+        weights, buffers, x
+    )
     alone = torch.stack([net(part) for net, part in zip(nets, x, strict=True)])
     torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-6)
 
@@ -139,7 +155,10 @@ def test_compiles_into_one_graph_and_every_weight_learns(name):
         (lambda: mlp_encoder((4,), 2, activation="rel"), "Did you mean 'relu'"),
         (lambda: mlp_decoder(0, 3), "mlp_decoder: latent_dim=0"),
         (lambda: mlp_decoder(2, 2.5), r"mlp_decoder: outputs=2\.5"),
-        (lambda: conv_encoder((28,), 3), r"conv_encoder: shape=\(28,\) has 1 sizes; expected \(H, W\) or \(C, H, W\)"),
+        (
+            lambda: conv_encoder((28,), 3),
+            r"conv_encoder: shape=\(28,\) has 1 sizes; expected \(H, W\) or \(C, H, W\)",
+        ),
         (lambda: conv_encoder((8, 8), 3, (4, 0)), r"conv_encoder: channels\[1\]=0"),
         (lambda: conv_encoder((8, 8), 3, hidden=0), "conv_encoder: hidden=0"),
         (lambda: conv_decoder(2, (1, 2, 3, 4)), "conv_decoder: shape=.* has 4 sizes"),

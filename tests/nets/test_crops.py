@@ -33,7 +33,9 @@ def test_every_image_is_one_of_its_crops():
 
 
 def test_places_are_even():
-    """Nine places of one pixel: a chi-square statistic with 8 degrees of freedom is above 36 with probability 2e-5."""
+    """Nine places of one pixel: a chi-square statistic with 8 degrees of freedom is above 36 with
+    probability 2e-5.
+    """
     x = torch.zeros(9000, 1, 3, 3)
     x[:, 0, 1, 1] = 1.0
     with isolated(0):

@@ -20,7 +20,9 @@ def test_published_size_and_shape():
 
 @pytest.mark.parametrize("depth", [8, 14, 20])
 def test_depth_counts_the_layers_with_weights(depth):
-    layers = [m for m in resnet(depth=depth, width=2).modules() if isinstance(m, (nn.Conv2d, nn.Linear))]
+    layers = [
+        m for m in resnet(depth=depth, width=2).modules() if isinstance(m, (nn.Conv2d, nn.Linear))
+    ]
     assert len(layers) == depth
 
 
@@ -51,11 +53,17 @@ def test_filter_response_is_its_equation():
     size = torch.tensor((1.0 + 4.0 + 4.0 + 16.0) / 4)
     torch.testing.assert_close(layer(x), (3.0 * x / (size + 1e-6).sqrt() - 1.0).clamp_min(0.5))
     layer.reset_parameters()
-    assert bool((layer.weight == 1).all()) and not bool(layer.bias.any()) and not bool(layer.threshold.any())
+    assert (
+        bool((layer.weight == 1).all())
+        and not bool(layer.bias.any())
+        and not bool(layer.threshold.any())
+    )
 
 
 def test_the_shortcut_thins_out_and_pads():
-    """With zero convolutions a stage change leaves every other pixel, and zeros in the new channels."""
+    """With zero convolutions a stage change leaves every other pixel, and zeros in the new
+    channels.
+    """
     with isolated(0):
         x = torch.rand(2, 4, 6, 6)
         block = resnet(depth=8, width=4)[3]
@@ -74,7 +82,9 @@ def test_fits_and_vectorises_over_draws():
     bnn = credo.BNN(net).fit((x, y), "map", epochs=2, batch_size=6, lr=1e-2, progress=False)
     stacked = bnn.predict(x, 1).outputs
     assert stacked.shape == (1, 12, 3)
-    weights = {n: torch.stack([v, 0.5 * v]) for n, v in net.state_dict().items() if v.is_floating_point()}
+    weights = {
+        n: torch.stack([v, 0.5 * v]) for n, v in net.state_dict().items() if v.is_floating_point()
+    }
     net.eval()
     both = torch.vmap(lambda w: torch.func.functional_call(net, w, (x,)))(weights)
     torch.testing.assert_close(both[0], net(x))

@@ -38,7 +38,9 @@ def test_sizes_fall_from_224_to_7_as_published(net):
 def test_the_stride_is_in_the_middle_convolution(net):
     blocks = [m for m in net if isinstance(m, BottleneckBlock)]
     assert [
-        (b.narrow[0].stride[0], b.middle[0].stride[0], b.widen[0].stride[0]) for b in blocks if b.middle[0].stride[0] > 1
+        (b.narrow[0].stride[0], b.middle[0].stride[0], b.widen[0].stride[0])
+        for b in blocks
+        if b.middle[0].stride[0] > 1
     ] == [(1, 2, 1)] * 3
     assert [isinstance(b.shortcut, nn.Identity) for b in blocks].count(False) == 4
 

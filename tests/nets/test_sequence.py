@@ -10,7 +10,11 @@ def test_tokens_are_embedded_and_features_mapped():
     tokens = sequence_input("net", 7, None, 4)
     features = sequence_input("net", None, 3, 4)
     assert isinstance(tokens, nn.Embedding)
-    assert tokens(torch.zeros(2, 5, dtype=torch.long)).shape == features(torch.zeros(2, 5, 3)).shape == (2, 5, 4)
+    assert (
+        tokens(torch.zeros(2, 5, dtype=torch.long)).shape
+        == features(torch.zeros(2, 5, 3)).shape
+        == (2, 5, 4)
+    )
 
 
 @pytest.mark.parametrize("given", [(None, None), (3, 4)])

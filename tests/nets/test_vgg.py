@@ -17,21 +17,39 @@ def numel(net):
 
 
 def by_hand(widths, dense, outputs, channels=3):
-    """Weights of the convolutions and dense layers, two numbers per normalised channel, and the last bias."""
+    """Weights of the convolutions and dense layers, two numbers per normalised channel, and the
+    last bias.
+    """
     pairs = list(zip((channels, *widths), widths, strict=False))
-    return sum(9 * a * b for a, b in pairs) + 2 * (sum(widths) + dense) + dense**2 + outputs * (dense + 1)
+    return (
+        sum(9 * a * b for a, b in pairs)
+        + 2 * (sum(widths) + dense)
+        + dense**2
+        + outputs * (dense + 1)
+    )
 
 
 def test_size_and_shape():
     widths = (64, 64, 128, 128, *[256] * 3, *[512] * 6)
     assert numel(vgg()) == by_hand(widths, 512, 10) == 14_987_210
-    assert numel(vgg(outputs=7, width=0.25, channels=1)) == by_hand([w // 4 for w in widths], 128, 7, 1)
+    assert numel(vgg(outputs=7, width=0.25, channels=1)) == by_hand(
+        [w // 4 for w in widths], 128, 7, 1
+    )
     assert vgg(outputs=7, width=0.05)(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
     assert vgg(outputs=7, width=0.05)(torch.zeros(2, 3, 64, 40)).shape == (2, 7)
 
 
 def test_widths_are_rounded_and_never_zero():
-    assert [m.out_channels for m in vgg(width=0.1) if isinstance(m, nn.Conv2d)] == [6, 6, 13, 13, 26, 26, 26, *[51] * 6]
+    assert [m.out_channels for m in vgg(width=0.1) if isinstance(m, nn.Conv2d)] == [
+        6,
+        6,
+        13,
+        13,
+        26,
+        26,
+        26,
+        *[51] * 6,
+    ]
     assert {m.out_channels for m in vgg(width=1e-4) if isinstance(m, nn.Conv2d)} == {1}
 
 
@@ -47,7 +65,9 @@ def test_dropout_stands_where_no_pooling_follows_and_changes_no_parameter():
     rates = [m.p for m in dropped if isinstance(m, nn.Dropout)]
     assert rates == [0.3, 0.4, *[0.4] * 2, *[0.4] * 2, *[0.4] * 2, 0.5, 0.5]
     layers = list(dropped)
-    assert all(not isinstance(b, nn.MaxPool2d) for a, b in pairwise(layers) if isinstance(a, nn.Dropout))
+    assert all(
+        not isinstance(b, nn.MaxPool2d) for a, b in pairwise(layers) if isinstance(a, nn.Dropout)
+    )
     shapes = [[p.shape for p in net.state_dict().values()] for net in (plain, dropped)]
     assert shapes[0] == shapes[1]
     assert not any(isinstance(m, nn.Dropout) for m in plain)
@@ -71,4 +91,6 @@ def test_bad_widths_are_refused_with_the_value(width):
 
 def test_small_images_are_refused_by_their_shape():
     with pytest.raises(credo.NetworkError, match="cannot take inputs of shape"):
-        credo.BNN(vgg(width=0.03)).fit((torch.zeros(4, 3, 16, 16), torch.arange(4)), "map", epochs=1, progress=False)
+        credo.BNN(vgg(width=0.03)).fit(
+            (torch.zeros(4, 3, 16, 16), torch.arange(4)), "map", epochs=1, progress=False
+        )

@@ -1,4 +1,6 @@
-"""Covariances through linear maps: every family against Monte Carlo with the inputs correlated (z-tests, see ``zoo.stats``)."""
+"""Covariances through linear maps: every family against Monte Carlo with the inputs correlated
+(z-tests, see ``zoo.stats``).
+"""
 
 import pytest
 import torch
@@ -13,19 +15,30 @@ from credo.core.linear_map import bind
 from credo.core.seeds import Streams
 from credo.estimators.moments import make_moments
 from credo.posteriors import Delta
-from credo.posteriors.covariance_rules import check_units, embedded, fixed_joint, outer, per_channel, sandwich
+from credo.posteriors.covariance_rules import (
+    check_units,
+    embedded,
+    fixed_joint,
+    outer,
+    per_channel,
+    sandwich,
+)
 
 DRAWS = 20_000
 
 
 def compare(family, op, x, w, b, draws=DRAWS):
-    """``joint_moments`` for a certain and for a random input against draws of weights and inputs."""
+    """``joint_moments`` for a certain and for a random input against draws of weights and
+    inputs.
+    """
     params = family.draw(Streams(9, range(draws)))
     biases = params[b] if b else None
     for cov, inputs in ((None, x.expected.expand(draws, *x.shape)), (x.spread, sample(x, draws))):
         mean, out = family.joint_moments(op, x.expected, cov, w, b)
         call = (lambda x, w: op(x, w)) if biases is None else (lambda x, w, b: op(x, w, b))
-        values = torch.vmap(call)(*([inputs, params[w]] if biases is None else [inputs, params[w], biases]))
+        values = torch.vmap(call)(
+            *([inputs, params[w]] if biases is None else [inputs, params[w], biases])
+        )
         matches(make_moments(mean, out, True, frozenset()), values)
 
 
@@ -62,9 +75,23 @@ def test_convolutions_correlate_their_positions(name, kind):
     torch.manual_seed(3)
     layer = LAYERS[name][0]().double()
     family = make_posterior(kind, make_model(layer)).members[0]
-    extra = {"groups": layer.groups, "stride": layer.stride, "padding": layer.padding, "dilation": layer.dilation}
-    function = getattr(F, type(layer).__name__.replace("ConvTranspose", "conv_transpose").replace("Conv", "conv"))
-    compare(family, bind(function, (None, None), extra)[0], gaussian(LAYERS[name][1], True), "weight", "bias", 8000)
+    extra = {
+        "groups": layer.groups,
+        "stride": layer.stride,
+        "padding": layer.padding,
+        "dilation": layer.dilation,
+    }
+    function = getattr(
+        F, type(layer).__name__.replace("ConvTranspose", "conv_transpose").replace("Conv", "conv")
+    )
+    compare(
+        family,
+        bind(function, (None, None), extra)[0],
+        gaussian(LAYERS[name][1], True),
+        "weight",
+        "bias",
+        8000,
+    )
 
 
 def test_families_without_a_rule_say_so():

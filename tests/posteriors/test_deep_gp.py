@@ -33,7 +33,9 @@ def test_one_layer_is_a_sparse_process(joint):
 
 @torch.no_grad()
 def test_hidden_layers_start_near_a_linear_map():
-    """At the training inputs that are inducing points: there the deviation is that of q, 0.003, and the root of the jitter, 0.001."""
+    """At the training inputs that are inducing points: there the deviation is that of q, 0.003, and
+    the root of the jitter, 0.001.
+    """
     same = DeepGP.start(ROWS, 1, (3,), 30, generator(0)).layers[0]
     mean, var = same.marginals(ROWS)
     torch.testing.assert_close(mean, (ROWS - ROWS.mean(0)) / ROWS.std(0, correction=0))
@@ -45,7 +47,14 @@ def test_hidden_layers_start_near_a_linear_map():
 @torch.no_grad()
 def test_narrow_layers_start_at_the_main_directions():
     line = torch.randn(200, 1, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    rows = torch.cat([line, 2 * line, torch.randn(200, 1, generator=torch.Generator().manual_seed(3), dtype=torch.float64)], 1)
+    rows = torch.cat(
+        [
+            line,
+            2 * line,
+            torch.randn(200, 1, generator=torch.Generator().manual_seed(3), dtype=torch.float64),
+        ],
+        1,
+    )
     kept = DeepGP.start(rows, 1, (1,), 8, generator(0)).layers[0].linear(rows)[:, 0]
     assert abs(float(torch.corrcoef(torch.stack([kept, line[:, 0]]))[0, 1])) > 0.99
     few = DeepGP.start(rows[:2], 1, (3,), 8, generator(0)).layers[0]
@@ -55,14 +64,18 @@ def test_narrow_layers_start_at_the_main_directions():
 @torch.no_grad()
 def test_joint_draws_have_the_marginals_of_the_others():
     family = deep()
-    whole, apart = (family.outputs(NEW, RowNoise(k, range(1500), len(NEW)), bool(k)) for k in (0, 1))
+    whole, apart = (
+        family.outputs(NEW, RowNoise(k, range(1500), len(NEW)), bool(k)) for k in (0, 1)
+    )
     same_mean(whole, apart)
     same_variance(whole, apart)
 
 
 @torch.no_grad()
 def test_a_joint_draw_is_a_function():
-    """One value per input, wherever it is asked for; 0.02: what is left is twenty times the root of gpytorch's jitter, 0.001, over two layers."""
+    """One value per input, wherever it is asked for; 0.02: what is left is twenty times the root of
+    gpytorch's jitter, 0.001, over two layers.
+    """
     twice = torch.cat([NEW, NEW])
     family = deep()
     drawn = family.outputs(twice, RowNoise(0, range(50), 12), True)
@@ -81,7 +94,9 @@ def test_the_mean_function_is_the_mean_of_draws():
     parts = torch.cat([family.average(NEW[:2]), family.average(NEW[2:])])
     torch.testing.assert_close(parts, family.average(NEW))
     error = centre.std(0) * (1 / 256 + 1 / 4000) ** 0.5  # of means over 256 and over 4,000 draws
-    assert bool(((family.average(NEW) - centre.mean(0)).abs() < 5 * error + 1e-6).all())  # z = 5, once in 1.7 million
+    assert bool(
+        ((family.average(NEW) - centre.mean(0)).abs() < 5 * error + 1e-6).all()
+    )  # z = 5, once in 1.7 million
 
 
 @torch.no_grad()
@@ -99,7 +114,9 @@ def test_the_kl_is_summed_over_layers_and_gradients_reach_everything():
         mean, var = family.conditionals(ROWS, 2)
     assert mean.shape == var.shape == (2, 30, 2) and not torch.equal(mean[0], mean[1])
     (mean.square().sum() + var.sum() + family.kl()).backward()
-    assert all(p.grad is not None and bool(torch.isfinite(p.grad).all()) for p in family.parameters())
+    assert all(
+        p.grad is not None and bool(torch.isfinite(p.grad).all()) for p in family.parameters()
+    )
 
 
 def test_it_is_rebuilt_from_its_description():
@@ -108,7 +125,9 @@ def test_it_is_rebuilt_from_its_description():
     again.load_state_dict(posterior.state_dict(), assign=True)
     noise = RowNoise(0, range(3), len(NEW))
     assert posterior.process is not None and again.process is not None
-    assert torch.equal(posterior.process.outputs(NEW, noise, False), again.process.outputs(NEW, noise, False))
+    assert torch.equal(
+        posterior.process.outputs(NEW, noise, False), again.process.outputs(NEW, noise, False)
+    )
     assert again.config() == posterior.config()
 
 

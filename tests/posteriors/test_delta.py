@@ -20,7 +20,9 @@ def test_draws_repeat_the_point_without_a_copy():
 
 
 def test_every_parameter_keeps_its_type():
-    family = Delta.start({"a": torch.ones(2, dtype=torch.float64), "b": torch.ones(2, dtype=torch.float32)})
+    family = Delta.start(
+        {"a": torch.ones(2, dtype=torch.float64), "b": torch.ones(2, dtype=torch.float32)}
+    )
     other = Delta.from_config(family.config())
     assert [p.dtype for p in other.values] == [torch.float64, torch.float32]
 

@@ -9,7 +9,15 @@ from credo import BNN, load
 from credo.core.errors import CredoError
 from credo.core.seeds import Ambient, Streams, isolated
 from credo.core.sites import select
-from credo.posteriors import Discrete, Factorised, Posterior, PosteriorPrior, closed_kl, prior_of, sampled_kl
+from credo.posteriors import (
+    Discrete,
+    Factorised,
+    Posterior,
+    PosteriorPrior,
+    closed_kl,
+    prior_of,
+    sampled_kl,
+)
 from credo.posteriors.discrete import OnLevels
 from credo.priors import Flat
 
@@ -49,7 +57,9 @@ def test_the_density_is_the_product_of_the_probabilities():
     expected = torch.zeros(4, dtype=torch.float64)
     for name in SHAPES:
         for k, level in enumerate(LEVELS):
-            expected += torch.where(drawn[name] == level, probs[name][..., k].log(), 0.0).flatten(1).sum(1)
+            expected += (
+                torch.where(drawn[name] == level, probs[name][..., k].log(), 0.0).flatten(1).sum(1)
+            )
     assert torch.allclose(family.log_prob(drawn), expected)
     each = family.log_prob_each(drawn)
     assert torch.allclose(sum(v.flatten(1).sum(1) for v in each.values()), expected)
@@ -60,14 +70,23 @@ def test_the_density_is_the_product_of_the_probabilities():
 def test_scalars_are_parameters_too():
     family = Discrete({"s": ()}, (0.0, 1.0), "float64")
     drawn = draws_of(family, 7)
-    assert drawn["s"].shape == (7,) and family.log_prob(drawn).shape == (7,) and family.mean()["s"].shape == ()
+    assert (
+        drawn["s"].shape == (7,)
+        and family.log_prob(drawn).shape == (7,)
+        and family.mean()["s"].shape == ()
+    )
     assert torch.allclose(family.log_prob(drawn), torch.tensor(0.5).log().double())
 
 
 def priors():
-    elementwise = Normal(torch.linspace(-1, 1, 12).reshape(3, 4).double(), 0.7 * torch.ones(3, 4).double())
+    elementwise = Normal(
+        torch.linspace(-1, 1, 12).reshape(3, 4).double(), 0.7 * torch.ones(3, 4).double()
+    )
     return {
-        "normal": {"w": Normal(torch.tensor(0.3).double(), 1.0), "b": Normal(torch.tensor(0.3).double(), 1.0)},
+        "normal": {
+            "w": Normal(torch.tensor(0.3).double(), 1.0),
+            "b": Normal(torch.tensor(0.3).double(), 1.0),
+        },
         "elementwise": {"w": elementwise, "b": Laplace(torch.zeros(3).double(), 1.0)},
         "flat": {"w": Flat(), "b": Flat()},
     }
@@ -81,7 +100,9 @@ def test_the_closed_kl_is_the_sum_over_levels_and_the_mean_over_draws(kind):
     closed = closed_kl(family, prior)
     by_hand = 0.0
     for name, probs in family.probs().items():
-        density = torch.stack([parts[name].log_prob(torch.full(SHAPES[name], level).double()) for level in LEVELS], -1)
+        density = torch.stack(
+            [parts[name].log_prob(torch.full(SHAPES[name], level).double()) for level in LEVELS], -1
+        )
         by_hand = by_hand + (probs * (probs.log() - density.log_softmax(-1))).sum()
     assert torch.allclose(closed, by_hand) and closed > 0
     with torch.no_grad():
@@ -96,26 +117,35 @@ def test_the_kl_between_two_of_them_is_exact():
     closed = closed_kl(family, prior)
     with torch.no_grad():
         has_mean(sampled_kl(family, prior, Streams(0, range(DRAWS))), closed)
-    assert torch.allclose(closed_kl(family, family), torch.zeros((), dtype=torch.float64), atol=1e-12)
+    assert torch.allclose(
+        closed_kl(family, family), torch.zeros((), dtype=torch.float64), atol=1e-12
+    )
     assert closed_kl(family, Discrete.start(values(1), (-1.0, 0.5, 3.0))) is None
 
 
 def test_priors_are_normalised_on_the_levels():
     levels = torch.tensor(LEVELS, dtype=torch.float64)
-    for base in (Normal(torch.tensor(0.3).double(), 1.0), Normal(torch.zeros(2, 3).double(), torch.rand(2, 3).double() + 0.5)):
+    for base in (
+        Normal(torch.tensor(0.3).double(), 1.0),
+        Normal(torch.zeros(2, 3).double(), torch.rand(2, 3).double() + 0.5),
+    ):
         prior = OnLevels(base, levels)
         total = sum(prior.log_prob(level.expand(base.batch_shape)).exp() for level in levels)
         assert torch.allclose(total, torch.ones_like(total))
         with isolated(0):
             drawn = prior.sample(torch.Size([DRAWS]))
         for level in levels:
-            has_mean((drawn == level).double(), prior.log_prob(level.expand(base.batch_shape)).exp())
+            has_mean(
+                (drawn == level).double(), prior.log_prob(level.expand(base.batch_shape)).exp()
+            )
 
 
 def test_it_starts_near_the_given_values():
     family = Discrete.start({"w": torch.tensor([-0.1, 0.1, 0.0])}, (-1.0, 1.0))
     probs = family.probs()["w"]
-    assert probs[0, 0] > 0.6 and probs[1, 1] > 0.6 and torch.allclose(probs[2, 0], torch.tensor(0.5))
+    assert (
+        probs[0, 0] > 0.6 and probs[1, 1] > 0.6 and torch.allclose(probs[2, 0], torch.tensor(0.5))
+    )
 
 
 @pytest.mark.parametrize("levels", [(1.0,), (1.0, 1.0), ()])
@@ -128,7 +158,13 @@ def fitted(**how):
     x = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
     with isolated(0):
         net = nn.Linear(3, 1)
-    settings = {"posterior": "discrete", "estimator": "gumbel", "levels": (-1.0, 0.0, 1.0), "epochs": 3, "progress": False} | how
+    settings = {
+        "posterior": "discrete",
+        "estimator": "gumbel",
+        "levels": (-1.0, 0.0, 1.0),
+        "epochs": 3,
+        "progress": False,
+    } | how
     return BNN(net, "gaussian", prior=Normal(0.0, 0.5)).fit((x, x[:, :1]), "vi", **settings), x
 
 

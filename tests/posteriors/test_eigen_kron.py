@@ -12,7 +12,9 @@ def factors(rows=3, cols=4):
     """Two positive definite matrices with their eigenvalues and eigenvectors."""
     out = []
     for size in (rows, cols):
-        root = torch.randn(size, size, generator=torch.Generator().manual_seed(size), dtype=torch.float64)
+        root = torch.randn(
+            size, size, generator=torch.Generator().manual_seed(size), dtype=torch.float64
+        )
         out.append((root @ root.mT, *torch.linalg.eigh(root @ root.mT)))
     return out
 
@@ -39,14 +41,18 @@ def test_covariances_of_outputs_from_factors_and_written_out(places):
     expected = dense @ family.covariance() @ dense.mT
     for form in (part, Whole(dense)):
         torch.testing.assert_close(family.output_covariance({"w": form}), expected)
-        torch.testing.assert_close(family.output_variance({"w": form}), expected.diagonal(dim1=1, dim2=2))
+        torch.testing.assert_close(
+            family.output_variance({"w": form}), expected.diagonal(dim1=1, dim2=2)
+        )
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (3, 2), (3, 2, 5, 5)])
 def test_weights_with_any_number_of_axes(shape):
     value = torch.randn(shape)
     rows, cols = (shape[0], value[0].numel()) if shape else (1, 1)
-    family = EigenKron.of("w", value, torch.eye(rows), torch.eye(cols), torch.full((rows, cols), 0.5))
+    family = EigenKron.of(
+        "w", value, torch.eye(rows), torch.eye(cols), torch.full((rows, cols), 0.5)
+    )
     drawn = family.draw(Streams(0, range(4)))
     assert drawn["w"].shape == (4, *shape) and family.mean()["w"].shape == shape
     assert family.log_prob(drawn).shape == (4,)

@@ -62,14 +62,21 @@ def test_the_mean_is_the_mean_of_draws(family):
 
 @torch.no_grad()
 def test_mahalanobis_distances_of_draws_follow_chi_squared(gaussian):
-    """log q(w) = log q(mean) - d^2 / 2 with d^2 ~ chi^2(P): density and sampler agree in every direction at once."""
-    distances = 2 * (gaussian.log_prob(gaussian.mean()) - gaussian.log_prob(gaussian.draw(Streams(2, range(4000)))))
+    """log q(w) = log q(mean) - d^2 / 2 with d^2 ~ chi^2(P): density and sampler agree in every
+    direction at once.
+    """
+    distances = 2 * (
+        gaussian.log_prob(gaussian.mean())
+        - gaussian.log_prob(gaussian.draw(Streams(2, range(4000))))
+    )
     follows(distances, chi2(gaussian.varying).cdf)
 
 
 @torch.no_grad()
 def test_the_density_is_normalised(gaussian):
-    """At its mode a Gaussian's log density is -log det L - P/2 log 2 pi, which ties it to the entropy."""
+    """At its mode a Gaussian's log density is -log det L - P/2 log 2 pi, which ties it to the
+    entropy.
+    """
     peak = gaussian.log_prob(gaussian.mean())
     assert torch.allclose(gaussian.entropy(), -peak + gaussian.varying / 2, rtol=1e-12)
 
@@ -140,7 +147,9 @@ def numel(family):
 
 def monte_carlo(family, op, x_mean, x_var, w, b, draws=DRAWS):
     generator = torch.Generator().manual_seed(0)
-    x = x_mean + x_var.sqrt() * torch.randn(draws, *x_mean.shape, generator=generator, dtype=torch.float64)
+    x = x_mean + x_var.sqrt() * torch.randn(
+        draws, *x_mean.shape, generator=generator, dtype=torch.float64
+    )
     params = family.draw(Streams(9, range(draws)))
     return torch.vmap(lambda x, w, b: op(x, w, b))(x, params[w], params[b])
 
@@ -200,7 +209,9 @@ def test_layout_splits_and_joins():
 
 
 def test_gaussian_entropy_against_torch():
-    normal = MultivariateNormal(torch.zeros(3), scale_tril=torch.diag(torch.tensor([0.5, 2.0, 3.0])))
+    normal = MultivariateNormal(
+        torch.zeros(3), scale_tril=torch.diag(torch.tensor([0.5, 2.0, 3.0]))
+    )
     assert torch.allclose(gaussian_entropy(torch.tensor(3.0).log(), 3), normal.entropy())
 
 
@@ -218,7 +229,9 @@ def dense_covariance(family):
     if family.name == "low_rank":
         return family.distribution().covariance_matrix
     if family.name == "low_rank_precision":
-        root = family.log_std.exp().diag() @ (torch.eye(15).double() + family.basis * family._shrink() @ family.basis.mT)
+        root = family.log_std.exp().diag() @ (
+            torch.eye(15).double() + family.basis * family._shrink() @ family.basis.mT
+        )
         return root @ root.mT
     rows, cols = family.row_factor(), family.col_factor()
     grid = torch.kron(rows @ rows.mT, cols @ cols.mT)  # over (output, input + bias), row by row

@@ -16,13 +16,19 @@ def flat_flow(kind, size=0.4):
     """A visibly skewed flow over two weights in two parameters."""
     with isolated(0):
         start = Flow.start(
-            {"a": torch.tensor([0.5]).double(), "b": torch.tensor(-1.0).double()}, 0.7, kind, transforms=2, hidden=8
+            {"a": torch.tensor([0.5]).double(), "b": torch.tensor(-1.0).double()},
+            0.7,
+            kind,
+            transforms=2,
+            hidden=8,
         )
         return shaken(start, size=size)
 
 
 def grid(kind, n=401):
-    reach = {"affine": 12.0, "spline": 6.0}[kind]  # splines have narrow bins and are plain normal beyond them
+    reach = {"affine": 12.0, "spline": 6.0}[
+        kind
+    ]  # splines have narrow bins and are plain normal beyond them
     axis = torch.linspace(-reach, reach, n, dtype=torch.float64)
     a, b = torch.meshgrid(axis, axis, indexing="ij")
     return a.reshape(-1), b.reshape(-1), float(axis[1] - axis[0]) ** 2
@@ -31,7 +37,9 @@ def grid(kind, n=401):
 @torch.no_grad()
 @pytest.mark.parametrize("kind", ["affine", "spline"])
 def test_the_density_integrates_to_one(kind):
-    """A Riemann sum over a grid that holds all but a negligible part; the step resolves the splines' narrowest bins."""
+    """A Riemann sum over a grid that holds all but a negligible part; the step resolves the
+    splines' narrowest bins.
+    """
     family = flat_flow(kind)
     a, b, area = grid(kind)
     total = family.log_prob({"a": a.unsqueeze(-1), "b": b}).exp().sum() * area
@@ -41,7 +49,9 @@ def test_the_density_integrates_to_one(kind):
 @torch.no_grad()
 @pytest.mark.parametrize("kind", ["affine", "spline"])
 def test_draws_follow_the_density(kind):
-    """Marginal distribution functions from the gridded density against draws, by Kolmogorov-Smirnov."""
+    """Marginal distribution functions from the gridded density against draws, by
+    Kolmogorov-Smirnov.
+    """
     family = flat_flow(kind)
     a, b, area = grid(kind)
     mass = (family.log_prob({"a": a.unsqueeze(-1), "b": b}).exp() * area).reshape(401, 401)
@@ -62,7 +72,9 @@ def test_the_density_is_the_change_of_variables(kind):
     for row in z:
         jacobian = torch.autograd.functional.jacobian(family.push, row)
         expected = Normal(0.0, 1.0).log_prob(row).sum() - torch.linalg.slogdet(jacobian).logabsdet
-        assert torch.allclose(family.log_prob(family.layout.split(family.push(row))), expected, rtol=1e-8)
+        assert torch.allclose(
+            family.log_prob(family.layout.split(family.push(row))), expected, rtol=1e-8
+        )
 
 
 @torch.no_grad()
@@ -105,8 +117,12 @@ def test_torch_goes_on_validating_distributions():
     import sys
 
     code = (
-        "import torch; from torch.distributions import Distribution as D, Normal; from credo.posteriors import Flow;"
-        "before = D.arg_constraints; Flow({'w': (3,)}); assert D.arg_constraints is before; Normal(0.0, -1.0)"
+        "import torch; from torch.distributions import Distribution as D, Normal; from "
+        "credo.posteriors import Flow;"
+        "before = D.arg_constraints; Flow({'w': (3,)}); assert D.arg_constraints is before; "
+        "Normal(0.0, -1.0)"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100
+    )
     assert "Expected parameter scale" in result.stderr

@@ -12,7 +12,9 @@ from credo.posteriors import Full
 def test_set_and_read_back():
     tril = torch.randn(15, 15).double().tril(-1) + torch.diag(torch.rand(15).double() + 0.1)
     family = Full.start(values()).set(torch.arange(15.0).double(), tril)
-    assert torch.allclose(family.scale_tril(), tril) and torch.allclose(family.covariance(), tril @ tril.T)
+    assert torch.allclose(family.scale_tril(), tril) and torch.allclose(
+        family.covariance(), tril @ tril.T
+    )
     assert family.mean()["b"].tolist() == [12.0, 13.0, 14.0]
 
 
@@ -25,7 +27,9 @@ def test_density_against_torch():
 
 
 def test_too_many_parameters_are_refused_with_a_remedy():
-    with pytest.raises(CredoError, match=r"20001 parameters is too large \(at most 20000\).*random='last'"):
+    with pytest.raises(
+        CredoError, match=r"20001 parameters is too large \(at most 20000\).*random='last'"
+    ):
         Full({"w": (20001,)})
 
 

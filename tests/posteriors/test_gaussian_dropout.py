@@ -1,4 +1,7 @@
-"""Gaussian factors: their KL against quadrature, counted per factor; how alpha is shared. z-tests as in ``zoo.stats``."""
+"""Gaussian factors: their KL against quadrature, counted per factor; how alpha is shared.
+
+z-tests as in ``zoo.stats``.
+"""
 
 import math
 
@@ -17,24 +20,40 @@ from credo.priors import log_uniform
 W = torch.randn(2, 3, generator=generator("w"), dtype=torch.float64)
 B = torch.randn(2, generator=generator("b"), dtype=torch.float64)
 PLACES = Places(axes={"w": (1, 1)})
-SHARING = [("input", "layer"), ("input", "unit"), ("weight", "layer"), ("weight", "unit"), ("weight", "weight")]
+SHARING = [
+    ("input", "layer"),
+    ("input", "unit"),
+    ("weight", "layer"),
+    ("weight", "unit"),
+    ("weight", "weight"),
+]
 LOG_UNIFORM = {"w": log_uniform(), "b": log_uniform()}
 
 
 def family_of(noise="input", per="unit", learn=True, p=0.3, places=PLACES):
-    family = GaussianDropout.start({"w": W, "b": B}, places, dict.fromkeys([*places.axes, *places.masks], p), noise, per, learn)
+    family = GaussianDropout.start(
+        {"w": W, "b": B}, places, dict.fromkeys([*places.axes, *places.masks], p), noise, per, learn
+    )
     with torch.no_grad():
         for index, raw in enumerate(family.raw_alpha):
-            raw += 0.7 * torch.randn(raw.shape, generator=generator("alpha", index), dtype=torch.float64)
+            raw += 0.7 * torch.randn(
+                raw.shape, generator=generator("alpha", index), dtype=torch.float64
+            )
     return family
 
 
 def integral(alpha):
-    """KL[N(1, alpha), c / |s|] with c such that it vanishes as alpha grows: E[log |s|] - log(alpha) / 2 - E[log |eps|]."""
+    """KL[N(1, alpha), c / |s|] with c such that it vanishes as alpha grows: E[log |s|] - log(alpha)
+    / 2 - E[log |eps|].
+    """
     std = math.sqrt(alpha)
 
     def term(eps):
-        return math.exp(-0.5 * eps * eps) / math.sqrt(2 * math.pi) * math.log(abs(1 + std * eps) or 1e-300)
+        return (
+            math.exp(-0.5 * eps * eps)
+            / math.sqrt(2 * math.pi)
+            * math.log(abs(1 + std * eps) or 1e-300)
+        )
 
     mean = quad(term, -12, 12, points=[-1 / std] if 1 / std < 12 else None, limit=400)[0]
     return mean - 0.5 * math.log(alpha) - (-0.5 * (math.log(2.0) + 0.5772156649015329))
@@ -42,7 +61,10 @@ def integral(alpha):
 
 @pytest.mark.parametrize(("noise", "per"), SHARING)
 def test_the_log_uniform_kl_is_the_integral_of_every_factor(noise, per):
-    """Noise on inputs counts one factor per unit (3), noise on weights one per weight (6). The fit is within 0.01 nats of each."""
+    """Noise on inputs counts one factor per unit (3), noise on weights one per weight (6).
+
+    The fit is within 0.01 nats of each.
+    """
     family = family_of(noise, per)
     alpha = family.excess("w").detach()
     whole = {"layer": alpha.expand(2, 3), "unit": alpha.expand(2, 3), "weight": alpha}[per]
@@ -54,17 +76,25 @@ def test_the_log_uniform_kl_is_the_integral_of_every_factor(noise, per):
 
 def test_the_log_uniform_kl_does_not_hold_back_the_weights():
     family = family_of()
-    gradient = torch.autograd.grad(family.kl(LOG_UNIFORM), [family.flat_mean, *family.raw_alpha], allow_unused=True)
+    gradient = torch.autograd.grad(
+        family.kl(LOG_UNIFORM), [family.flat_mean, *family.raw_alpha], allow_unused=True
+    )
     assert gradient[0] is None or not gradient[0].any()
     assert (gradient[1] < 0).all()  # towards larger alpha
 
 
 def test_every_learned_alpha_has_a_kl_whether_or_not_a_weight_reads_its_mask_directly():
-    """A mask whose units are added to others before a layer reads them is noise all the same, and has its price."""
-    family = family_of(places=Places(masks={"d.mask0": (1, 3), "e.mask0": (1, 3)}, feeds={"w": "d.mask0"}))
+    """A mask whose units are added to others before a layer reads them is noise all the same, and
+    has its price.
+    """
+    family = family_of(
+        places=Places(masks={"d.mask0": (1, 3), "e.mask0": (1, 3)}, feeds={"w": "d.mask0"})
+    )
     prior = LOG_UNIFORM
     for raw, gradient in zip(
-        family.raw_alpha, torch.autograd.grad(family.kl(prior), list(family.raw_alpha), allow_unused=True), strict=True
+        family.raw_alpha,
+        torch.autograd.grad(family.kl(prior), list(family.raw_alpha), allow_unused=True),
+        strict=True,
     ):
         assert gradient is not None and (gradient < 0).all(), tuple(raw.shape)
 
@@ -74,7 +104,11 @@ def test_the_same_in_a_network():
         net, x = Residual().double(), torch.randn(3, 5).double()
     _, posterior = begin("variational_dropout", net, x)
     family = posterior.members[0]
-    count = torch.autograd.grad(family.kl(dict.fromkeys(family.names, log_uniform())), list(family.raw_alpha), allow_unused=True)
+    count = torch.autograd.grad(
+        family.kl(dict.fromkeys(family.names, log_uniform())),
+        list(family.raw_alpha),
+        allow_unused=True,
+    )
     assert family.noised == ("before.mask0", "after.mask0") and all(g is not None for g in count)
 
 
@@ -89,13 +123,19 @@ PRIORS = {
 @pytest.mark.parametrize("name", PRIORS)
 @pytest.mark.parametrize("per", ["layer", "unit"])
 def test_the_kl_under_other_priors_is_cross_entropy_minus_entropy_of_the_factors(per, name):
-    """By quadrature on a fine grid of s; for priors that are not normal ours has twelve nodes, which a kink at zero costs accuracy."""
+    """By quadrature on a fine grid of s; for priors that are not normal ours has twelve nodes,
+    which a kink at zero costs accuracy.
+    """
     family, prior = family_of("input", per, learn=False), PRIORS[name]
     alpha = family.excess("w").expand(3)
     eps = torch.linspace(-9, 9, 20001, dtype=torch.float64)
     mass = torch.exp(-0.5 * eps**2) / math.sqrt(2 * math.pi) * (eps[1] - eps[0])
     drawn = W.unsqueeze(-1) * (1 + alpha.sqrt().unsqueeze(-1) * eps)
-    exact = -(prior.log_prob(drawn) * mass).sum() - 0.5 * torch.log(2 * math.pi * math.e * alpha).sum() - prior.log_prob(B).sum()
+    exact = (
+        -(prior.log_prob(drawn) * mass).sum()
+        - 0.5 * torch.log(2 * math.pi * math.e * alpha).sum()
+        - prior.log_prob(B).sum()
+    )
     found = family.kl({"w": prior, "b": prior})
     tolerance = 1e-6 if name in ("normal", "shifted") else 0.02
     assert abs(float(found - exact)) < tolerance * max(1.0, abs(float(exact)))
@@ -134,9 +174,13 @@ def test_gradients_of_the_kl(per, learn):
 
     def value(mean, raw):
         state = {"flat_mean": mean, "raw_alpha.0": raw}
-        return torch.func.functional_call(_Kl(family, prior), {f"family.{n}": v for n, v in state.items()}, ())
+        return torch.func.functional_call(
+            _Kl(family, prior), {f"family.{n}": v for n, v in state.items()}, ()
+        )
 
-    assert torch.autograd.gradcheck(value, (family.flat_mean.detach().clone().requires_grad_(), raw))
+    assert torch.autograd.gradcheck(
+        value, (family.flat_mean.detach().clone().requires_grad_(), raw)
+    )
 
 
 class _Kl(torch.nn.Module):
@@ -169,6 +213,10 @@ def test_local_outputs_have_the_moments_of_drawn_weights(noise, per):
     draw.prepare()
     with isolated(0):
         out = draw.local(op, x, "w", "b", Ambient())
-    alpha = family.alpha_of("w").expand(2, 3) if noise == "weight" else family.excess("w").expand(3).expand(2, 3)
+    alpha = (
+        family.alpha_of("w").expand(2, 3)
+        if noise == "weight"
+        else family.excess("w").expand(3).expand(2, 3)
+    )
     has_mean(out, W @ x[0] + B)
     has_variance(out, (alpha * W**2 * x[0] ** 2).sum(1))

@@ -16,8 +16,13 @@ from credo.likelihoods import Gaussian
 from credo.posteriors import Posterior, RowNoise, SparseGP
 from credo.posteriors.gaussian_process import SparseLayer, given
 
-needs_gpytorch = pytest.mark.skipif(importlib.util.find_spec("gpytorch") is None, reason="the gp extra is not installed")
-ROWS = torch.randn(30, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * torch.tensor([3.0, 0.2]).double()
+needs_gpytorch = pytest.mark.skipif(
+    importlib.util.find_spec("gpytorch") is None, reason="the gp extra is not installed"
+)
+ROWS = (
+    torch.randn(30, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    * torch.tensor([3.0, 0.2]).double()
+)
 NEW = torch.randn(7, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
@@ -36,11 +41,15 @@ def by_hand(layer, rows):
     """Mean and covariance of q(f) from the formulas, with the jitter where gpytorch has it."""
     points, q = unscaled(layer), layer.strategy._variational_distribution
     cover = kernel(layer, points, points) + JITTER * torch.eye(layer.inducing, dtype=torch.float64)
-    reach = torch.linalg.solve_triangular(torch.linalg.cholesky(cover), kernel(layer, points, rows), upper=False)
+    reach = torch.linalg.solve_triangular(
+        torch.linalg.cholesky(cover), kernel(layer, points, rows), upper=False
+    )
     spread = q.chol_variational_covar.tril() @ q.chol_variational_covar.tril().mT
     mean = (reach.mT @ q.variational_mean.unsqueeze(-1)).squeeze(-1).mT + layer.mean_module(rows).mT
     change = reach.mT @ (spread - torch.eye(layer.inducing, dtype=torch.float64)) @ reach
-    return mean, kernel(layer, rows, rows) + JITTER * torch.eye(len(rows), dtype=torch.float64) + change
+    return mean, kernel(layer, rows, rows) + JITTER * torch.eye(
+        len(rows), dtype=torch.float64
+    ) + change
 
 
 @needs_gpytorch
@@ -64,7 +73,9 @@ def test_values_follow_the_formulas(rows):
 def test_the_kl_is_that_of_two_normals():
     one = layer()
     q = one.strategy._variational_distribution
-    ours = torch.distributions.MultivariateNormal(q.variational_mean, scale_tril=_lower(q.chol_variational_covar))
+    ours = torch.distributions.MultivariateNormal(
+        q.variational_mean, scale_tril=_lower(q.chol_variational_covar)
+    )
     white = torch.distributions.MultivariateNormal(torch.zeros(8).double(), torch.eye(8).double())
     assert torch.allclose(one.kl(), torch.distributions.kl_divergence(ours, white).sum(), rtol=1e-9)
 
@@ -86,7 +97,9 @@ def test_it_starts_at_the_prior():
 @needs_gpytorch
 @torch.no_grad()
 def test_with_an_inducing_point_per_datum_it_is_exact_regression():
-    """At the best q. 1e-4: the jitter moves the covariance of u by 1e-6, and noise of 0.3 makes of that no more than a factor of 11 a datum."""
+    """At the best q. 1e-4: the jitter moves the covariance of u by 1e-6, and noise of 0.3 makes of
+    that no more than a factor of 11 a datum.
+    """
     y, std = torch.sin(ROWS[:, :1]) + 5 * ROWS[:, 1:], 0.3
     one = SparseLayer.start(ROWS, 1, 30, generator(0))
     solve(one, ROWS, y, std)
@@ -105,7 +118,9 @@ def test_fewer_inducing_points_loosen_the_bound():
     for inducing in (2, 8, 30):
         one = SparseLayer.start(ROWS, 1, inducing, generator(0))
         solve(one, ROWS, y, std)
-        bounds.append(float(Gaussian(std=std).expected_log_prob(*one.marginals(ROWS), y).sum() - one.kl()))
+        bounds.append(
+            float(Gaussian(std=std).expected_log_prob(*one.marginals(ROWS), y).sum() - one.kl())
+        )
     assert bounds == sorted(bounds)
 
 
@@ -140,7 +155,9 @@ def test_rows_are_scaled_to_lengths_of_one():
     scaled = one._scaled(rows)
     assert scaled.mean(0).abs().max() < 1e-12 and bool(torch.isfinite(one.marginals(rows)[1]).all())
     square = torch.cdist(scaled[:, :2], scaled[:, :2]).square().mean()
-    assert torch.allclose(square, torch.tensor(2.0 * 2 / 3).double())  # 2 / D of each number that varies
+    assert torch.allclose(
+        square, torch.tensor(2.0 * 2 / 3).double()
+    )  # 2 / D of each number that varies
     assert float(SparseLayer.start(torch.ones(4, 2), 1, 5, generator(0)).scale[0]) == 2**0.5
 
 
@@ -157,8 +174,16 @@ def test_it_is_rebuilt_from_its_description():
     again = Posterior.from_config(Posterior([family]).config())
     again.load_state_dict(Posterior([family]).state_dict(), assign=True)
     noise = RowNoise(0, range(3), len(NEW))
-    assert again.process is not None and torch.equal(family.outputs(NEW, noise, True), again.process.outputs(NEW, noise, True))
-    assert again.config()["families"][0] == {"name": "sparse_gp", "layer": "head", "features": 2, "outputs": 2, "inducing": 8}
+    assert again.process is not None and torch.equal(
+        family.outputs(NEW, noise, True), again.process.outputs(NEW, noise, True)
+    )
+    assert again.config()["families"][0] == {
+        "name": "sparse_gp",
+        "layer": "head",
+        "features": 2,
+        "outputs": 2,
+        "inducing": 8,
+    }
 
 
 @needs_gpytorch
@@ -170,14 +195,18 @@ def test_results_come_in_the_type_of_the_inputs():
 
 @needs_gpytorch
 def test_what_is_refused():
-    with pytest.raises(DataError, match=r"takes 2 numbers per example, but these rows have shape \(4, 3\)"):
+    with pytest.raises(
+        DataError, match=r"takes 2 numbers per example, but these rows have shape \(4, 3\)"
+    ):
         process().average(torch.zeros(4, 3))
     with pytest.raises(CredoError, match="no weights to draw"):
         Posterior([process()]).sample(2)
     broken = layer()
     with torch.no_grad():
         broken.strategy.inducing_points.fill_(torch.nan)
-    with pytest.raises(CredoError, match="8 inducing points has no Cholesky factor .* use a smaller lr"):
+    with pytest.raises(
+        CredoError, match="8 inducing points has no Cholesky factor .* use a smaller lr"
+    ):
         broken.marginals(NEW)
     with pytest.raises(CredoError, match="no Cholesky factor"):
         broken.joint(NEW)
@@ -191,8 +220,14 @@ class Twice(nn.Module):
         self.how, self.head = how, nn.Linear(2, 2)
 
     def forward(self, x):
-        ways = {"twice": lambda: self.head(self.head(x)), "never": lambda: x, "axes": lambda: self.head(x.unsqueeze(1))}
-        return (ways | {"named": lambda: self.head(input=x), "once": lambda: self.head(2 * x)})[self.how]()
+        ways = {
+            "twice": lambda: self.head(self.head(x)),
+            "never": lambda: x,
+            "axes": lambda: self.head(x.unsqueeze(1)),
+        }
+        return (ways | {"named": lambda: self.head(input=x), "once": lambda: self.head(2 * x)})[
+            self.how
+        ]()
 
 
 def test_what_a_layer_is_given():

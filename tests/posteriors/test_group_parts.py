@@ -1,4 +1,6 @@
-"""Posteriors of scales: closed KLs against quadrature, moments against draws, gradients where a scale is gone."""
+"""Posteriors of scales: closed KLs against quadrature, moments against draws, gradients where a
+scale is gone.
+"""
 
 import math
 
@@ -48,10 +50,16 @@ def test_kl_of_log_normal_numbers_against_quadrature(loc, std, scale):
         return quad(term, loc - 12 * std, loc + 12 * std, limit=200)[0]
 
     at = torch.tensor([loc, std], dtype=torch.float64)
-    assert float(log_normal_gamma_kl(at[0], at[1], scale)) == pytest.approx(integral(gamma(0.5, scale=scale).logpdf), rel=1e-8)
-    assert float(log_normal_gamma_kl(-at[0], at[1])) == pytest.approx(integral(invgamma(0.5).logpdf), rel=1e-8)
+    assert float(log_normal_gamma_kl(at[0], at[1], scale)) == pytest.approx(
+        integral(gamma(0.5, scale=scale).logpdf), rel=1e-8
+    )
+    assert float(log_normal_gamma_kl(-at[0], at[1])) == pytest.approx(
+        integral(invgamma(0.5).logpdf), rel=1e-8
+    )
     tensor = torch.tensor(scale, dtype=torch.float64)
-    assert torch.allclose(log_normal_gamma_kl(at[0], at[1], tensor), log_normal_gamma_kl(at[0], at[1], scale))
+    assert torch.allclose(
+        log_normal_gamma_kl(at[0], at[1], tensor), log_normal_gamma_kl(at[0], at[1], scale)
+    )
 
 
 def test_the_square_of_a_half_cauchy_number_is_the_product_of_those_two():
@@ -81,13 +89,19 @@ def test_the_horseshoes_kl_is_the_mean_of_log_ratios():
 
 
 def test_the_normal_jeffreys_kl_is_the_integral_within_the_fit():
-    """KL[N(mu, sigma^2), c / |z|] with c such that it vanishes as alpha grows; the fit is within 0.01 nats of each."""
+    """KL[N(mu, sigma^2), c / |z|] with c such that it vanishes as alpha grows; the fit is within
+    0.01 nats of each.
+    """
     part = make("normal_jeffreys")
     total = 0.0
     for mean, std in zip(part.loc.tolist(), part.std().tolist(), strict=True):
 
         def term(eps, mean=mean, std=std):
-            return math.exp(-0.5 * eps * eps) / math.sqrt(2 * math.pi) * math.log(abs(mean + std * eps) or 1e-300)
+            return (
+                math.exp(-0.5 * eps * eps)
+                / math.sqrt(2 * math.pi)
+                * math.log(abs(mean + std * eps) or 1e-300)
+            )
 
         root = -mean / std
         expected = quad(term, -12, 12, points=[root] if abs(root) < 12 else None, limit=400)[0]
@@ -133,7 +147,11 @@ def test_scales_begin_at_their_sizes(part):
     part.begin(SIZES, 1e-4)
     for bank, size in SIZES.items():
         assert torch.allclose(part.first(bank), size, rtol=1e-4)
-        assert torch.allclose((part.second(bank) - part.first(bank) ** 2).sqrt() / size, torch.tensor(1e-4).double(), rtol=0.5)
+        assert torch.allclose(
+            (part.second(bank) - part.first(bank) ** 2).sqrt() / size,
+            torch.tensor(1e-4).double(),
+            rtol=0.5,
+        )
 
 
 def test_alpha_is_bounded_and_its_gradient_finite_where_the_mean_is_zero():
@@ -143,7 +161,9 @@ def test_alpha_is_bounded_and_its_gradient_finite_where_the_mean_is_zero():
     score = part.score("a", *[torch.ones(3).double()] * 2, False)
     assert score[:2].tolist() == [8.0, 8.0]
     assert torch.allclose(part.std()[1], torch.tensor(1e-6 * math.exp(4.0)).double())
-    for gradient in torch.autograd.grad(part.kl() + part.second("a").sum() + part.first("a").sum(), list(part.parameters())):
+    for gradient in torch.autograd.grad(
+        part.kl() + part.second("a").sum() + part.first("a").sum(), list(part.parameters())
+    ):
         assert gradient.isfinite().all()
     kl = torch.autograd.grad(part.kl(), list(part.parameters()))
     assert all(not g[:2].any() for g in kl), "groups at the limit feel nothing of the KL"
@@ -152,13 +172,23 @@ def test_alpha_is_bounded_and_its_gradient_finite_where_the_mean_is_zero():
 @pytest.mark.parametrize("centred", [True, False])
 def test_the_horseshoes_score_is_noise_against_signal(centred):
     part = make("horseshoe", std=0.01, size=0.0)
-    square, spread = torch.tensor([4.0, 0.0, 1.0]).double(), torch.tensor([20.0, 2.0, 30.0]).double()
+    square, spread = (
+        torch.tensor([4.0, 0.0, 1.0]).double(),
+        torch.tensor([20.0, 2.0, 30.0]).double(),
+    )
     score = part.score("a", square, spread, centred)
-    first, second = (torch.ones(3).double(),) * 2 if centred else (part.first("a"), part.second("a"))
+    first, second = (
+        (torch.ones(3).double(),) * 2 if centred else (part.first("a"), part.second("a"))
+    )
     expected = ((second * (square + spread) - first**2 * square) / (first**2 * square)).log()
-    assert torch.allclose(score[[0, 2]], expected[[0, 2]]) and score[1].isfinite() and score[1] > 100
+    assert (
+        torch.allclose(score[[0, 2]], expected[[0, 2]]) and score[1].isfinite() and score[1] > 100
+    )
 
 
 def test_gaussian_scales_have_no_inverse_moments():
-    with pytest.raises(SettingError, match="centred=True needs E.1 / z.2., which q of the normal-Jeffreys scales does not have"):
+    with pytest.raises(
+        SettingError,
+        match="centred=True needs E.1 / z.2., which q of the normal-Jeffreys scales does not have",
+    ):
         make("normal_jeffreys").inverse("a")

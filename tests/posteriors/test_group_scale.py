@@ -1,4 +1,6 @@
-"""Weights that share scales: groups of every layer, KL against draws, local noise against weight draws, pruning, save and load."""
+"""Weights that share scales: groups of every layer, KL against draws, local noise against weight
+draws, pruning, save and load.
+"""
 
 import json
 
@@ -21,7 +23,10 @@ from credo.priors import Fixed, horseshoe
 from credo.priors.group_prior import Grouped
 
 DRAWS = 20_000
-PARTS = {"normal_jeffreys": {"name": "normal_jeffreys"}, "horseshoe": {"name": "horseshoe", "tau0": 0.5}}
+PARTS = {
+    "normal_jeffreys": {"name": "normal_jeffreys"},
+    "horseshoe": {"name": "horseshoe", "tau0": 0.5},
+}
 W = torch.randn(3, 4, generator=generator("w"), dtype=torch.float64)
 B = torch.randn(3, generator=generator("b"), dtype=torch.float64)
 SIDES = {
@@ -29,12 +34,16 @@ SIDES = {
     "output": {"w": Place("w", 0, 1, "output")},
     "units": {"w": Place("w", 0, 1, "output"), "b": Place("w", 0, 1, "output")},
 }
-KINDS = [(part, side, False) for part in PARTS for side in SIDES] + [("horseshoe", side, True) for side in SIDES]
+KINDS = [(part, side, False) for part in PARTS for side in SIDES] + [
+    ("horseshoe", side, True) for side in SIDES
+]
 
 
 def make(part="normal_jeffreys", side="input", centred=False, threshold=1e9, size=0.2):
     values = {"w": W, "b": B} if side == "units" else {"w": W}
-    return shaken(GroupScale.start(values, SIDES[side], PARTS[part], 0.4, threshold, centred), size=size)
+    return shaken(
+        GroupScale.start(values, SIDES[side], PARTS[part], 0.4, threshold, centred), size=size
+    )
 
 
 def prior_for(family):
@@ -54,14 +63,20 @@ def test_mean_and_std_are_those_of_draws(part, side, centred):
 @torch.no_grad()
 @pytest.mark.parametrize(("part", "side", "centred"), [k for k in KINDS if k[0] == "horseshoe"])
 def test_the_kl_is_the_mean_of_log_ratios_over_all_latents(part, side, centred):
-    """p(w given z) = N(0, z^2): v has N(0, 1) where z multiplies it; scales by their own closed form, tested on its own."""
+    """p(w given z) = N(0, z^2): v has N(0, 1) where z multiplies it; scales by their own closed
+    form, tested on its own.
+    """
     family = make(part, side, centred)
     latents = family.latents(Streams(0, range(DRAWS)))
     values = latents if centred else {n: latents[n] for n in family.names}
     log_p = torch.zeros(DRAWS, dtype=torch.float64)
     for name in family.names:
         bank = family.places[name].bank
-        z = family.of_group(name, family.scales.scale(bank, latents[f"scales/{bank}"])) if centred else torch.ones(()).double()
+        z = (
+            family.of_group(name, family.scales.scale(bank, latents[f"scales/{bank}"]))
+            if centred
+            else torch.ones(()).double()
+        )
         log_p += Normal(0.0, z).log_prob(values[name]).flatten(1).sum(1)
     scales = {bank: latents[f"scales/{bank}"] for bank in family.scales.counts}
     ratio = family.log_prob(latents) - family.scales.log_prob(scales) - log_p
@@ -77,7 +92,9 @@ def test_the_kl_of_the_weights_is_that_to_a_standard_normal():
 
 def test_other_priors_are_refused_by_name():
     family = make()
-    with pytest.raises(CredoError, match="The prior of 'w' is .*brings the normal-Jeffreys prior of its groups"):
+    with pytest.raises(
+        CredoError, match="The prior of 'w' is .*brings the normal-Jeffreys prior of its groups"
+    ):
         family.kl({"w": horseshoe()})
     with pytest.raises(CredoError, match="brings the normal-Jeffreys prior"):
         family.kl({"w": Grouped("horseshoe", True)})
@@ -97,7 +114,11 @@ def test_dispatch_and_an_earlier_posterior_as_prior():
 
 def test_weights_alone_have_no_density():
     family = make()
-    with pytest.raises(CredoError, match="'group_scale' has no density over weights alone: their scales are not integrated out"):
+    with pytest.raises(
+        CredoError,
+        match="'group_scale' has no density over weights alone: their scales are not integrated "
+        "out",
+    ):
         family.log_prob(family.draw(Streams(0)))
 
 
@@ -107,14 +128,20 @@ def test_latents_assemble_into_the_draw(part, side, centred):
     family = make(part, side, centred)
     weights, latents = family.draw(Streams(5, range(4))), family.latents(Streams(5, range(4)))
     again = family.assemble(latents)
-    assert all(torch.allclose(weights[n], again[n]) for n in family.names) and family.log_prob(latents).shape == (4,)
+    assert all(torch.allclose(weights[n], again[n]) for n in family.names) and family.log_prob(
+        latents
+    ).shape == (4,)
 
 
 LAYERS = {
     "linear": (lambda: nn.Linear(4, 3), (2, 4), {"input": 4, "output": 3}),
     "conv": (lambda: nn.Conv2d(2, 3, 2), (2, 2, 3, 3), {"input": 2, "output": 3}),
     "grouped": (lambda: nn.Conv1d(4, 6, 2, groups=2), (2, 4, 3), {"input": 4, "output": 6}),
-    "transposed": (lambda: nn.ConvTranspose1d(4, 6, 2, groups=2), (2, 4, 3), {"input": 4, "output": 6}),
+    "transposed": (
+        lambda: nn.ConvTranspose1d(4, 6, 2, groups=2),
+        (2, 4, 3),
+        {"input": 4, "output": 6},
+    ),
 }
 
 
@@ -130,7 +157,9 @@ def posterior_of(net, groups, part, centred=False, units=False, random="all"):
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize("groups", ["input", "output"])
 def test_a_draw_scales_units_of_every_layer(layer, groups):
-    """Without noise of v, weights of a unit are scaled alike: scaling what goes in, or what comes out, is the same."""
+    """Without noise of v, weights of a unit are scaled alike: scaling what goes in, or what comes
+    out, is the same.
+    """
     build, shape, counts = LAYERS[layer]
     with isolated(0):
         net, x = build().double(), torch.randn(shape).double()
@@ -143,9 +172,14 @@ def test_a_draw_scales_units_of_every_layer(layer, groups):
     assert z.shape == (counts[groups],)
     inner = family.layout.split(family.flat_mean.detach())["weight"]
     spatial = [1] * (x.dim() - 2)
-    ours, plain = (torch.func.functional_call(net, {"weight": w, "bias": 0 * net.bias}, y) for w, y in ((weight, x), (inner, x)))
+    ours, plain = (
+        torch.func.functional_call(net, {"weight": w, "bias": 0 * net.bias}, y)
+        for w, y in ((weight, x), (inner, x))
+    )
     if groups == "input":
-        plain = torch.func.functional_call(net, {"weight": inner, "bias": 0 * net.bias}, x * z.reshape(-1, *spatial))
+        plain = torch.func.functional_call(
+            net, {"weight": inner, "bias": 0 * net.bias}, x * z.reshape(-1, *spatial)
+        )
     else:
         plain = plain * z.reshape(-1, *spatial)
     assert torch.allclose(ours, plain)
@@ -155,7 +189,13 @@ def test_a_draw_scales_units_of_every_layer(layer, groups):
     )
 
 
-MIXED = [("linear", "auto"), ("conv", "output"), ("grouped", "input"), ("transposed", "output"), ("transposed", "input")]
+MIXED = [
+    ("linear", "auto"),
+    ("conv", "output"),
+    ("grouped", "input"),
+    ("transposed", "output"),
+    ("transposed", "input"),
+]
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -179,7 +219,10 @@ def test_local_noise_has_the_distribution_of_weight_draws(layer, groups, part):
 @pytest.mark.parametrize("estimator", ["local", "per_example"])
 def test_units_with_their_biases_through_a_network(estimator, centred):
     with isolated(0):
-        net, x = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2)).double(), torch.randn(3, 4).double()
+        net, x = (
+            nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2)).double(),
+            torch.randn(3, 4).double(),
+        )
     model, posterior, family = posterior_of(net, "", "horseshoe", centred, units=True)
     assert set(family.names) == {"0.weight", "0.bias", "2.weight", "2.bias"} and not model.point
     ours = Passes(model, posterior, estimator, x)(1500, seed=1)
@@ -192,7 +235,11 @@ def test_units_with_their_biases_through_a_network(estimator, centred):
 class Words(nn.Module):
     def __init__(self):
         super().__init__()
-        self.words, self.rnn, self.head = nn.Embedding(7, 4), nn.LSTM(4, 3, batch_first=True), nn.Linear(3, 2)
+        self.words, self.rnn, self.head = (
+            nn.Embedding(7, 4),
+            nn.LSTM(4, 3, batch_first=True),
+            nn.Linear(3, 2),
+        )
 
     def forward(self, x):
         return self.head(self.rnn(self.words(x))[0][:, -1])
@@ -203,9 +250,16 @@ def test_words_and_gates_have_scales_of_their_own(part):
     with isolated(0):
         net, x = Words().double(), torch.randint(0, 7, (3, 5))
     model, posterior, family = posterior_of(net, "auto", part)
-    assert family.scales.counts == {"words.weight": 7, "rnn.weight_ih_l0": 12, "rnn.weight_hh_l0": 12, "head.weight": 3}
+    assert family.scales.counts == {
+        "words.weight": 7,
+        "rnn.weight_ih_l0": 12,
+        "rnn.weight_hh_l0": 12,
+        "head.weight": 3,
+    }
     passes = Passes(model, posterior, "local", x)
-    assert set(passes.plan.example_axis) == {"head.weight"}, "words are drawn: one that comes twice has one scale"
+    assert set(passes.plan.example_axis) == {"head.weight"}, (
+        "words are drawn: one that comes twice has one scale"
+    )
     ours, truth = passes(1200, seed=1), outputs(model, posterior, x, 3000)
     same_mean(ours, truth)
     same_variance(ours, truth)
@@ -216,11 +270,16 @@ def test_words_and_gates_have_scales_of_their_own(part):
 def test_moments_of_a_dense_layer_against_draws(part, side, centred):
     family = make(part, side, centred)
     op = bind(nn.functional.linear, (None, None), {})[0]
-    mean, var = torch.randn(2, 4, generator=generator("m")).double(), torch.rand(2, 4, generator=generator("v")).double()
+    mean, var = (
+        torch.randn(2, 4, generator=generator("m")).double(),
+        torch.rand(2, 4, generator=generator("v")).double(),
+    )
     out, spread = family.moments(op, mean, var, "w", "b" if side == "units" else None)
     x = mean + var.sqrt() * torch.randn(DRAWS, 2, 4, generator=generator("x"), dtype=torch.float64)
     params = family.draw(Streams(9, range(DRAWS)))
-    values = torch.einsum("snk,sok->sno", x, params["w"]) + (params["b"].unsqueeze(1) if side == "units" else 0.0)
+    values = torch.einsum("snk,sok->sno", x, params["w"]) + (
+        params["b"].unsqueeze(1) if side == "units" else 0.0
+    )
     has_mean(values, out)
     has_variance(values, spread)
 
@@ -228,8 +287,12 @@ def test_moments_of_a_dense_layer_against_draws(part, side, centred):
 @torch.no_grad()
 def test_moments_of_words():
     family, words = make(side="output"), torch.tensor([[0, 2, 2]])
-    out, spread = family.moments(bind(nn.functional.embedding, (None, None), {})[0], words, torch.zeros(()), "w", None)
-    assert torch.allclose(out, family.mean()["w"][words]) and torch.allclose(spread, family.std()["w"][words] ** 2)
+    out, spread = family.moments(
+        bind(nn.functional.embedding, (None, None), {})[0], words, torch.zeros(()), "w", None
+    )
+    assert torch.allclose(out, family.mean()["w"][words]) and torch.allclose(
+        spread, family.std()["w"][words] ** 2
+    )
 
 
 def drowned(part):
@@ -259,11 +322,18 @@ def test_a_pruned_group_has_mean_zero_in_training_too_and_finite_gradients(part)
         family.scales.loc[1] = 0.0 if part == "normal_jeffreys" else family.scales.loc[1]
     draw = family.begin(Streams(0))
     draw.prepare()
-    total = draw.local(op, x, "w", B, Streams(1)).square().sum() + family.draw(Streams(2))["w"].square().sum()
-    for gradient in torch.autograd.grad(total + family.kl(prior_for(family)), list(family.parameters()), retain_graph=True):
+    total = (
+        draw.local(op, x, "w", B, Streams(1)).square().sum()
+        + family.draw(Streams(2))["w"].square().sum()
+    )
+    for gradient in torch.autograd.grad(
+        total + family.kl(prior_for(family)), list(family.parameters()), retain_graph=True
+    ):
         assert gradient.isfinite().all()
     (gradient,) = torch.autograd.grad(total, family.flat_mean)
-    assert family.layout.split(gradient)["w"][:, 1].any() or part == "normal_jeffreys", "it could come back"
+    assert family.layout.split(gradient)["w"][:, 1].any() or part == "normal_jeffreys", (
+        "it could come back"
+    )
 
 
 def test_a_group_of_zeros_can_start():
@@ -289,12 +359,19 @@ def test_config_and_state_rebuild_it(part, side, centred):
     ours, theirs = Posterior([family]).sample(3), other.sample(3)
     assert all(torch.equal(ours[n], theirs[n]) for n in ours)
     again = other.members[0]
-    assert isinstance(again, GroupScale) and again.places == family.places and again.threshold == 2.5 and again.centred == centred
+    assert (
+        isinstance(again, GroupScale)
+        and again.places == family.places
+        and again.threshold == 2.5
+        and again.centred == centred
+    )
     assert again.scales.config() == family.scales.config()
 
 
 def test_what_does_not_fit_together_is_refused():
-    with pytest.raises(CredoError, match="b has 3 groups along axis 0, but its bank of scales 'w' has 4"):
+    with pytest.raises(
+        CredoError, match="b has 3 groups along axis 0, but its bank of scales 'w' has 4"
+    ):
         bank_counts({"w": (3, 4), "b": (3,)}, {"w": Place("w", 1), "b": Place("w", 0)})
     with pytest.raises(CredoError, match=r"odd: \['b'\]"):
         GroupScale({"w": (3, 4), "b": (3,)}, SIDES["input"], PARTS["horseshoe"])

@@ -3,7 +3,13 @@
 import pytest
 import torch
 
-from credo.posteriors.jacobian import Rows, Whole, independent_covariance, independent_variance, joined
+from credo.posteriors.jacobian import (
+    Rows,
+    Whole,
+    independent_covariance,
+    independent_variance,
+    joined,
+)
 
 N, K, O, I = 3, 2, 4, 5  # noqa: E741
 
@@ -34,12 +40,16 @@ def test_independent_weights_by_factors_and_written_out(places):
     expected = torch.einsum("nkp,p,nlp->nkl", by_hand(part), var.reshape(-1), by_hand(part))
     for form in (part, Whole(by_hand(part))):
         torch.testing.assert_close(independent_covariance(form, var), expected)
-        torch.testing.assert_close(independent_variance(form, var), expected.diagonal(dim1=1, dim2=2))
+        torch.testing.assert_close(
+            independent_variance(form, var), expected.diagonal(dim1=1, dim2=2)
+        )
 
 
 def test_a_convolutions_variances_have_more_axes_than_its_matrix():
     part, var = rows(1), torch.rand(O, 1, I, 1).double()
-    torch.testing.assert_close(independent_variance(part, var), independent_variance(part, var.reshape(O, I)))
+    torch.testing.assert_close(
+        independent_variance(part, var), independent_variance(part, var.reshape(O, I))
+    )
 
 
 @pytest.mark.parametrize("places", [1, 6])
@@ -54,7 +64,9 @@ def test_turned_factors_are_derivatives_by_other_coordinates(places):
 def test_parameters_side_by_side_in_the_order_asked_for():
     jacobian = {"w": rows(1), "b": Whole(torch.randn(N, K, O).double())}
     both = joined(jacobian, ("b", "w"))
-    assert torch.equal(both[..., :O], jacobian["b"].values) and torch.equal(both[..., O:], jacobian["w"].dense())
+    assert torch.equal(both[..., :O], jacobian["b"].values) and torch.equal(
+        both[..., O:], jacobian["w"].dense()
+    )
 
 
 @pytest.mark.parametrize("places", [1, 6])

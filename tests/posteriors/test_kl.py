@@ -14,12 +14,24 @@ from zoo.stats import has_mean
 
 from credo.core.errors import CredoError
 from credo.core.seeds import Streams
-from credo.posteriors import Delta, Factorised, Posterior, PosteriorPrior, closed_kl, kl, prior_of, sampled_kl
+from credo.posteriors import (
+    Delta,
+    Factorised,
+    Posterior,
+    PosteriorPrior,
+    closed_kl,
+    kl,
+    prior_of,
+    sampled_kl,
+)
 from credo.priors import FanIn, Flat, as_prior, scale_mixture
 from credo.priors.base import move
 
 SITES = make_model(torch.nn.Linear(4, 3).double()).sites
-SITES = {"w": replace(SITES["weight"], name="w"), "b": replace(SITES["bias"], name="b", partner="w")}
+SITES = {
+    "w": replace(SITES["weight"], name="w"),
+    "b": replace(SITES["bias"], name="b", partner="w"),
+}
 
 
 def prior(kind, family):
@@ -28,11 +40,20 @@ def prior(kind, family):
         for parameter in earlier.parameters():
             parameter.data += 0.1
         return prior_of(family, PosteriorPrior(earlier), SITES)
-    spec = {"normal": Normal(0.2, 1.5), "fan_in": FanIn(), "laplace": Laplace(-0.1, 0.8), "flat": Flat()}[kind]
+    spec = {
+        "normal": Normal(0.2, 1.5),
+        "fan_in": FanIn(),
+        "laplace": Laplace(-0.1, 0.8),
+        "flat": Flat(),
+    }[kind]
     return prior_of(family, as_prior(spec), SITES)
 
 
-CLOSED = [(family, p) for family in GAUSSIAN for p in ("normal", "fan_in", "laplace", "flat", "earlier mean_field")]
+CLOSED = [
+    (family, p)
+    for family in GAUSSIAN
+    for p in ("normal", "fan_in", "laplace", "flat", "earlier mean_field")
+]
 
 
 @torch.no_grad()
@@ -49,18 +70,24 @@ def test_closed_forms_equal_the_mean_over_draws(name, kind):
 def test_kl_of_a_family_to_itself_is_zero():
     for name in GAUSSIAN:
         family = MAKERS[name]()
-        assert torch.allclose(sampled_kl(family, family, Streams(0, range(10))), torch.zeros(10).double(), atol=1e-10)
+        assert torch.allclose(
+            sampled_kl(family, family, Streams(0, range(10))), torch.zeros(10).double(), atol=1e-10
+        )
     full = MAKERS["full"]()
     assert abs(float(closed_kl(full, full))) < 1e-10
 
 
 def test_two_full_posteriors_with_parameters_in_another_order():
-    """The flat vectors are ordered by name lists; a closed form over misaligned vectors would be silently wrong."""
+    """The flat vectors are ordered by name lists; a closed form over misaligned vectors would be
+    silently wrong.
+    """
     family = MAKERS["full"]()
     swapped = type(family).start({n: values()[n] for n in ("b", "w")}, 0.4)
     with torch.no_grad():
         closed = kl(family, swapped, Streams(0, range(20_000)))
-        has_mean(sampled_kl(family, swapped, Streams(1, range(20_000))), closed, z=7.1)  # both sides are sampled: 5 sqrt(2)
+        has_mean(
+            sampled_kl(family, swapped, Streams(1, range(20_000))), closed, z=7.1
+        )  # both sides are sampled: 5 sqrt(2)
 
 
 def quadrature(mean, std, log_density, breaks=()):
@@ -118,7 +145,9 @@ def test_a_points_kl_is_minus_the_log_prior():
     family = Delta.start(values())
     p = prior("normal", family)
     expected = -sum(norm.logpdf(v.numpy(), 0.2, 1.5).sum() for v in values().values())
-    assert np.isclose(kl(family, p).item(), expected, rtol=1e-6)  # the prior's numbers were given in single precision
+    assert np.isclose(
+        kl(family, p).item(), expected, rtol=1e-6
+    )  # the prior's numbers were given in single precision
 
 
 def test_no_kl_names_both_sides():
@@ -146,4 +175,8 @@ def test_factorised_priors_sum_over_elements_and_sample():
     expected = sum(norm.logpdf(v.numpy()).sum() for v in values().values())
     assert np.isclose(float(p.log_prob(params)[0]), expected, rtol=1e-5)
     drawn = p.sample(5, values())
-    assert drawn["w"].shape == (5, 3, 4) and drawn["b"].shape == (5, 3) and drawn["w"].dtype == torch.float64
+    assert (
+        drawn["w"].shape == (5, 3, 4)
+        and drawn["b"].shape == (5, 3)
+        and drawn["w"].dtype == torch.float64
+    )

@@ -8,7 +8,8 @@ from credo.posteriors import LowRank
 def test_start_gives_each_weight_the_asked_variance_on_average():
     family = LowRank.start({"w": torch.zeros(200, 200)}, generator(0), 0.1, rank=4)
     _, var = family.marginals()
-    # Half from the diagonal, half from 4 squared factors of 40,000 weights each: the average is exact to 1 %.
+    # Half from the diagonal, half from 4 squared factors of 40,000 weights each: the average is
+    # exact to 1 %.
     assert abs(var["w"].mean().item() / 0.01 - 1) < 0.01
 
 

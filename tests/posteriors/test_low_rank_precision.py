@@ -16,7 +16,9 @@ def parts(rank, scale=1.0):
 def test_its_precision_is_diagonal_plus_low_rank(rank, scale):
     precision, factor = parts(rank, scale)
     family = LowRankPrecision.of(values(), precision, factor)
-    normal = MultivariateNormal(flat(values()), precision_matrix=torch.diag(precision) + factor @ factor.mT)
+    normal = MultivariateNormal(
+        flat(values()), precision_matrix=torch.diag(precision) + factor @ factor.mT
+    )
     point = values(9)
     assert torch.allclose(family.log_prob(point), normal.log_prob(flat(point)))
     assert torch.allclose(family.entropy(), normal.entropy())
@@ -32,7 +34,9 @@ def test_without_curvature_it_is_the_prior():
 
 
 def test_single_precision_keeps_a_strong_direction():
-    """1 - sum V^2 L / (1 + L) loses digits where the data say nearly everything; it must not become negative."""
+    """1 - sum V^2 L / (1 + L) loses digits where the data say nearly everything; it must not become
+    negative.
+    """
     precision, factor = parts(15, 1e6)
     single = {n: v.float() for n, v in values().items()}
     var = flat(LowRankPrecision.of(single, precision, factor).marginals()[1])

@@ -1,4 +1,6 @@
-"""The folded KL and the pieces special to independent Gaussians; the contract is in ``test_family``."""
+"""The folded KL and the pieces special to independent Gaussians; the contract is in
+``test_family``.
+"""
 
 import pytest
 import torch
@@ -12,12 +14,16 @@ from credo.posteriors import Factorised, MeanField, closed_kl, fold
 
 PRIORS = {
     "scalar": {n: Normal(torch.zeros(()).double(), torch.tensor(1.3).double()) for n in SHAPES},
-    "scalar with a mean": {n: Normal(torch.tensor(0.4).double(), torch.tensor(0.7).double()) for n in SHAPES},
+    "scalar with a mean": {
+        n: Normal(torch.tensor(0.4).double(), torch.tensor(0.7).double()) for n in SHAPES
+    },
     "per layer": {
         "w": Normal(torch.tensor(0.0).double(), torch.tensor(0.5).double()),
         "b": Normal(torch.tensor(0.0).double(), torch.tensor(2.0).double()),
     },
-    "per element": {n: Normal(torch.randn(s).double(), torch.rand(s).double() + 0.5) for n, s in SHAPES.items()},
+    "per element": {
+        n: Normal(torch.randn(s).double(), torch.rand(s).double() + 0.5) for n, s in SHAPES.items()
+    },
     "same mean, other spread": {
         "w": Normal(torch.tensor(0.3).double(), torch.tensor(0.5).double()),
         "b": Normal(torch.tensor(0.3).double(), torch.tensor(2.0).double()),
@@ -96,5 +102,8 @@ def test_single_numbers_can_be_random():
     """0-dimensional parameters, drawn alone and together, with numbered and ambient noise."""
     family = MeanField.start({"s": torch.tensor(1.0), "v": torch.ones(2)}, 0.1)
     with isolated(0):
-        assert family.draw(Ambient(), ["s"])["s"].shape == () and family.draw(Ambient())["s"].shape == ()
+        assert (
+            family.draw(Ambient(), ["s"])["s"].shape == ()
+            and family.draw(Ambient())["s"].shape == ()
+        )
     assert family.draw(Streams(0, range(3)), ["s"])["s"].shape == (3,)

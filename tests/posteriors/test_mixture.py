@@ -19,7 +19,9 @@ def test_components_are_picked_with_their_weights():
 def test_weights_need_not_be_normalised_and_default_to_equal():
     parts = [Posterior([Delta.start({"w": torch.zeros(1)})]) for _ in range(4)]
     assert torch.allclose(Mixture.of(parts).log_weights.exp(), torch.full((4,), 0.25))
-    assert torch.allclose(Mixture.of(parts, [1, 1, 2, 4]).log_weights.exp(), torch.tensor([0.125, 0.125, 0.25, 0.5]))
+    assert torch.allclose(
+        Mixture.of(parts, [1, 1, 2, 4]).log_weights.exp(), torch.tensor([0.125, 0.125, 0.25, 0.5])
+    )
 
 
 def test_density_is_the_weighted_sum_of_densities():
@@ -27,7 +29,9 @@ def test_density_is_the_weighted_sum_of_densities():
     point = values(4)
     parts = torch.stack([part.log_prob(point) for part in mixture.parts])
     expected = torch.log((parts.exp() * torch.tensor([0.25, 0.75], dtype=torch.float64)).sum())
-    assert torch.allclose(mixture.log_prob(point), expected, rtol=1e-6)  # weights are stored in single precision
+    assert torch.allclose(
+        mixture.log_prob(point), expected, rtol=1e-6
+    )  # weights are stored in single precision
 
 
 def test_errors():

@@ -1,4 +1,5 @@
-"""Factors on units: where they meet weights, inputs and masks, and that all ways of applying them are one distribution.
+"""Factors on units: where they meet weights, inputs and masks, and that all ways of applying them
+are one distribution.
 
 Statistical tests are z-tests with the threshold of ``zoo.stats``, which says their failure rate.
 """
@@ -48,10 +49,14 @@ def makers(values, places, rate=0.3):
         "gaussian": GaussianDropout.start(values, places, rates, "input", "unit", False),
     }
     if not places.masks:
-        out["gaussian_weight"] = GaussianDropout.start(values, places, rates, "weight", "weight", False)
+        out["gaussian_weight"] = GaussianDropout.start(
+            values, places, rates, "weight", "weight", False
+        )
     with torch.no_grad():
         for name in out.keys() - {"dropout"}:
-            for index, raw in enumerate(getattr(out[name], "logits" if name == "concrete" else "raw_alpha")):
+            for index, raw in enumerate(
+                getattr(out[name], "logits" if name == "concrete" else "raw_alpha")
+            ):
                 raw += 0.5 * torch.randn(raw.shape, generator=generator(index), dtype=raw.dtype)
     return out
 
@@ -66,7 +71,9 @@ FAMILIES = makers(VALUES, Places(axes={"w": (1, 1)}))
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_masking_an_input_is_masking_the_weights_that_read_it(name):
-    """op(x * z, W) = op(x, W scaled): the identity that makes dropout on activations a posterior over weights."""
+    """op(x * z, W) = op(x, W scaled): the identity that makes dropout on activations a posterior
+    over weights.
+    """
     layer, shape, axes = LAYERS[name]
     layer = layer.double()
     x, z = matrix(*shape), matrix(4, seed=1)
@@ -86,7 +93,11 @@ def test_masking_an_input_is_masking_the_weights_that_read_it(name):
 def test_draws_have_mean_w_and_variance_alpha_w_squared(kind):
     family = FAMILIES[kind]
     draws = family.draw(Streams(0, range(DRAWS)))
-    alpha = family.excess("w") if kind == "gaussian_weight" else family.over("w", family.excess("w").expand(4))
+    alpha = (
+        family.excess("w")
+        if kind == "gaussian_weight"
+        else family.over("w", family.excess("w").expand(4))
+    )
     has_mean(draws["w"], VALUES["w"])
     has_variance(draws["w"], alpha * VALUES["w"] ** 2)
     assert torch.equal(draws["b"], VALUES["b"].expand(DRAWS, 3)) and family.fixed == {"b"}
@@ -106,11 +117,17 @@ def test_a_mask_is_its_own_factors_and_scales_no_weight():
     places = Places(masks={"d.mask0": (1, 4)}, feeds={"w": "d.mask0"})
     for family in makers(VALUES, places).values():
         draws = family.draw(Streams(0, range(DRAWS)))
-        assert draws["d.mask0"].shape == (DRAWS, 1, 4) and torch.equal(draws["w"], VALUES["w"].expand(DRAWS, 3, 4))
+        assert draws["d.mask0"].shape == (DRAWS, 1, 4) and torch.equal(
+            draws["w"], VALUES["w"].expand(DRAWS, 3, 4)
+        )
         has_mean(draws["d.mask0"], 1.0)
         has_variance(draws["d.mask0"], family.excess("d.mask0").expand(1, 4))
         assert torch.equal(family.mean()["d.mask0"], torch.ones(1, 4).double())
-        assert family.masks == {"d.mask0": (1, 4)} and family.fixed == {"w", "b"} and family.spread == {"w": "d.mask0"}
+        assert (
+            family.masks == {"d.mask0": (1, 4)}
+            and family.fixed == {"w", "b"}
+            and family.spread == {"w": "d.mask0"}
+        )
 
 
 def test_the_noise_of_a_draw_is_where_it_was_asked_for():
@@ -129,7 +146,9 @@ def test_the_weights_have_no_density():
 NETS = ["dense", "image", "sequence", "residual"]
 
 
-@pytest.mark.parametrize(("name", "estimator"), [*((name, "local") for name in NETS), ("image", "per_example")])
+@pytest.mark.parametrize(
+    ("name", "estimator"), [*((name, "local") for name in NETS), ("image", "per_example")]
+)
 def test_estimators_are_one_distribution_on_own_masks(name, estimator):
     net, x = make(name)
     assert set(agree("concrete_dropout", net, x, estimator, p=0.3, per="unit").example_axis)
@@ -166,8 +185,12 @@ def test_every_example_has_its_own_mask_and_its_positions_share_it(method):
     mask.register_forward_hook(lambda module, args, out: seen.append(out / args[0]))
     passes(20)
     factors = torch.stack(seen)
-    assert factors.shape == (20, 3, 6, 6) and torch.allclose(factors, factors[:, :, :1].expand_as(factors), atol=1e-9)
-    assert not torch.allclose(factors[:, 0], factors[:, 1]) and not torch.allclose(factors[..., 0], factors[..., 1])
+    assert factors.shape == (20, 3, 6, 6) and torch.allclose(
+        factors, factors[:, :, :1].expand_as(factors), atol=1e-9
+    )
+    assert not torch.allclose(factors[:, 0], factors[:, 1]) and not torch.allclose(
+        factors[..., 0], factors[..., 1]
+    )
 
 
 @torch.no_grad()
@@ -193,11 +216,15 @@ POINTWISE = {
 @torch.no_grad()
 @pytest.mark.parametrize("name", POINTWISE)
 def test_moments_through_convolutions_against_monte_carlo(name):
-    """Kernels of one position: over a wider one the rule takes the positions of a channel, which share a factor, as independent."""
+    """Kernels of one position: over a wider one the rule takes the positions of a channel, which
+    share a factor, as independent.
+    """
     function, layer, axes = POINTWISE[name]
     layer = layer.double()
     op, x = bind(function, (None, None), {"groups": layer.groups})[0], matrix(1, 4, 3)
-    for family in makers({n: p.detach() for n, p in layer.named_parameters()}, Places(axes={"weight": axes})).values():
+    for family in makers(
+        {n: p.detach() for n, p in layer.named_parameters()}, Places(axes={"weight": axes})
+    ).values():
         draws = family.draw(Streams(7, range(4000)))
         out, spread = family.moments(op, x, torch.zeros_like(x), "weight", "bias")
         values = torch.vmap(lambda w, b: op(x, w, b))(draws["weight"], draws["bias"])
@@ -212,13 +239,17 @@ def test_moments_of_words_and_masks_and_points():
     for family in makers({"w": matrix(3, 4)}, Places(axes={"w": (0, 1)})).values():
         out, spread = family.moments(op, words, torch.zeros(()), "w", None)
         alpha = family.excess("w")
-        expected = (alpha if alpha.dim() == 2 else alpha.expand(3).unsqueeze(1).expand(3, 4))[words] * matrix(3, 4)[words] ** 2
+        expected = (alpha if alpha.dim() == 2 else alpha.expand(3).unsqueeze(1).expand(3, 4))[
+            words
+        ] * matrix(3, 4)[words] ** 2
         assert torch.allclose(out, matrix(3, 4)[words]) and torch.allclose(spread, expected)
     mean, var = matrix(2, 4, seed=3), matrix(2, 4, seed=4) ** 2
     for family in makers(VALUES, Places(masks={"d.mask0": (1, 4)})).values():
         product = bind(torch.mul, (None, None), {})[0]
         out, spread = family.moments(product, mean, var, "d.mask0", None)
-        assert torch.equal(out, mean) and torch.allclose(spread, var + family.excess("d.mask0") * (mean**2 + var))
+        assert torch.equal(out, mean) and torch.allclose(
+            spread, var + family.excess("d.mask0") * (mean**2 + var)
+        )
         linear = bind(F.linear, (None, None), {})[0]
         out, spread = family.moments(linear, mean, var, "w", "b")
         assert torch.allclose(spread, var @ (VALUES["w"] ** 2).T)
@@ -228,7 +259,9 @@ def test_moments_of_words_and_masks_and_points():
 @pytest.mark.parametrize("places", ["units", "masks"])
 @pytest.mark.parametrize("method", ["mc_dropout", "concrete_dropout", "gaussian_dropout"])
 def test_the_moments_shortcut_against_sampling(method, places):
-    """Exact where noise is before the last layer alone: on its input units, or by a mask that feeds it."""
+    """Exact where noise is before the last layer alone: on its input units, or by a mask that feeds
+    it.
+    """
     net, x = make("dense", p=0.0 if places == "units" else 0.3)
     model, posterior = begin(method, net, x, p=0.3)
     draws = outputs(model, posterior, x, DRAWS, vectorise=True)
@@ -238,7 +271,9 @@ def test_the_moments_shortcut_against_sampling(method, places):
 
 
 def test_a_mask_over_channels_holds_for_all_entries_they_are_flattened_into():
-    """Channels, then pixels: the mask of channel c is that of columns c * 4 to c * 4 + 3 of the dense weight."""
+    """Channels, then pixels: the mask of channel c is that of columns c * 4 to c * 4 + 3 of the
+    dense weight.
+    """
     net, x = make("image")
     _, posterior = begin("concrete_dropout", net, x, per="unit", p=0.3)
     family = posterior.members[0]
@@ -246,7 +281,9 @@ def test_a_mask_over_channels_holds_for_all_entries_they_are_flattened_into():
     with torch.no_grad():
         family.logit("5.mask0").copy_(torch.arange(4.0).reshape(1, 4, 1, 1) - 2)
     units = family.to_units("7.weight", family.rate("5.mask0"))
-    grid = family.rate("5.mask0").expand(1, 4, 2, 2).reshape(1, -1)  # what flattening does to the mask itself
+    grid = (
+        family.rate("5.mask0").expand(1, 4, 2, 2).reshape(1, -1)
+    )  # what flattening does to the mask itself
     assert units.shape == (1, 16) and torch.equal(units, grid)
     assert family.to_units("3.weight", family.rate("2.mask0")).shape == (1, 6, 1, 1)
 
@@ -260,7 +297,9 @@ def test_unit_rates_of_a_mask_reach_the_weights_that_read_them(kind):
     own = ConcreteDropout.start(values, Places(axes={"weight": axes}), {"weight": 0.3}, "unit", 0.1)
     fed = ConcreteDropout.start(
         values,
-        Places(masks={"d.mask0": (1, 4, 1, 1)}, feeds={"weight": "d.mask0"}, fed_axes={"weight": axes}),
+        Places(
+            masks={"d.mask0": (1, 4, 1, 1)}, feeds={"weight": "d.mask0"}, fed_axes={"weight": axes}
+        ),
         {"d.mask0": 0.3},
         "unit",
         0.1,
@@ -284,6 +323,10 @@ def test_config_and_state_rebuild_masks_and_live_modules():
         config = json.loads(json.dumps(Posterior([family]).config()))
         other = Posterior.from_config(config)
         other.load_state_dict(Posterior([family]).state_dict())
-        assert other.members[0].places == family.places and other.noisy_modules == {"d", "e.f"} and other.fixed == family.fixed
+        assert (
+            other.members[0].places == family.places
+            and other.noisy_modules == {"d", "e.f"}
+            and other.fixed == family.fixed
+        )
         ours, theirs = Posterior([family]).sample(3), other.sample(3)
         assert ours.keys() == theirs.keys() and all(torch.equal(ours[n], theirs[n]) for n in ours)

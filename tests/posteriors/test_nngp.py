@@ -1,4 +1,6 @@
-"""The posterior over functions against independent Gaussian process regression, and what its draws are."""
+"""The posterior over functions against independent Gaussian process regression, and what its draws
+are.
+"""
 
 import math
 
@@ -28,12 +30,22 @@ class ArcCosine(StationaryKernelMixin, Kernel):
     def __call__(self, X, Y=None, eval_gradient=False):
         def step(cov, left, right):
             angle = np.arccos(np.clip(cov / np.sqrt(np.outer(left, right)), -1, 1))
-            return np.sqrt(np.outer(left, right)) * (np.sin(angle) + (np.pi - angle) * np.cos(angle)) / (2 * np.pi)
+            return (
+                np.sqrt(np.outer(left, right))
+                * (np.sin(angle) + (np.pi - angle) * np.cos(angle))
+                / (2 * np.pi)
+            )
 
         Y = X if Y is None else Y
-        cov, left, right = (WEIGHTS[0] / X.shape[1] * k + BIASES[0] for k in (X @ Y.T, (X**2).sum(1), (Y**2).sum(1)))
+        cov, left, right = (
+            WEIGHTS[0] / X.shape[1] * k + BIASES[0] for k in (X @ Y.T, (X**2).sum(1), (Y**2).sum(1))
+        )
         for weight, bias in zip(WEIGHTS[1:], BIASES[1:], strict=True):
-            cov, left, right = weight * step(cov, left, right) + bias, weight * left / 2 + bias, weight * right / 2 + bias
+            cov, left, right = (
+                weight * step(cov, left, right) + bias,
+                weight * left / 2 + bias,
+                weight * right / 2 + bias,
+            )
         return cov
 
     def diag(self, X):
@@ -47,13 +59,17 @@ def problem(outputs=1, num_data=25, seed=0):
 
 
 def fitted(x, y, *stds):
-    return WideNetwork.condition(x, y, torch.tensor(stds, dtype=torch.float64).square(), WEIGHTS, BIASES, ["relu", "relu"])
+    return WideNetwork.condition(
+        x, y, torch.tensor(stds, dtype=torch.float64).square(), WEIGHTS, BIASES, ["relu", "relu"]
+    )
 
 
 def test_posterior_equals_gaussian_process_regression():
     """Of scikit-learn, with the kernel above; to 1e-8."""
     x, y, new = problem(outputs=2)
-    theirs = GaussianProcessRegressor(ArcCosine(), alpha=0.3**2, optimizer=None).fit(x.numpy(), y.numpy())
+    theirs = GaussianProcessRegressor(ArcCosine(), alpha=0.3**2, optimizer=None).fit(
+        x.numpy(), y.numpy()
+    )
     mean, cover = theirs.predict(new.numpy(), return_cov=True)
     ours = fitted(x, y, 0.3)
     assert np.allclose(ours.average(new), mean, rtol=0, atol=1e-8)
@@ -71,7 +87,8 @@ def test_evidence_is_the_log_density_of_the_targets():
     for stds in ((0.3,), (0.3, 0.8)):
         each = stds * 2 if len(stds) == 1 else stds
         expected = sum(
-            multivariate_normal(np.zeros(25), cover + std**2 * np.eye(25)).logpdf(y[:, d]) for d, std in enumerate(each)
+            multivariate_normal(np.zeros(25), cover + std**2 * np.eye(25)).logpdf(y[:, d])
+            for d, std in enumerate(each)
         )
         assert math.isclose(fitted(x, y, *stds).log_evidence(y), expected, rel_tol=1e-10)
 
@@ -96,7 +113,9 @@ def test_joint_draws_have_the_posterior_covariance():
         has_mean(draws, mean)
         for d in range(2):
             has_covariance(draws[..., d], cover if cover.dim() == 2 else cover[d])
-        assert abs(float(torch.corrcoef(draws[:, 0].T)[0, 1])) < 5 / math.sqrt(4000)  # outputs are independent
+        assert abs(float(torch.corrcoef(draws[:, 0].T)[0, 1])) < 5 / math.sqrt(
+            4000
+        )  # outputs are independent
 
 
 def test_single_draws_have_the_marginals_and_are_normal():
@@ -114,7 +133,9 @@ def test_inputs_in_parts_give_the_same(monkeypatch):
     family = fitted(x, y, 0.3)
     whole, average = family.marginals(new), family.average(new)
     monkeypatch.setattr(module, "_BUDGET", 50)  # two inputs at a time
-    for one, other in zip((*whole, average), (*family.marginals(new), family.average(new)), strict=True):
+    for one, other in zip(
+        (*whole, average), (*family.marginals(new), family.average(new)), strict=True
+    ):
         torch.testing.assert_close(one, other)
 
 
@@ -134,7 +155,9 @@ def test_it_is_rebuilt_from_its_config_and_state():
         after = Posterior.from_config(before.config())
         after.load_state_dict(before.state_dict(), assign=True)
         assert after.process is not None and isinstance(before.process, WideNetwork)
-        for one, other in zip(after.process.marginals(new), before.process.marginals(new), strict=True):  # type: ignore[attr-defined]
+        for one, other in zip(
+            after.process.marginals(new), before.process.marginals(new), strict=True
+        ):  # type: ignore[attr-defined]
             assert torch.equal(one, other)
 
 
@@ -150,15 +173,24 @@ def test_certain_where_there_are_data_and_as_the_prior_far_away():
 def test_what_is_refused(monkeypatch):
     x, y, new = problem()
     family = fitted(x, y, 0.3)
-    with pytest.raises(DataError, match=r"takes 3 numbers per example, but these inputs have shape \(7, 2\)"):
+    with pytest.raises(
+        DataError, match=r"takes 3 numbers per example, but these inputs have shape \(7, 2\)"
+    ):
         family.marginals(new[:, :2])
     with pytest.raises(CredoError, match="no weights to draw"):
         family.draw(Streams(0, range(2)))
     with pytest.raises(CredoError, match="no density over weights"):
         family.log_prob({})
-    with pytest.raises(CredoError, match=r"noise s = 1e-12 is too small beside prior deviations up to [\d.]+; use a larger std"):
+    with pytest.raises(
+        CredoError,
+        match=r"noise s = 1e-12 is too small beside prior deviations up to [\d.]+; use a larger "
+        r"std",
+    ):
         fitted(torch.cat([x, x]), torch.cat([y, y]), 1e-12)
-    with pytest.raises(CredoError, match=r"all 30000 inputs, which would take about 22 GB in double precision; at most 20000"):
+    with pytest.raises(
+        CredoError,
+        match=r"all 30000 inputs, which would take about 22 GB in double precision; at most 20000",
+    ):
         check_rows(30_000)
     monkeypatch.setattr(module, "MAX_ROWS", 25)
     with pytest.raises(CredoError, match="between all 26 inputs"):

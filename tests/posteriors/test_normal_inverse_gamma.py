@@ -13,7 +13,9 @@ from credo.posteriors.normal_inverse_gamma import NOISE
 
 def small():
     tril = torch.tensor([[0.8, 0.0], [0.3, 0.5]], dtype=torch.float64)
-    return NormalInverseGamma({"w": (2,)}).set(torch.tensor([1.0, -2.0], dtype=torch.float64), tril, 3.0, 2.0)
+    return NormalInverseGamma({"w": (2,)}).set(
+        torch.tensor([1.0, -2.0], dtype=torch.float64), tril, 3.0, 2.0
+    )
 
 
 def test_noise_variances_are_inverse_gamma():
@@ -27,7 +29,10 @@ def test_each_weight_is_student_t():
     draws = family.draw(Streams(1, range(4000)))["w"]
     cov = family.scale_tril @ family.scale_tril.T
     for i in range(2):
-        follows(draws[:, i], stats.t(6.0, float(family.flat_mean[i]), float((2.0 / 3.0 * cov[i, i]) ** 0.5)).cdf)
+        follows(
+            draws[:, i],
+            stats.t(6.0, float(family.flat_mean[i]), float((2.0 / 3.0 * cov[i, i]) ** 0.5)).cdf,
+        )
 
 
 def test_density_against_scipy():
@@ -38,7 +43,9 @@ def test_density_against_scipy():
     cov = (family.scale_tril @ family.scale_tril.T).numpy()
     expected = stats.multivariate_normal(family.flat_mean.numpy(), var * cov).logpdf(w)
     expected += stats.invgamma(3.0, scale=2.0).logpdf(var) + np.log(2 * var)
-    ours = family.log_prob({"w": torch.tensor(w), NOISE: torch.tensor(log_std, dtype=torch.float64)})
+    ours = family.log_prob(
+        {"w": torch.tensor(w), NOISE: torch.tensor(log_std, dtype=torch.float64)}
+    )
     assert np.isclose(float(ours), expected, rtol=1e-12)
 
 

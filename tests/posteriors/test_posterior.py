@@ -17,7 +17,9 @@ def test_it_is_the_product_of_its_families():
     assert posterior.names == ("w", "b", "p") and posterior.atoms is None
     assert set(posterior.mean()) == {"w", "b", "p"}
     point = values(3)
-    assert torch.allclose(posterior.log_prob(point | {"p": torch.zeros(2)}), posterior.members[0].log_prob(point))
+    assert torch.allclose(
+        posterior.log_prob(point | {"p": torch.zeros(2)}), posterior.members[0].log_prob(point)
+    )
     other = {"x": torch.randn(4).double()}
     two = Posterior([MAKERS["mean_field"](), MeanField.start(other, 0.3)])
     expected = two.members[0].log_prob(point) + two.members[1].log_prob(other)
@@ -27,7 +29,11 @@ def test_it_is_the_product_of_its_families():
 def test_sampling_is_seeded_and_without_gradients():
     posterior = both()
     state = torch.get_rng_state()
-    one, same, other = posterior.sample(4, seed=1), posterior.sample(4, seed=1), posterior.sample(4, seed=2)
+    one, same, other = (
+        posterior.sample(4, seed=1),
+        posterior.sample(4, seed=1),
+        posterior.sample(4, seed=2),
+    )
     assert torch.equal(one["w"], same["w"]) and not torch.equal(one["w"], other["w"])
     assert one["w"].shape == (4, 3, 4) and one["p"].shape == (4, 2) and not one["w"].requires_grad
     assert torch.equal(state, torch.get_rng_state())
@@ -53,7 +59,10 @@ def test_config_and_state_rebuild_it():
     posterior = both()
     other = Posterior.from_config(json.loads(json.dumps(posterior.config())))
     other.load_state_dict(posterior.state_dict())
-    assert all(torch.equal(a, b) for a, b in zip(posterior.sample(2).values(), other.sample(2).values(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(posterior.sample(2).values(), other.sample(2).values(), strict=True)
+    )
 
 
 def test_components_are_the_mixtures_or_itself():

@@ -29,7 +29,9 @@ class Lines(Process):
         return torch.zeros_like(inputs) + torch.arange(2.0).double()
 
     def marginals(self, inputs):
-        return self.average(inputs), self.joint(inputs)[1].diagonal(dim1=-2, dim2=-1).expand(2, -1).T
+        return self.average(inputs), self.joint(inputs)[1].diagonal(dim1=-2, dim2=-1).expand(
+            2, -1
+        ).T
 
     def joint(self, inputs):
         cover = inputs @ inputs.T
@@ -45,7 +47,9 @@ def test_draws_by_themselves_and_of_whole_functions(shared):
     has_variance(apart, family.marginals(X)[1])
     for d in range(2):
         has_covariance(whole[..., d], cover if shared else cover[d])
-    assert torch.linalg.matrix_rank(whole[..., 0] - mean[:, 0], atol=1e-4) == 1  # every one is a line through the same point
+    assert (
+        torch.linalg.matrix_rank(whole[..., 0] - mean[:, 0], atol=1e-4) == 1
+    )  # every one is a line through the same point
     assert torch.linalg.matrix_rank(apart[..., 0] - mean[:, 0], atol=1e-4) > 1
 
 
@@ -60,16 +64,28 @@ def test_noise_does_not_depend_on_how_inputs_are_batched():
 
 def test_it_has_no_weights():
     family = Lines()
-    assert family.mean() == {} and not family.kl_is_bound and family.read(None, X[:, 0]).shape == (5, 1)
+    assert (
+        family.mean() == {}
+        and not family.kl_is_bound
+        and family.read(None, X[:, 0]).shape == (5, 1)
+    )
     for act in (lambda: family.draw(Ambient()), lambda: family.begin(Ambient())):
-        with pytest.raises(CredoError, match="'lines' is over functions and has no weights to draw; ask for predictions"):
+        with pytest.raises(
+            CredoError,
+            match="'lines' is over functions and has no weights to draw; ask for predictions",
+        ):
             act()
-    with pytest.raises(CredoError, match="'lines' is over functions and has no density over weights"):
+    with pytest.raises(
+        CredoError, match="'lines' is over functions and has no density over weights"
+    ):
         family.log_prob({})
 
 
 def test_inputs_as_rows():
-    assert flattened(torch.zeros(3, 2, 4)).shape == (3, 8) and flattened(torch.zeros(3)).shape == (3, 1)
+    assert flattened(torch.zeros(3, 2, 4)).shape == (3, 8) and flattened(torch.zeros(3)).shape == (
+        3,
+        1,
+    )
     with pytest.raises(CredoError, match=r"takes one tensor \(N, ...\), got a dict"):
         flattened({"x": X})
 

@@ -22,7 +22,11 @@ def test_parameters_of_one_draw_belong_together():
 
 def test_prediction_visits_each_atom_once_or_evenly():
     posterior = Posterior([Samples.of({"w": torch.arange(6.0)})])
-    assert posterior.numbers(100) == list(range(6)) and posterior.numbers(3) == [0, 2, 4] and posterior.numbers(1) == [0]
+    assert (
+        posterior.numbers(100) == list(range(6))
+        and posterior.numbers(3) == [0, 2, 4]
+        and posterior.numbers(1) == [0]
+    )
     assert posterior.realise([4, 1], seed=0)["w"].tolist() == [4.0, 1.0]
 
 

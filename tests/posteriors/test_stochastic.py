@@ -19,7 +19,10 @@ def test_draws_are_points_but_counted_as_draws():
     made = family()
     posterior = Posterior([made])
     assert made.atoms is None and posterior.numbers(5) == [0, 1, 2, 3, 4]
-    assert made.noisy_modules == {"drop", "body.noise"} == posterior.noisy_modules and made.fixed == {"w", "b"} == posterior.fixed
+    assert (
+        made.noisy_modules == {"drop", "body.noise"} == posterior.noisy_modules
+        and made.fixed == {"w", "b"} == posterior.fixed
+    )
     draws = posterior.sample(3)
     assert all(torch.equal(draws[n], v.expand(3, *v.shape)) for n, v in values().items())
 
@@ -27,12 +30,17 @@ def test_draws_are_points_but_counted_as_draws():
 def test_its_kl_is_that_of_a_point():
     made, prior = family(), {n: Normal(0.0, 2.0) for n in ("w", "b")}
     expected = -sum(Normal(0.0, 2.0).log_prob(v).sum() for v in values().values())
-    assert torch.allclose(closed_kl(made, Factorised(prior, made.shapes)), expected) and not made.kl_is_bound
+    assert (
+        torch.allclose(closed_kl(made, Factorised(prior, made.shapes)), expected)
+        and not made.kl_is_bound
+    )
 
 
 def test_it_has_no_density():
     for ask in (family().log_prob, Posterior([family()]).log_prob):
-        with pytest.raises(CredoError, match="A stochastic forward pass has no density over weights"):
+        with pytest.raises(
+            CredoError, match="A stochastic forward pass has no density over weights"
+        ):
             ask(values())
 
 

@@ -1,4 +1,6 @@
-"""Truncated log-normal factors: KL and moments against quadrature, draws by z-test (as in ``zoo.stats``), extremes, pruning."""
+"""Truncated log-normal factors: KL and moments against quadrature, draws by z-test (as in
+``zoo.stats``), extremes, pruning.
+"""
 
 import math
 
@@ -30,15 +32,25 @@ def raw(value, low, high):
 
 
 def family_of(threshold=1e-9, dtype=torch.float64, cases=CASES):
-    family = StructuredNoise.start({"w": W.to(dtype), "b": B.to(dtype)}, PLACES, {"w": 0.1}, threshold)
+    family = StructuredNoise.start(
+        {"w": W.to(dtype), "b": B.to(dtype)}, PLACES, {"w": 0.1}, threshold
+    )
     with torch.no_grad():
-        family.raw_mean[0].copy_(torch.tensor([raw(mu, LOW, HIGH) for mu, _ in cases], dtype=torch.float64))
-        family.raw_std[0].copy_(torch.tensor([raw(math.log(sigma), *LOG_STD) for _, sigma in cases], dtype=torch.float64))
+        family.raw_mean[0].copy_(
+            torch.tensor([raw(mu, LOW, HIGH) for mu, _ in cases], dtype=torch.float64)
+        )
+        family.raw_std[0].copy_(
+            torch.tensor(
+                [raw(math.log(sigma), *LOG_STD) for _, sigma in cases], dtype=torch.float64
+            )
+        )
     return family
 
 
 def integral(function, mu, sigma):
-    """The expectation of ``function(t, density)`` over [-20, 0], by quadrature of the unnormalised density."""
+    """The expectation of ``function(t, density)`` over [-20, 0], by quadrature of the unnormalised
+    density.
+    """
 
     def density(t):
         return math.exp(-0.5 * ((t - mu) / sigma) ** 2)
@@ -46,7 +58,12 @@ def integral(function, mu, sigma):
     points = [p for p in (mu - 5 * sigma, mu, mu + 5 * sigma) if LOW < p < HIGH]
     total = quad(density, LOW, HIGH, points=points, limit=400, epsabs=0, epsrel=1e-11)[0]
     return quad(
-        lambda t: density(t) / total * function(t, density(t) / total), LOW, HIGH, points=points, limit=400, epsrel=1e-10
+        lambda t: density(t) / total * function(t, density(t) / total),
+        LOW,
+        HIGH,
+        points=points,
+        limit=400,
+        epsrel=1e-10,
     )[0]
 
 
@@ -60,7 +77,9 @@ def test_kl_and_moments_are_the_integrals(place):
     assert float(family.unit_kl("w")[place]) == pytest.approx(kl, rel=1e-6, abs=1e-8)
     assert float(family.log_moments("w")[0][place].exp()) == pytest.approx(first, rel=1e-6)
     assert float(family.excess("w")[place]) == pytest.approx(second / first**2 - 1, rel=1e-5)
-    assert float(family.snr("w")[place]) == pytest.approx(first / math.sqrt(second - first**2), rel=1e-5)
+    assert float(family.snr("w")[place]) == pytest.approx(
+        first / math.sqrt(second - first**2), rel=1e-5
+    )
 
 
 @torch.no_grad()
@@ -70,8 +89,14 @@ def test_factors_follow_the_truncated_log_normal_and_have_mean_one():
     log_s = factors.log() + family.log_moments("w")[0]
     assert float(log_s.min()) >= LOW - 1e-9 and float(log_s.max()) <= HIGH + 1e-9
     for place, (mu, sigma) in enumerate(CASES):
-        follows(log_s[:4000, place], truncnorm((LOW - mu) / sigma, (HIGH - mu) / sigma, mu, sigma).cdf)
-    narrow = [0, 1, 4]  # of the others a few draws carry the mean, and no z-test of forty thousand sees them
+        follows(
+            log_s[:4000, place], truncnorm((LOW - mu) / sigma, (HIGH - mu) / sigma, mu, sigma).cdf
+        )
+    narrow = [
+        0,
+        1,
+        4,
+    ]  # of the others a few draws carry the mean, and no z-test of forty thousand sees them
     has_mean(factors[:, narrow], torch.ones(3))
     has_variance(factors[:, narrow], family.excess("w")[narrow])
 
@@ -79,14 +104,19 @@ def test_factors_follow_the_truncated_log_normal_and_have_mean_one():
 def test_the_kl_vanishes_where_q_is_the_prior_and_grows_as_the_noise_does_not():
     flat = family_of(cases=[(-10.0, math.exp(2.999))] * 5)
     assert 0 <= float(flat.unit_kl("w").detach().max()) < 0.002
-    kls = [float(family_of(cases=[(-5.0, sigma)] * 5).unit_kl("w")[0].detach()) for sigma in (10.0, 1.0, 0.1, 0.001)]
+    kls = [
+        float(family_of(cases=[(-5.0, sigma)] * 5).unit_kl("w")[0].detach())
+        for sigma in (10.0, 1.0, 0.1, 0.001)
+    ]
     assert kls == sorted(kls)
     assert kls[3] - kls[2] == pytest.approx(math.log(100.0), rel=1e-6)
 
 
 def test_the_kl_counts_units_under_the_log_uniform_prior_alone():
     family = family_of()
-    assert float(family.kl(LOG_UNIFORM).detach()) == pytest.approx(float(family.unit_kl("w").sum().detach()))
+    assert float(family.kl(LOG_UNIFORM).detach()) == pytest.approx(
+        float(family.unit_kl("w").sum().detach())
+    )
     assert family.kl({"w": Normal(0.0, 1.0), "b": Normal(0.0, 1.0)}) is None
     gradient = torch.autograd.grad(family.kl(LOG_UNIFORM), family.flat_mean, allow_unused=True)[0]
     assert gradient is None or not gradient.any(), "W is not held back"
@@ -120,10 +150,15 @@ def test_gradients_of_factor_and_kl():
             return self.family.factor("w", u, lambda v: v), self.family.unit_kl("w")
 
     both = Both()
-    state = [both.family.raw_mean[0].detach().clone().requires_grad_(), both.family.raw_std[0].detach().clone().requires_grad_()]
+    state = [
+        both.family.raw_mean[0].detach().clone().requires_grad_(),
+        both.family.raw_std[0].detach().clone().requires_grad_(),
+    ]
 
     def value(mean, std):
-        return torch.func.functional_call(both, {"family.raw_mean.0": mean, "family.raw_std.0": std}, ())
+        return torch.func.functional_call(
+            both, {"family.raw_mean.0": mean, "family.raw_std.0": std}, ()
+        )
 
     assert torch.autograd.gradcheck(value, tuple(state))
 
@@ -136,7 +171,9 @@ def test_units_with_more_noise_than_signal_are_gone_from_mean_draws_and_masks():
     assert torch.equal(family.mean()["w"], W * units) and torch.equal(family.mean()["b"], B)
     draws = family.draw(Streams(0, range(50)))
     assert not draws["w"][:, :, ~units].any() and bool(draws["w"][:, :, units].all())
-    assert torch.equal(family.keep_mask()["w"], units.expand(2, 5)) and family.monitor() == {"units/w": 4.0}
+    assert torch.equal(family.keep_mask()["w"], units.expand(2, 5)) and family.monitor() == {
+        "units/w": 4.0
+    }
     assert torch.equal(family.scales()["w"] > 0, units)
     assert not family.keep_mask(1e9)["w"].any() and bool(family.keep_mask(0.0)["w"].all())
     assert bool((family.std()["w"][:, units] > 0).all())
@@ -153,10 +190,17 @@ def test_masks_of_dropout_modules_prune_the_weights_that_read_them():
 
 @torch.no_grad()
 def test_channels_of_a_grouped_convolution():
-    family = StructuredNoise.start({"w": torch.ones(4, 2, 3, 3)}, Places(axes={"w": (1, 2)}), {"w": 0.1})
+    family = StructuredNoise.start(
+        {"w": torch.ones(4, 2, 3, 3)}, Places(axes={"w": (1, 2)}), {"w": 0.1}
+    )
     assert family.raw_mean[0].shape == (4,)
     family.raw_std[0][3] = 60.0
-    assert family.keep_mask()["w"].all(-1).all(-1).tolist() == [[True, True], [True, True], [True, False], [True, False]]
+    assert family.keep_mask()["w"].all(-1).all(-1).tolist() == [
+        [True, True],
+        [True, True],
+        [True, False],
+        [True, False],
+    ]
 
 
 @torch.no_grad()

@@ -1,4 +1,6 @@
-"""A full covariance over single weights against dense matrices; what every family keeps is in test_family."""
+"""A full covariance over single weights against dense matrices; what every family keeps is in
+test_family.
+"""
 
 import pytest
 import torch
@@ -14,11 +16,15 @@ from credo.posteriors.jacobian import Rows, Whole
 from credo.posteriors.kl import Factorised
 from credo.posteriors.subnetwork import Pinned
 
-CHOSEN = torch.tensor([1, 4, 7, 11, 14])  # of the fifteen numbers in a row, as the zoo's member has them
+CHOSEN = torch.tensor(
+    [1, 4, 7, 11, 14]
+)  # of the fifteen numbers in a row, as the zoo's member has them
 
 
 def root(size=5):
-    return torch.linalg.cholesky(torch.cov(torch.randn(size, 40, generator=torch.Generator().manual_seed(0)).double()))
+    return torch.linalg.cholesky(
+        torch.cov(torch.randn(size, 40, generator=torch.Generator().manual_seed(0)).double())
+    )
 
 
 @torch.no_grad()
@@ -41,10 +47,19 @@ def test_the_chosen_weights_are_jointly_gaussian_and_the_others_points():
 def test_with_all_weights_chosen_it_is_the_full_family():
     everything = {name: torch.arange(shape.numel()) for name, shape in SHAPES.items()}
     tril = root(15)
-    family, full = Subnetwork.of(values(), everything, tril), Full(SHAPES, "float64").set(flat(values()), tril)
-    for one, other in zip(family.draw(Streams(3, range(4))).values(), full.draw(Streams(3, range(4))).values(), strict=True):
+    family, full = (
+        Subnetwork.of(values(), everything, tril),
+        Full(SHAPES, "float64").set(flat(values()), tril),
+    )
+    for one, other in zip(
+        family.draw(Streams(3, range(4))).values(),
+        full.draw(Streams(3, range(4))).values(),
+        strict=True,
+    ):
         assert torch.equal(one, other)
-    assert torch.equal(family.entropy(), full.entropy()) and torch.equal(family.log_prob(values(1)), full.log_prob(values(1)))
+    assert torch.equal(family.entropy(), full.entropy()) and torch.equal(
+        family.log_prob(values(1)), full.log_prob(values(1))
+    )
     prior = Factorised(dict.fromkeys(SHAPES, Normal(0.1, 1.5)), SHAPES)
     torch.testing.assert_close(closed_kl(family, prior), closed_kl(full, prior))
     assert family.restrict(prior.distributions["w"], "w") is prior.distributions["w"]
@@ -68,24 +83,35 @@ def test_covariances_of_outputs_from_factors_and_written_out(places):
     bias = Rows(torch.ones(2, 1, 1).double(), weight.grads.sum(2, keepdim=True))
     dense = torch.cat([weight.dense(), bias.dense()], -1)[..., CHOSEN]
     expected = dense @ family.covariance() @ dense.mT
-    for jacobian in ({"w": weight, "b": bias}, {"w": Whole(weight.dense()), "b": Whole(bias.dense())}):
+    for jacobian in (
+        {"w": weight, "b": bias},
+        {"w": Whole(weight.dense()), "b": Whole(bias.dense())},
+    ):
         torch.testing.assert_close(family.output_covariance(jacobian), expected)
-        torch.testing.assert_close(family.output_variance(jacobian), expected.diagonal(dim1=1, dim2=2))
+        torch.testing.assert_close(
+            family.output_variance(jacobian), expected.diagonal(dim1=1, dim2=2)
+        )
 
 
 def test_what_is_written_out_of_a_derivative_is_counted():
     family = MAKERS["subnetwork"]()
     assert family.written("w", 1) == 8  # four columns, each a product of two numbers
-    assert family.written("w", 2) == 12 and family.written("w", 9) == 16  # at many places the whole matrix is smaller
+    assert (
+        family.written("w", 2) == 12 and family.written("w", 9) == 16
+    )  # at many places the whole matrix is smaller
     assert family.written("b", None) == 4
 
 
 @torch.no_grad()
 def test_shapes_without_axes_and_several_types():
     params = {"s": torch.tensor(2.0), "w": torch.randn(2, 3).double(), "v": torch.randn(3)}
-    family = Subnetwork.of(params, {"s": torch.tensor([0]), "w": torch.tensor([5])}, torch.eye(2).double())
+    family = Subnetwork.of(
+        params, {"s": torch.tensor([0]), "w": torch.tensor([5])}, torch.eye(2).double()
+    )
     draws = family.draw(Streams(0, range(4)))
-    assert {n: (d.dtype, d.shape) for n, d in draws.items()} == {n: (v.dtype, (4, *v.shape)) for n, v in params.items()}
+    assert {n: (d.dtype, d.shape) for n, d in draws.items()} == {
+        n: (v.dtype, (4, *v.shape)) for n, v in params.items()
+    }
     assert family.inside.flat_mean.dtype == torch.float64 and family.log_prob(draws).shape == (4,)
     again = Subnetwork.from_config(family.config())
     again.load_state_dict(family.state_dict())
@@ -114,14 +140,21 @@ def test_a_prior_without_a_closed_form_is_sampled():
     family = MAKERS["subnetwork"]()
     parts = {n: family.restrict(StudentT(torch.tensor(4.0).double()), n) for n in SHAPES}
     prior = Factorised(parts, SHAPES)
-    assert closed_kl(family, prior) is None and sampled_kl(family, prior, Streams(0, range(5))).shape == (5,)
+    assert closed_kl(family, prior) is None and sampled_kl(
+        family, prior, Streams(0, range(5))
+    ).shape == (5,)
 
 
 def test_it_is_no_prior_of_another_fit():
     """It says nothing of the points, which another fit may move."""
     sites = sites_of(torch.nn.Linear(4, 3).double())
     named = {"weight": values()["w"], "bias": values()["b"]}
-    prior = PosteriorPrior(Posterior([Subnetwork.of(named, {"bias": torch.tensor([1])}, torch.eye(1).double())]))
+    prior = PosteriorPrior(
+        Posterior([Subnetwork.of(named, {"bias": torch.tensor([1])}, torch.eye(1).double())])
+    )
     assert prior.over(Full.start(named)) is None
-    with pytest.raises(CredoError, match="'weight' has no elementwise prior: the earlier posterior is 'subnetwork' over"):
+    with pytest.raises(
+        CredoError,
+        match="'weight' has no elementwise prior: the earlier posterior is 'subnetwork' over",
+    ):
         prior.at(sites["weight"])

@@ -37,7 +37,10 @@ def test_binary_labels_are_scored_as_two_classes(width):
 
 
 def test_regression():
-    """One draw with known noise: every score has a closed form. CRPS by z-test (failure rate 6e-5)."""
+    """One draw with known noise: every score has a closed form.
+
+    CRPS by z-test (failure rate 6e-5).
+    """
     n, std = 1500, 0.5
     f, y = randn(1, n, 1), randn(n, seed=1)
     scores = evaluate(Predictive(f, Gaussian(std)), y)
@@ -48,11 +51,14 @@ def test_regression():
     assert scores["nll"] == pytest.approx(
         (0.5 * (gap / std).square() + math.log(std) + 0.5 * math.log(2 * math.pi)).mean().item()
     )
-    assert scores["coverage_90"] == pytest.approx((gap.abs() <= 1.6448536269514722 * std).double().mean().item())
+    assert scores["coverage_90"] == pytest.approx(
+        (gap.abs() <= 1.6448536269514722 * std).double().mean().item()
+    )
     z = gap / std
     density, mass = torch.exp(-0.5 * z**2) / math.sqrt(2 * math.pi), torch.special.ndtr(z)
     crps = std * (z * (2 * mass - 1) + 2 * density - 1 / math.sqrt(math.pi))
-    # The sampled score of one datum has a deviation below that of |X - y|, at most std, over sqrt(1000).
+    # The sampled score of one datum has a deviation below that of |X - y|, at most std, over
+    # sqrt(1000).
     assert abs(scores["crps"] - crps.mean().item()) < 4 * std / math.sqrt(1000 * n)
 
 

@@ -45,7 +45,14 @@ def test_classification():
 def test_regression():
     f = randn(40, 6, 2)
     p = Predictive(f, Gaussian(0.3))
-    assert p.mean.shape == p.std.shape == p.total.shape == p.aleatoric.shape == p.epistemic.shape == (6, 2)
+    assert (
+        p.mean.shape
+        == p.std.shape
+        == p.total.shape
+        == p.aleatoric.shape
+        == p.epistemic.shape
+        == (6, 2)
+    )
     torch.testing.assert_close(p.variance, 0.09 + f.var(0, correction=0))
     torch.testing.assert_close(p.total, p.variance)
     low, high = p.interval(0.8)
@@ -69,7 +76,9 @@ def test_binary_and_counts():
 
 @pytest.mark.parametrize("level", [0.5, 0.9, 0.99])
 def test_interval_coverage(level):
-    """y drawn by hand from the mixture of 50 draws; binomial z-test over 4000 data, failure rate 6e-5."""
+    """y drawn by hand from the mixture of 50 draws; binomial z-test over 4000 data, failure rate
+    6e-5.
+    """
     n = 4000
     f = torch.cat([randn(50, n, 1), randn(50, n, 1, seed=1) - 1.0], -1)
     chosen = torch.randint(50, (n,), generator=torch.Generator().manual_seed(2))
@@ -112,7 +121,9 @@ def test_noise_with_a_sample_axis():
     likelihood = Gaussian()
     std = torch.tensor([0.01, 1.0])
     likelihood.log_std = nn.Parameter(std.log().reshape(2, 1, 1))
-    p = Predictive(torch.tensor([-50.0, 50.0]).reshape(2, 1, 1).expand(2, 300, 1).contiguous(), likelihood)[10:]
+    p = Predictive(
+        torch.tensor([-50.0, 50.0]).reshape(2, 1, 1).expand(2, 300, 1).contiguous(), likelihood
+    )[10:]
     torch.testing.assert_close(p.aleatoric, std.square().mean().expand(290, 1))
     draws = p.sample(20, seed=0)
     assert draws[draws < 0].add(50).abs().max() < 0.1 < draws[draws > 0].sub(50).std()

@@ -4,7 +4,15 @@ import pytest
 import torch
 from scipy import stats
 from torch import nn
-from torch.distributions import Categorical, Gamma, Laplace, MixtureSameFamily, MultivariateNormal, Normal, StudentT
+from torch.distributions import (
+    Categorical,
+    Gamma,
+    Laplace,
+    MixtureSameFamily,
+    MultivariateNormal,
+    Normal,
+    StudentT,
+)
 
 from credo import priors
 from credo.core.errors import CredoError, SettingError
@@ -44,7 +52,9 @@ GRID = torch.linspace(-4, 4, 41, dtype=torch.float64)
 def test_densities_against_scipy_in_double_precision(distribution, reference):
     at = as_prior(distribution).at(SITES["0.weight"])
     assert at.log_prob(GRID).dtype == torch.float64
-    assert torch.allclose(at.log_prob(GRID), torch.from_numpy(reference.logpdf(GRID.numpy())), rtol=1e-12)
+    assert torch.allclose(
+        at.log_prob(GRID), torch.from_numpy(reference.logpdf(GRID.numpy())), rtol=1e-12
+    )
 
 
 def test_the_same_distribution_everywhere():
@@ -60,7 +70,9 @@ def test_patterns_take_the_first_match():
     assert prior.matches("0.x") and "0.*: Laplace" in prior.describe()
     lone = ByPattern({"0.*": Normal(0.0, 1.0)})
     assert not lone.matches("1.bias")
-    with pytest.raises(SettingError, match=r"No prior pattern matches '1\.bias'.*Add '\*' to cover the rest"):
+    with pytest.raises(
+        SettingError, match=r"No prior pattern matches '1\.bias'.*Add '\*' to cover the rest"
+    ):
         lone.at(SITES["1.bias"])
 
 
@@ -122,19 +134,29 @@ def test_a_fixed_prior_has_nothing_to_learn():
 def test_patterns_pass_each_prior_its_first_matches():
     hyper = {"scale": Gamma(2.0, 1.0)}
     prior = as_prior(
-        {"0.*": Optimal("tensor"), "*.bias": Normal(0.0, 3.0), "*": Learned(Normal(0.0, 0.5), ["scale"], "tensor", hyper)}
+        {
+            "0.*": Optimal("tensor"),
+            "*.bias": Normal(0.0, 3.0),
+            "*": Learned(Normal(0.0, 0.5), ["scale"], "tensor", hyper),
+        }
     )
     assert prior.penalty() is None  # no group exists before fresh
     fresh = prior.fresh(SITES)
     optimal, learned = fresh.parts()
-    assert list(optimal.values()) == ["0.weight", "0.bias"] and list(learned.values()) == ["1.weight"]
+    assert list(optimal.values()) == ["0.weight", "0.bias"] and list(learned.values()) == [
+        "1.weight"
+    ]
     assert torch.allclose(fresh.penalty(), -Gamma(2.0, 1.0).log_prob(torch.tensor(0.5)).double())
     fresh.observe(
-        {n: torch.full(s.shape, 2.0).double() for n, s in SITES.items()}, {n: torch.ones(s.shape) for n, s in SITES.items()}
+        {n: torch.full(s.shape, 2.0).double() for n, s in SITES.items()},
+        {n: torch.ones(s.shape) for n, s in SITES.items()},
     )
     assert fresh.at(SITES["0.bias"]).loc == 2.0 and fresh.at(SITES["1.bias"]).scale == 3.0
     both = as_prior(
-        {"0.*": Learned(Normal(0.0, 0.5), ["scale"], hyperprior=hyper), "*": Learned(Normal(0.0, 0.5), hyperprior=hyper)}
+        {
+            "0.*": Learned(Normal(0.0, 0.5), ["scale"], hyperprior=hyper),
+            "*": Learned(Normal(0.0, 0.5), hyperprior=hyper),
+        }
     )
     assert torch.allclose(both.fresh(SITES).penalty(), 2 * fresh.penalty())
 
@@ -142,24 +164,35 @@ def test_patterns_pass_each_prior_its_first_matches():
 def test_a_prior_that_could_not_be_stored_says_so_when_it_is_needed():
     prior = Unstored("two Gaussians")
     assert prior.describe() == "two Gaussians" and prior.config() is None
-    with pytest.raises(CredoError, match=r"\(two Gaussians\) could not be stored with it; give it again"):
+    with pytest.raises(
+        CredoError, match=r"\(two Gaussians\) could not be stored with it; give it again"
+    ):
         prior.at(SITES["0.bias"])
 
 
 def test_the_default_is_proper():
-    assert default_prior().config() == as_prior(Normal(0.0, 1.0)).config() and set(priors.__all__) >= {
-        "Normal",
-        "Laplace",
-        "StudentT",
-        "FanIn",
-        "Flat",
-    }
+    assert default_prior().config() == as_prior(Normal(0.0, 1.0)).config() and set(
+        priors.__all__
+    ) >= {"Normal", "Laplace", "StudentT", "FanIn", "Flat"}
 
 
 def test_a_priors_own_validation_is_off():
-    """It reads back from the device at every step, and raises its own error where the loop has a better one."""
-    for spec in (Normal(0.0, 1.0), StudentT(3.0), scale_mixture(), horseshoe(), Learned(Normal(0.0, 1.0))):
-        assert as_prior(spec).at(SITES["0.weight"]).log_prob(torch.tensor(float("nan")).double()).isnan()
+    """It reads back from the device at every step, and raises its own error where the loop has a
+    better one.
+    """
+    for spec in (
+        Normal(0.0, 1.0),
+        StudentT(3.0),
+        scale_mixture(),
+        horseshoe(),
+        Learned(Normal(0.0, 1.0)),
+    ):
+        assert (
+            as_prior(spec)
+            .at(SITES["0.weight"])
+            .log_prob(torch.tensor(float("nan")).double())
+            .isnan()
+        )
 
 
 def test_moving_a_distribution_leaves_the_original():

@@ -32,17 +32,27 @@ def test_scales_per_layer(layer, fan_in):
 
 
 def test_prior_functions_of_a_deep_relu_network_keep_their_scale():
-    """With std sqrt 2 and no biases V[f] per layer is 2 E[relu(h)^2] = V[h]: exactly kept from layer to layer."""
+    """With std sqrt 2 and no biases V[f] per layer is 2 E[relu(h)^2] = V[h]: exactly kept from
+    layer to layer.
+    """
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(50, generator=generator, dtype=torch.float64)
     inputs, expected = x.expand(3000, 50), 2 * x.square().mean()  # the first layer sees no ReLU
     for fan_in, width in ((50, 300), (300, 300), (300, 300), (300, 1)):
         scale = FanIn(math.sqrt(2)).at(sites_of(nn.Linear(fan_in, 1).double())["weight"]).scale
-        # fresh Gaussian weights per draw give N(0, scale^2 |h|^2) per unit: no need to draw the matrix
-        units = torch.randn(3000, width, generator=generator, dtype=torch.float64) * scale * inputs.norm(dim=-1, keepdim=True)
+        # fresh Gaussian weights per draw give N(0, scale^2 |h|^2) per unit: no need to draw the
+        # matrix
+        units = (
+            torch.randn(3000, width, generator=generator, dtype=torch.float64)
+            * scale
+            * inputs.norm(dim=-1, keepdim=True)
+        )
         has_variance(units[:, 0], expected)
         inputs = torch.relu(units)
 
 
 def test_description_and_config():
-    assert FanIn(2.0).config() == {"name": "fan_in", "std": 2.0} and FanIn(2.0).describe() == "Normal(0, 2 / sqrt(fan_in))"
+    assert (
+        FanIn(2.0).config() == {"name": "fan_in", "std": 2.0}
+        and FanIn(2.0).describe() == "Normal(0, 2 / sqrt(fan_in))"
+    )

@@ -12,11 +12,18 @@ def test_its_log_density_is_zero_everywhere():
 
 
 def test_it_cannot_be_sampled():
-    with pytest.raises(CredoError, match=r"improper and cannot be sampled; give the parameter a proper prior"):
+    with pytest.raises(
+        CredoError, match=r"improper and cannot be sampled; give the parameter a proper prior"
+    ):
         Flat().sample()
     with pytest.raises(CredoError, match="improper"):
         Flat().sample(torch.Size([3]))
 
 
 def test_which_densities_integrate_to_one():
-    assert [is_proper(d) for d in (Flat(), log_uniform(), horseshoe(), Normal(0.0, 1.0))] == [False, False, True, True]
+    assert [is_proper(d) for d in (Flat(), log_uniform(), horseshoe(), Normal(0.0, 1.0))] == [
+        False,
+        False,
+        True,
+        True,
+    ]

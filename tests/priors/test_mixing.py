@@ -32,7 +32,9 @@ def test_the_marginal_is_the_integral_over_the_mixing_density(name):
         return stats.norm.pdf(w, 0, std) * density * mixed
 
     for w in X:
-        total, error = integrate.quad(integrand, -60, 60, args=(w,), points=[2 * math.log(w), math.log(w), 0.0], limit=400)
+        total, error = integrate.quad(
+            integrand, -60, 60, args=(w,), points=[2 * math.log(w), math.log(w), 0.0], limit=400
+        )
         ours = mixing.log_prob(torch.tensor(w), SCALE, DF).exp().item()
         assert abs(ours - total) < 1e-7 * total + 5 * error
 
@@ -65,9 +67,20 @@ def test_drawn_scales_follow_the_mixing_density(name, cdf):
 @pytest.mark.parametrize("name", mixings.names())
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_log_density_and_gradient_are_finite_over_sixty_decades(name, dtype):
-    limit = 18 if name == "delta" and dtype == torch.float32 else 30  # a normal's w^2 itself leaves single precision beyond
-    w = torch.cat([torch.zeros(1), torch.logspace(-30, limit, 200), -torch.logspace(-30, limit, 200)]).to(dtype).requires_grad_()
-    scale, df = torch.tensor(0.6, dtype=dtype, requires_grad=True), torch.tensor(2.5, dtype=dtype, requires_grad=True)
+    limit = (
+        18 if name == "delta" and dtype == torch.float32 else 30
+    )  # a normal's w^2 itself leaves single precision beyond
+    w = (
+        torch.cat(
+            [torch.zeros(1), torch.logspace(-30, limit, 200), -torch.logspace(-30, limit, 200)]
+        )
+        .to(dtype)
+        .requires_grad_()
+    )
+    scale, df = (
+        torch.tensor(0.6, dtype=dtype, requires_grad=True),
+        torch.tensor(2.5, dtype=dtype, requires_grad=True),
+    )
     log_prob = mixings[name].log_prob(w, scale, df)
     (gradient,) = torch.autograd.grad(log_prob.sum(), w)
     assert torch.isfinite(log_prob).all() and torch.isfinite(gradient).all()
@@ -76,7 +89,9 @@ def test_log_density_and_gradient_are_finite_over_sixty_decades(name, dtype):
 
 def test_the_horseshoes_gradient_is_right_at_both_ends():
     w = torch.tensor([1e-12, 1e15], requires_grad=True)
-    (gradient,) = torch.autograd.grad(mixings["half_cauchy"].log_prob(w, torch.tensor(1.0), None).sum(), w)
+    (gradient,) = torch.autograd.grad(
+        mixings["half_cauchy"].log_prob(w, torch.tensor(1.0), None).sum(), w
+    )
     # p ~ -log(w^2/2) - gamma near zero, ~ 2/w^2 far out
     near = -2 / 1e-12 / (-math.log(0.5e-24) - 0.5772156649)
     assert torch.allclose(gradient, torch.tensor([near, -2e-15]), rtol=1e-5)
@@ -87,7 +102,13 @@ def log_uniform_kl(log_alpha):
     std = math.exp(log_alpha / 2)
     pole = -1 / std
     points = [pole] if abs(pole) < 10 else None
-    mean, _ = integrate.quad(lambda e: stats.norm.pdf(e) * math.log(abs(1 + std * e) or 1), -10, 10, points=points, limit=500)
+    mean, _ = integrate.quad(
+        lambda e: stats.norm.pdf(e) * math.log(abs(1 + std * e) or 1),
+        -10,
+        10,
+        points=points,
+        limit=500,
+    )
     return mean - 0.5 * math.log(2 * math.pi * math.e) - math.log(std) - LOG_UNIFORM
 
 
@@ -96,7 +117,9 @@ def test_molchanovs_fit_is_within_a_hundredth_of_a_nat():
     worst = 0.0
     for log_alpha in np.linspace(-12, 12, 25):
         q = Normal(torch.tensor(1.0).double(), torch.tensor(math.exp(log_alpha / 2)).double())
-        worst = max(worst, abs(mixings["log_uniform"].kl(q, SCALE, DF).item() - log_uniform_kl(log_alpha)))
+        worst = max(
+            worst, abs(mixings["log_uniform"].kl(q, SCALE, DF).item() - log_uniform_kl(log_alpha))
+        )
     assert 0.005 < worst < 0.01
 
 
@@ -106,7 +129,11 @@ def test_the_fit_is_finite_where_alpha_is_not(dtype):
     std = torch.tensor([1.0, 1.0, 1e-20, 1e-20, 1e10], dtype=dtype, requires_grad=True)
     kl = mixings["log_uniform"].kl(Normal(mean, std), SCALE, DF)
     kl.sum().backward()
-    assert torch.isfinite(kl).all() and torch.isfinite(mean.grad).all() and torch.isfinite(std.grad).all()
+    assert (
+        torch.isfinite(kl).all()
+        and torch.isfinite(mean.grad).all()
+        and torch.isfinite(std.grad).all()
+    )
     assert kl[0] < 1e-30 and kl[4] < 1e-30 and torch.all(kl >= 0)
 
 

@@ -16,7 +16,11 @@ def test_every_name_gives_a_prior_that_can_be_stored_and_scores_weights(name):
 
 
 def test_only_two_of_them_are_improper():
-    improper = {name for name in presets.names() if not is_proper(as_prior(name).fresh({"w": SITE}).at(SITE))}
+    improper = {
+        name
+        for name in presets.names()
+        if not is_proper(as_prior(name).fresh({"w": SITE}).at(SITE))
+    }
     assert improper == {"flat", "log_uniform"}
 
 

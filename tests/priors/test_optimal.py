@@ -10,18 +10,25 @@ from credo.core.sites import sites_of
 from credo.priors import Optimal, from_config, groupings
 
 SITES = sites_of(nn.Sequential(nn.Linear(5, 6), nn.ConvTranspose1d(4, 6, 3, groups=2)).double())
-CASES = [(per, centred) for per in groupings for centred in (False, True) if per != "weight" or centred]
+CASES = [
+    (per, centred) for per in groupings for centred in (False, True) if per != "weight" or centred
+]
 
 
 def marginals(seed=0):
     generator = torch.Generator().manual_seed(seed)
     means = {n: torch.randn(s.shape, generator=generator).double() for n, s in SITES.items()}
-    variances = {n: torch.rand(s.shape, generator=generator).double() + 0.1 for n, s in SITES.items()}
+    variances = {
+        n: torch.rand(s.shape, generator=generator).double() + 0.1 for n, s in SITES.items()
+    }
     return means, variances
 
 
 def kl(prior, means, variances):
-    return sum(kl_divergence(Normal(means[n], variances[n].sqrt()), prior.at(SITES[n])).sum() for n in means)
+    return sum(
+        kl_divergence(Normal(means[n], variances[n].sqrt()), prior.at(SITES[n])).sum()
+        for n in means
+    )
 
 
 def test_the_global_one_is_graves_formula():
@@ -30,7 +37,9 @@ def test_the_global_one_is_graves_formula():
     prior.observe(means, variances)
     mu, var = (torch.cat([v.flatten() for v in values.values()]) for values in (means, variances))
     at = prior.at(SITES["1.weight"])
-    assert torch.allclose(at.loc, mu.mean()) and torch.allclose(at.scale**2, (var + (mu - mu.mean()) ** 2).mean())
+    assert torch.allclose(at.loc, mu.mean()) and torch.allclose(
+        at.scale**2, (var + (mu - mu.mean()) ** 2).mean()
+    )
     assert torch.allclose(prior.values()["all"]["scale"], at.scale)
 
 
@@ -40,7 +49,9 @@ def test_per_weight_is_ard():
     prior.observe(means, variances)
     expected = sum((0.5 * torch.log1p(means[n] ** 2 / variances[n])).sum() for n in SITES)
     assert torch.allclose(kl(prior, means, variances), expected)
-    assert torch.allclose(prior.relevance("0.weight"), (means["0.weight"] ** 2 + variances["0.weight"]).mean(0).sqrt())
+    assert torch.allclose(
+        prior.relevance("0.weight"), (means["0.weight"] ** 2 + variances["0.weight"]).mean(0).sqrt()
+    )
 
 
 @pytest.mark.parametrize(("per", "centred"), CASES)
@@ -59,7 +70,9 @@ def test_no_other_normal_has_a_smaller_kl(per, centred):
 
 @pytest.mark.parametrize(("per", "centred"), CASES)
 def test_the_gradient_needs_no_path_through_the_prior(per, centred):
-    """Against autograd through the explicit formula: sum over groups of n/2 log(average of sigma^2 + (mu - m)^2) - 1/2 sum log sigma^2."""
+    """Against autograd through the explicit formula: sum over groups of n/2 log(average of sigma^2
+    + (mu - m)^2) - 1/2 sum log sigma^2.
+    """
     means, variances = marginals()
     leaves = [v.requires_grad_() for v in (*means.values(), *variances.values())]
     prior = Optimal(per, centred).fresh(SITES)
@@ -76,10 +89,16 @@ def test_the_gradient_needs_no_path_through_the_prior(per, centred):
 
         mean = torch.zeros(()).double() if centred else average(means)
         moments = {
-            s.name: variances[s.name] + (means[s.name] - (mean if centred else grouping.spread(mean, s))) ** 2 for s in members
+            s.name: variances[s.name]
+            + (means[s.name] - (mean if centred else grouping.spread(mean, s))) ** 2
+            for s in members
         }
         count = sum(grouping.collapse(torch.ones(s.shape).double(), s) for s in members)
-        total = total + 0.5 * (count * average(moments).log()).sum() - 0.5 * sum(variances[s.name].log().sum() for s in members)
+        total = (
+            total
+            + 0.5 * (count * average(moments).log()).sum()
+            - 0.5 * sum(variances[s.name].log().sum() for s in members)
+        )
     assert torch.allclose(kl(prior, means, variances), total)
     for a, b in zip(ours, torch.autograd.grad(total, leaves), strict=True):
         assert torch.allclose(a, b, rtol=1e-9, atol=1e-12)
@@ -107,14 +126,21 @@ def test_a_step_does_not_disturb_the_one_before():
 
 
 def test_before_and_outside_a_fit_and_at_the_edge():
-    assert Optimal().at(SITES["0.bias"]).scale == 1.0 and Optimal("layer", True).describe() == "optimal normal per layer, mean 0"
+    assert (
+        Optimal().at(SITES["0.bias"]).scale == 1.0
+        and Optimal("layer", True).describe() == "optimal normal per layer, mean 0"
+    )
     prior = Optimal("weight", centred=True).fresh(SITES)
     zeros = {n: torch.zeros(s.shape).double() for n, s in SITES.items()}
     prior.observe(zeros, zeros)
     assert torch.isfinite(prior.at(SITES["0.bias"]).log_prob(zeros["0.bias"])).all()
-    with pytest.raises(CredoError, match="no hyperparameters for 'x'; it was made for 0.weight, 0.bias"):
+    with pytest.raises(
+        CredoError, match="no hyperparameters for 'x'; it was made for 0.weight, 0.bias"
+    ):
         prior.observe({"x": torch.zeros(1)}, {"x": torch.ones(1)})
-    with pytest.raises(SettingError, match=r"makes the prior of every weight its own posterior, and the KL zero"):
+    with pytest.raises(
+        SettingError, match=r"makes the prior of every weight its own posterior, and the KL zero"
+    ):
         Optimal("weight")
     with pytest.raises(SettingError, match="Unknown grouping per= 'wieght'. Did you mean 'weight'"):
         Optimal("wieght")

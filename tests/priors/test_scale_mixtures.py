@@ -40,7 +40,10 @@ def test_arguments_broadcast_and_carry_gradients():
     w = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
     assert torch.allclose(member.log_prob(w), StudentT(3.0, 0.0, scale.detach()).log_prob(w))
     assert member.batch_shape == (3, 1) and member.sample((5,)).shape == (5, 3, 1)
-    assert torch.allclose(member.variance, 3 * scale**2) and ScaleMixture("inverse_gamma", 1.0, df=2.0).variance.isinf()
+    assert (
+        torch.allclose(member.variance, 3 * scale**2)
+        and ScaleMixture("inverse_gamma", 1.0, df=2.0).variance.isinf()
+    )
     assert torch.equal(member.mean, torch.zeros(3, 1)) and horseshoe().variance.isinf()
     member.log_prob(w).sum().backward()
     assert torch.isfinite(scale.grad).all()
@@ -48,8 +51,12 @@ def test_arguments_broadcast_and_carry_gradients():
 
 def test_closed_form_kls():
     q = Normal(torch.tensor([0.0, 0.5]).double(), torch.tensor([0.3, 1.5]).double())
-    assert torch.allclose(kl_divergence(q, ScaleMixture("delta", 0.7)), kl_divergence(q, Normal(0.0, 0.7)))
-    assert torch.allclose(kl_divergence(q, ScaleMixture("exponential", 0.7)), kl_divergence(q, Laplace(0.0, 0.7)))
+    assert torch.allclose(
+        kl_divergence(q, ScaleMixture("delta", 0.7)), kl_divergence(q, Normal(0.0, 0.7))
+    )
+    assert torch.allclose(
+        kl_divergence(q, ScaleMixture("exponential", 0.7)), kl_divergence(q, Laplace(0.0, 0.7))
+    )
     for member in MEMBERS[2:]:
         with pytest.raises(NotImplementedError):
             kl_divergence(q, member)
@@ -76,15 +83,20 @@ def test_the_horseshoe_scales():
 
 
 def test_bad_arguments_are_named(monkeypatch):
-    # torch's compiler switches the validation of distributions off for the whole process, whichever test it ran in
+    # torch's compiler switches the validation of distributions off for the whole process, whichever
+    # test it ran in
     monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", True)
-    with pytest.raises(SettingError, match=r"'log_uniform', scale=2.0\): this member takes no number"):
+    with pytest.raises(
+        SettingError, match=r"'log_uniform', scale=2.0\): this member takes no number"
+    ):
         ScaleMixture("log_uniform", 2.0)
     with pytest.raises(SettingError, match=r"'half_cauchy', df=3.0\): this member takes scale"):
         ScaleMixture("half_cauchy", df=3.0)
     with pytest.raises(SettingError, match=r"'inverse_gamma'\) needs df="):
         ScaleMixture("inverse_gamma")
-    with pytest.raises(SettingError, match="Unknown mixing density 'half_cauchi'. Did you mean 'half_cauchy'"):
+    with pytest.raises(
+        SettingError, match="Unknown mixing density 'half_cauchi'. Did you mean 'half_cauchy'"
+    ):
         ScaleMixture("half_cauchi")
     with pytest.raises(ValueError, match="scale"):
         horseshoe(-1.0)

@@ -35,11 +35,20 @@ def test_groups_share_a_factor_that_starts_at_one(per):
 def test_factors_are_on_the_precision(per):
     prior = make(per)
     values = [math.log(4.0 * (place + 1)) for place in range(len(GROUPS[per]))]
-    prior.set({name: torch.tensor(value) for group, value in zip(prior.groups(), values, strict=True) for name in group})
+    prior.set(
+        {
+            name: torch.tensor(value)
+            for group, value in zip(prior.groups(), values, strict=True)
+            for name in group
+        }
+    )
     for group, value in zip(GROUPS[per], values, strict=True):
         for name in group:
             at = prior.at(SITES[name])
-            assert torch.allclose(at.scale.pow(-2), torch.tensor(math.exp(value) / 4).double()) and float(at.loc) == 0.5
+            assert (
+                torch.allclose(at.scale.pow(-2), torch.tensor(math.exp(value) / 4).double())
+                and float(at.loc) == 0.5
+            )
             assert at.scale.dtype == torch.float64
 
 
@@ -66,7 +75,9 @@ def test_state_and_config_rebuild_it():
     assert all(torch.equal(prior.at(site).scale, other.at(site).scale) for site in SITES.values())
     assert prior.describe() == "Normal(loc: 0.5, scale: 2.0), precision tuned per layer"
     assert make().describe() == "Normal(loc: 0.5, scale: 2.0), precision tuned"
-    assert Scaled(as_prior(Normal(torch.zeros(6, 5), torch.ones(6, 5)))).config() is None  # too long to be stored, and said so
+    assert (
+        Scaled(as_prior(Normal(torch.zeros(6, 5), torch.ones(6, 5)))).config() is None
+    )  # too long to be stored, and said so
 
 
 def test_parameters_it_was_not_made_for_keep_their_prior():
@@ -78,7 +89,9 @@ def test_parameters_it_was_not_made_for_keep_their_prior():
 @pytest.mark.parametrize("spec", [Laplace(0.0, 1.0), Flat()])
 def test_only_a_normal_has_a_width_to_tune(spec):
     with pytest.raises(
-        SettingError, match="'0.weight' cannot be tuned: it is .*, not a normal; give a normal prior, or use tune='none'"
+        SettingError,
+        match="'0.weight' cannot be tuned: it is .*, not a normal; give a normal prior, or use "
+        "tune='none'",
     ):
         make(prior=spec).at(SITES["0.weight"])
 

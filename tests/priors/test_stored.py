@@ -31,7 +31,11 @@ def test_every_class_in_the_table_comes_back(name):
 
 
 def test_numbers_keep_their_precision():
-    exact = of_config(to_config(Normal(torch.tensor(0.1, dtype=torch.float64), torch.tensor(1.0, dtype=torch.float64))))
+    exact = of_config(
+        to_config(
+            Normal(torch.tensor(0.1, dtype=torch.float64), torch.tensor(1.0, dtype=torch.float64))
+        )
+    )
     assert exact.loc.item() == 0.1 and exact.loc.dtype == torch.float64
     assert of_config(to_config(Normal(0.1, 1.0))).loc.dtype == torch.float32
 
@@ -41,9 +45,14 @@ def test_what_is_not_stored():
         pass
 
     assert to_config(Mine(0.0, 1.0)) is None
-    assert to_config(Normal(torch.zeros(LONGEST + 1), 1.0)) is None and to_config(Normal(torch.zeros(LONGEST), 1.0)) is not None
+    assert (
+        to_config(Normal(torch.zeros(LONGEST + 1), 1.0)) is None
+        and to_config(Normal(torch.zeros(LONGEST), 1.0)) is not None
+    )
     assert to_config(Normal(torch.tensor(float("inf")), 1.0, validate_args=False)) is None
-    with pytest.raises(SettingError, match="Unknown prior distribution 'Norml'. Did you mean 'Normal'"):
+    with pytest.raises(
+        SettingError, match="Unknown prior distribution 'Norml'. Did you mean 'Normal'"
+    ):
         of_config({"distribution": "Norml", "arguments": {}})
 
 

@@ -1,4 +1,6 @@
-"""laplace-torch as oracle: the same network, prior and data, to 1e-4 in covariances of functions, evidence and probit probabilities."""
+"""laplace-torch as oracle: the same network, prior and data, to 1e-4 in covariances of functions,
+evidence and probit probabilities.
+"""
 
 import copy
 import re
@@ -15,7 +17,9 @@ from credo.likelihoods import Gaussian
 
 
 def theirs():
-    """Their package. It imports torchvision, whose compiled operators need not match torch and are not used: missing ones are declared."""
+    """Their package. It imports torchvision, whose compiled operators need not match torch and are
+    not used: missing ones are declared.
+    """
     declared = {}
     while True:
         try:
@@ -27,7 +31,10 @@ def theirs():
         except RuntimeError as error:
             missing = re.search(r"operator torchvision::(\w+) does not exist", str(error))
             if missing is None or missing[1] in declared:
-                pytest.skip(f"laplace-torch cannot be imported here ({str(error).splitlines()[0]})", allow_module_level=True)
+                pytest.skip(
+                    f"laplace-torch cannot be imported here ({str(error).splitlines()[0]})",
+                    allow_module_level=True,
+                )
             library = torch.library.Library("torchvision", "FRAGMENT")
             library.define(f"{missing[1]}(Tensor boxes, Tensor scores, float threshold) -> Tensor")
             declared[missing[1]] = library  # kept, or the declaration goes with it
@@ -40,11 +47,20 @@ RTOL = 1e-4
 
 
 def mlp(outputs=3):
-    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, outputs))
+    return nn.Sequential(
+        nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, outputs)
+    )
 
 
 def cnn():
-    body = [nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 5, 3), nn.ReLU(), nn.Flatten()]
+    body = [
+        nn.Conv2d(1, 4, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(4, 5, 3),
+        nn.ReLU(),
+        nn.Flatten(),
+    ]
     return nn.Sequential(*body, nn.Linear(20, 3))
 
 
@@ -58,10 +74,17 @@ def both(net, x, y, subset, form, task="classification", **noise):
     likelihood = Gaussian(std=noise["sigma_noise"]) if noise else "categorical"
     prior = Normal(torch.zeros(()).double(), PRECISION**-0.5)
     ours = BNN(net, likelihood, prior=prior)
-    ours.fit((x, y), "laplace", structure=form, subset=subset, train=False, tune="none", progress=False)
+    ours.fit(
+        (x, y), "laplace", structure=form, subset=subset, train=False, tune="none", progress=False
+    )
     where = {"all": "all", "last": "last_layer"}[subset]
     other = laplace.Laplace(
-        copy.deepcopy(net), task, subset_of_weights=where, hessian_structure=FORMS[form], prior_precision=PRECISION, **noise
+        copy.deepcopy(net),
+        task,
+        subset_of_weights=where,
+        hessian_structure=FORMS[form],
+        prior_precision=PRECISION,
+        **noise,
     )
     other.fit(DataLoader(TensorDataset(x, y), batch_size=40))
     return ours, other
@@ -83,8 +106,13 @@ def test_classification(name, form, subset):
     their_mean, their_cover = other._glm_predictive_distribution(x[:6])
     close(mean, their_mean.detach())
     close(cover, their_cover.detach())
-    assert ours.history[-1]["log_evidence"] == pytest.approx(float(other.log_marginal_likelihood()), rel=RTOL)
-    close(ours.predict(x[:6], shortcut="probit").mean, other(x[:6], pred_type="glm", link_approx="probit").detach())
+    assert ours.history[-1]["log_evidence"] == pytest.approx(
+        float(other.log_marginal_likelihood()), rel=RTOL
+    )
+    close(
+        ours.predict(x[:6], shortcut="probit").mean,
+        other(x[:6], pred_type="glm", link_approx="probit").detach(),
+    )
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -93,33 +121,52 @@ def test_classification(name, form, subset):
 def test_subnetworks(name, choice):
     """The same single weights are chosen, and have the same covariances and evidence."""
     net, x, y = problem(name)
-    size = {"mlp": 25, "cnn": 150}[name]  # more than those behind units that no image turns on, which are all alike
+    size = {"mlp": 25, "cnn": 150}[
+        name
+    ]  # more than those behind units that no image turns on, which are all alike
     numel = sum(p.numel() for p in net.parameters())
     loader = DataLoader(TensorDataset(x, y), batch_size=40)
     if choice == "largest_variance":
-        diagonal = laplace.DiagLaplace(copy.deepcopy(net), "classification", prior_precision=PRECISION)
-        index = laplace.utils.LargestVarianceDiagLaplaceSubnetMask(net, size, diagonal).select(loader)
+        diagonal = laplace.DiagLaplace(
+            copy.deepcopy(net), "classification", prior_precision=PRECISION
+        )
+        index = laplace.utils.LargestVarianceDiagLaplaceSubnetMask(net, size, diagonal).select(
+            loader
+        )
     elif choice == "largest_magnitude":
         index = laplace.utils.LargestMagnitudeSubnetMask(net, size).select()
     else:
         index = torch.arange(0, numel, 5)
     flat = torch.zeros(numel, dtype=torch.bool).index_fill(0, index, True)
     pieces = flat.split([p.numel() for p in net.parameters()])
-    masks = {n: m.reshape(p.shape) for m, (n, p) in zip(pieces, net.named_parameters(), strict=True)}
+    masks = {
+        n: m.reshape(p.shape) for m, (n, p) in zip(pieces, net.named_parameters(), strict=True)
+    }
     chosen = {"subset": masks} if choice == "masks" else {"subset": choice, "size": size}
     ours = BNN(net, "categorical", prior=Normal(torch.zeros(()).double(), PRECISION**-0.5))
-    ours.fit((x, y), "laplace", structure="full", train=False, tune="none", progress=False, **chosen)
+    ours.fit(
+        (x, y), "laplace", structure="full", train=False, tune="none", progress=False, **chosen
+    )
     family = ours.posterior.members[0]
-    assert all(torch.equal(at, masks[n].reshape(-1).nonzero().reshape(-1)) for n, at in family.local().items())
+    assert all(
+        torch.equal(at, masks[n].reshape(-1).nonzero().reshape(-1))
+        for n, at in family.local().items()
+    )
     other = laplace.Laplace(
-        copy.deepcopy(net), "classification", subset_of_weights="subnetwork", hessian_structure="full", subnetwork_indices=index,
+        copy.deepcopy(net),
+        "classification",
+        subset_of_weights="subnetwork",
+        hessian_structure="full",
+        subnetwork_indices=index,
         prior_precision=PRECISION,
-    )  # fmt: skip
+    )
     other.fit(loader)
     close(family.covariance(), other.posterior_covariance.detach())
     _, cover = linear_moments(ours.model, ours.posterior, x[:6], {}, None, covariance=True)
     close(cover, other._glm_predictive_distribution(x[:6])[1].detach())
-    assert ours.history[-1]["log_evidence"] == pytest.approx(float(other.log_marginal_likelihood()), rel=RTOL)
+    assert ours.history[-1]["log_evidence"] == pytest.approx(
+        float(other.log_marginal_likelihood()), rel=RTOL
+    )
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -130,7 +177,9 @@ def test_regression_with_two_outputs(form):
     ours, other = both(net, x, y, "all", form, "regression", sigma_noise=0.5)
     _, cover = linear_moments(ours.model, ours.posterior, x[:6], {}, None, covariance=True)
     close(cover, other._glm_predictive_distribution(x[:6])[1].detach())
-    assert ours.history[-1]["log_evidence"] == pytest.approx(float(other.log_marginal_likelihood()), rel=RTOL)
+    assert ours.history[-1]["log_evidence"] == pytest.approx(
+        float(other.log_marginal_likelihood()), rel=RTOL
+    )
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -143,5 +192,7 @@ def test_the_width_that_the_evidence_prefers(form):
     tuned = BNN(net, "categorical", prior=Normal(0.0, 1.0))
     tuned.fit((x, y), "laplace", structure=form, train=False, progress=False)
     width = tuned.model.prior.at(tuned.model.sites["0.weight"]).scale
-    assert float(width**-2) == pytest.approx(float(other.prior_precision.detach().reshape(-1)[0]), rel=1e-2)
+    assert float(width**-2) == pytest.approx(
+        float(other.prior_precision.detach().reshape(-1)[0]), rel=1e-2
+    )
     assert tuned.history[-1]["log_evidence"] >= float(other.log_marginal_likelihood()) - 1e-6

@@ -1,7 +1,7 @@
 """An independent sampler as oracle: numpyro's NUTS on the same network, prior and noise, in jax.
 
-z-tests of posterior mean and standard deviation of the function at ten inputs, with the Monte Carlo errors of both sides; each comparison
-fails right samplers with probability 5.7e-7.
+z-tests of posterior mean and standard deviation of the function at ten inputs, with the Monte Carlo
+errors of both sides; each comparison fails right samplers with probability 5.7e-7.
 """
 
 from functools import cache
@@ -47,12 +47,24 @@ def theirs():
         return jnp.tanh(x @ w["first"] + w["bias"]) @ w["second"] + w["last"]
 
     def model(x, y):
-        w = {name: numpyro.sample(name, dist.Normal(0, 1).expand(shape).to_event(len(shape))) for name, shape in shapes.items()}
+        w = {
+            name: numpyro.sample(name, dist.Normal(0, 1).expand(shape).to_event(len(shape)))
+            for name, shape in shapes.items()
+        }
         numpyro.sample("y", dist.Normal(network(w, x), STD).to_event(2), obs=y)
 
-    chains = MCMC(NUTS(model), num_warmup=500, num_samples=500, num_chains=2, chain_method="vectorized", progress_bar=False)
+    chains = MCMC(
+        NUTS(model),
+        num_warmup=500,
+        num_samples=500,
+        num_chains=2,
+        chain_method="vectorized",
+        progress_bar=False,
+    )
     chains.run(jax.random.PRNGKey(0), x, y)
-    values = jax.vmap(jax.vmap(lambda w: network(w, new)[:, 0]))(chains.get_samples(group_by_chain=True))
+    values = jax.vmap(jax.vmap(lambda w: network(w, new)[:, 0]))(
+        chains.get_samples(group_by_chain=True)
+    )
     return torch.from_numpy(np.array(values))
 
 
@@ -63,7 +75,9 @@ def ours(method):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(INPUTS, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, 1)).double()
     bnn = BNN(net, Gaussian(std=STD), prior=Normal(0.0, 1.0))
-    most = {"max_depth": 5} if method == "nuts" else {"max_steps": 30}  # keeps it to a minute each, and is no less exact
+    most = (
+        {"max_depth": 5} if method == "nuts" else {"max_steps": 30}
+    )  # keeps it to a minute each, and is no less exact
     bnn.fit((x, y), method, num_chains=4, num_warmup=300, num_draws=500, progress=False, **most)
     return bnn.functions(new, 2000)[..., 0].reshape(4, 500, 10)
 
@@ -71,8 +85,12 @@ def ours(method):
 def scores(a, b, stretch=1.0):
     """Largest abs(z) of means and of standard deviations; ``stretch`` makes a wrong second side."""
     b = b.mean((0, 1)) + stretch * (b - b.mean((0, 1)))
-    mean = (a.mean((0, 1)) - b.mean((0, 1))) / (mcse_mean(a).square() + mcse_mean(b).square()).sqrt()
-    sd = (a.flatten(0, 1).std(0) - b.flatten(0, 1).std(0)) / (mcse_sd(a).square() + mcse_sd(b).square()).sqrt()
+    mean = (a.mean((0, 1)) - b.mean((0, 1))) / (
+        mcse_mean(a).square() + mcse_mean(b).square()
+    ).sqrt()
+    sd = (a.flatten(0, 1).std(0) - b.flatten(0, 1).std(0)) / (
+        mcse_sd(a).square() + mcse_sd(b).square()
+    ).sqrt()
     return float(torch.stack([mean, sd]).abs().max())
 
 

@@ -42,12 +42,18 @@ def test_a_chain_that_stays_low_fills_the_low_bins_alone():
 def test_ties_share_their_mean_rank():
     # 20 zeros, then 20 ones: all in the middle of their own half.
     low, high = bars(ranks(entry([np.zeros(20), np.ones(20)])))
-    assert sum(low["y"]) == 20 and max(low["y"]) == 20 and low["y"].index(20) < BINS // 2 <= high["y"].index(20)
+    assert (
+        sum(low["y"]) == 20
+        and max(low["y"]) == 20
+        and low["y"].index(20) < BINS // 2 <= high["y"].index(20)
+    )
 
 
 def test_the_band_is_two_deviations_of_a_draw_without_replacement():
     chains, draws = 4, 200
-    (shape,) = ranks(entry(np.random.default_rng(0).normal(size=(chains, draws))))["layout"]["shapes"]
+    (shape,) = ranks(entry(np.random.default_rng(0).normal(size=(chains, draws))))["layout"][
+        "shapes"
+    ]
     law = hypergeom(chains * draws, chains * draws // BINS, draws)
     assert shape["y1"] - law.mean() == pytest.approx(2 * law.std())
     assert shape["y0"] == pytest.approx(max(law.mean() - 2 * law.std(), 0.0))

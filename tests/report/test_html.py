@@ -14,9 +14,19 @@ def results(**task):
         {"key": "accuracy", "label": "accuracy", "better": "high", "help": "Share that is right."},
         {"key": "seconds", "label": "s", "digits": 1},
     ]
-    rows = [{"method": "a", "accuracy": 0.5, "seconds": 1.0}, {"method": "<b>", "accuracy": 0.9, "seconds": None}]
-    objective = [{"method": "a", "parts": [{"name": "</script><script>alert(1)</script>", "values": [1.0]}]}]
-    return {"title": "T & t", "tasks": [{"title": "Task", "columns": columns, "rows": rows, "objective": objective} | task]}
+    rows = [
+        {"method": "a", "accuracy": 0.5, "seconds": 1.0},
+        {"method": "<b>", "accuracy": 0.9, "seconds": None},
+    ]
+    objective = [
+        {"method": "a", "parts": [{"name": "</script><script>alert(1)</script>", "values": [1.0]}]}
+    ]
+    return {
+        "title": "T & t",
+        "tasks": [
+            {"title": "Task", "columns": columns, "rows": rows, "objective": objective} | task
+        ],
+    }
 
 
 def test_the_page_and_its_results_are_written_side_by_side(tmp_path):
@@ -77,8 +87,19 @@ def test_missing_packages_are_named_before_any_work(monkeypatch):
 
 def test_a_task_may_be_figures_alone_with_captions_of_their_own():
     line = {"name": "l", "x": [0], "y": [1]}
-    curve = {"title": "c", "x_label": "x", "y_label": "y", "lines": [line], "caption": "How to <read> it."}
-    page = render({"title": "t", "tasks": [{"title": "Figures", "columns": [], "rows": [], "curves": [curve]}]})
+    curve = {
+        "title": "c",
+        "x_label": "x",
+        "y_label": "y",
+        "lines": [line],
+        "caption": "How to <read> it.",
+    }
+    page = render(
+        {
+            "title": "t",
+            "tasks": [{"title": "Figures", "columns": [], "rows": [], "curves": [curve]}],
+        }
+    )
     assert "<table>" not in page and "set in colour" not in page
     assert "<figcaption>How to &lt;read&gt; it.</figcaption>" in page
     assert 'class="grid wide"' in page
@@ -94,5 +115,7 @@ def test_columns_of_prose_are_set_to_the_left_and_the_first_column_has_its_label
     }
     page = render({"title": "t", "tasks": [task]})
     assert '<th scope="col">check</th>' in page
-    assert '<th scope="col" class="text">what</th>' in page and '<td class="text">a sentence' in page
+    assert (
+        '<th scope="col" class="text">what</th>' in page and '<td class="text">a sentence' in page
+    )
     assert '<th scope="col">number</th>' in page

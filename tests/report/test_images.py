@@ -38,14 +38,22 @@ def test_blocks_of_rows_stand_further_apart():
 def test_the_last_row_may_be_incomplete_and_colour_is_kept():
     picture = tiles(entry(count=3, channels=3, pixels=([1.0] * 9 + [0.0] * 9 + [0.5] * 9) * 3))
     assert picture.pixels.shape[2] == 4
-    (top, bottom), (left, right) = ([round(place) for place in places] for places in (picture.rows, picture.columns))
-    assert picture.pixels[top, left].tolist() == picture.pixels[bottom, left].tolist() == [255, 0, 128, 255]
+    (top, bottom), (left, right) = (
+        [round(place) for place in places] for places in (picture.rows, picture.columns)
+    )
+    assert (
+        picture.pixels[top, left].tolist()
+        == picture.pixels[bottom, left].tolist()
+        == [255, 0, 128, 255]
+    )
     assert picture.pixels[bottom, right].tolist() == [0, 0, 0, 0]
 
 
 def test_text_is_one_byte_per_pixel():
     given = entry()
-    text = base64.b64encode((np.array(given["pixels"]) * 255).round().astype(np.uint8).tobytes()).decode()
+    text = base64.b64encode(
+        (np.array(given["pixels"]) * 255).round().astype(np.uint8).tobytes()
+    ).decode()
     assert (tiles(given | {"pixels": text}).pixels == tiles(given).pixels).all()
 
 
@@ -85,8 +93,19 @@ def test_groups_have_colours_then_shapes_and_a_legend_where_there_are_several():
 
 
 def test_both_have_a_place_and_a_heading_in_the_report():
-    points = {"title": "p", "x_label": "x", "y_label": "y", "groups": [{"name": "a", "x": [0], "y": [1]}]}
-    task = {"title": "T", "columns": [], "rows": [], "mosaic": [entry(caption="Two rows.")], "scatter": [points]}
+    points = {
+        "title": "p",
+        "x_label": "x",
+        "y_label": "y",
+        "groups": [{"name": "a", "x": [0], "y": [1]}],
+    }
+    task = {
+        "title": "T",
+        "columns": [],
+        "rows": [],
+        "mosaic": [entry(caption="Two rows.")],
+        "scatter": [points],
+    }
     page = render({"title": "t", "tasks": [task]})
     assert "What does it look like?" in page and "Which of them lie together?" in page
     assert "<figcaption>Two rows.</figcaption>" in page

@@ -9,13 +9,17 @@ from credo.report.png import png
 
 
 def read(data):
-    """Width, height, depth, colour type and the pixels of a PNG whose rows are all stored as differences to the row above."""
+    """Width, height, depth, colour type and the pixels of a PNG whose rows are all stored as
+    differences to the row above.
+    """
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
     place, chunks = 8, {}
     while place < len(data):
         (length,) = struct.unpack(">I", data[place : place + 4])
         name, content = data[place + 4 : place + 8], data[place + 8 : place + 8 + length]
-        assert struct.unpack(">I", data[place + 8 + length : place + 12 + length])[0] == zlib.crc32(name + content)
+        assert struct.unpack(">I", data[place + 8 + length : place + 12 + length])[0] == zlib.crc32(
+            name + content
+        )
         chunks[name], place = content, place + 12 + length
     width, height, depth, colour, *rest = struct.unpack(">IIBBBBB", chunks[b"IHDR"])
     assert rest == [0, 0, 0] and chunks[b"IEND"] == b""
@@ -34,7 +38,13 @@ def test_pixels_are_read_back_as_they_were(channels, colour):
 
 
 @pytest.mark.parametrize(
-    "pixels", [np.zeros((2, 2)), np.zeros((2, 2, 5), np.uint8), np.zeros(4, np.uint8), np.zeros((0, 3), np.uint8)]
+    "pixels",
+    [
+        np.zeros((2, 2)),
+        np.zeros((2, 2, 5), np.uint8),
+        np.zeros(4, np.uint8),
+        np.zeros((0, 3), np.uint8),
+    ],
 )
 def test_what_is_no_picture_is_refused(pixels):
     with pytest.raises(DataError, match="expected bytes"):

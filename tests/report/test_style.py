@@ -9,7 +9,11 @@ def test_a_colour_fades():
 
 def test_the_legend_makes_room_for_itself():
     plain, named = layout("t", "x", "y"), with_legend(layout("t", "x", "y"))
-    assert not plain["showlegend"] and named["showlegend"] and named["margin"]["t"] > plain["margin"]["t"]
+    assert (
+        not plain["showlegend"]
+        and named["showlegend"]
+        and named["margin"]["t"] > plain["margin"]["t"]
+    )
 
 
 def lab(colour):
@@ -24,11 +28,20 @@ def lab(colour):
 
 
 def test_ten_kinds_of_points_can_be_told_apart_on_light_and_on_dark():
-    # 2.3 is the least difference that can be seen side by side; small points far apart need ten times as much.
-    apart = [sum((p - q) ** 2 for p, q in zip(lab(a), lab(b), strict=True)) ** 0.5 for a, b in itertools.combinations(KINDS, 2)]
+    # 2.3 is the least difference that can be seen side by side; small points far apart need ten
+    # times as much.
+    apart = [
+        sum((p - q) ** 2 for p, q in zip(lab(a), lab(b), strict=True)) ** 0.5
+        for a, b in itertools.combinations(KINDS, 2)
+    ]
     assert len(KINDS) == 10 and min(apart) > 23
     assert all(35 < lab(colour)[0] < 80 for colour in KINDS)
 
 
 def test_more_and_longer_names_need_more_room():
-    assert legend_room(["a"]) == legend_room([]) < legend_room(["a"] * 20) < legend_room(["a rather long name"] * 20)
+    assert (
+        legend_room(["a"])
+        == legend_room([])
+        < legend_room(["a"] * 20)
+        < legend_room(["a rather long name"] * 20)
+    )

@@ -1,13 +1,15 @@
-"""Tests of the three problems that all methods are audited on, and of the settings each method gets there."""
+"""Tests of the three problems that all methods are audited on, and of the settings each method gets
+there.
+"""
 
 import pytest
 import torch
 
 from credo.core.errors import DataError
 from credo.engine.method import make_method
-from credo_reproduce.audit_problems import APART, DESCENT, PROBLEMS, SETTINGS
 from credo.likelihoods import Categorical
 from credo.methods import methods
+from credo_reproduce.audit_problems import APART, DESCENT, PROBLEMS, SETTINGS
 
 OF_FIT = {"epochs", "lr", "batch_size"}
 
@@ -39,7 +41,8 @@ def test_every_model_starts_from_the_same_network_under_the_standard_prior(name)
     for site in one.random.values():
         law = one.prior.at(site)
         assert float(law.mean.reshape(-1)[0]) == 0.0 and float(law.stddev.reshape(-1)[0]) == 1.0
-    assert not any(p.requires_grad for p in one.likelihood.parameters())  # noise is known, so there is one posterior
+    # noise is known, so there is one posterior
+    assert not any(p.requires_grad for p in one.likelihood.parameters())
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -49,8 +52,13 @@ def test_data_fit_the_network_and_are_of_unit_size(name):
     for inputs, targets in (found.train, found.test):
         assert len(inputs) == len(targets) and inputs.isfinite().all()
         assert found.bnn().functions(inputs[:3], 2, source="prior").shape[:2] == (2, 3)
-    # Standardised, or drawn so: 40 draws of N(0, 1) have a deviation within 0.6 to 1.4 but once in 10^4.
-    assert float(x.mean(0).abs().max()) < 0.6 and float(x.std(0).min()) > 0.4 and float(x.std(0).max()) < 1.6
+    # Standardised, or drawn so: 40 draws of N(0, 1) have a deviation within 0.6 to 1.4 but once in
+    # 10^4.
+    assert (
+        float(x.mean(0).abs().max()) < 0.6
+        and float(x.std(0).min()) > 0.4
+        and float(x.std(0).max()) < 1.6
+    )
     if isinstance(found.likelihood, Categorical):
         assert set(y.tolist()) == {0, 1} and 0.3 < float(y.double().mean()) < 0.7
     else:
@@ -72,7 +80,9 @@ def test_the_yacht_is_standardised_on_its_training_rows():
 
 
 def test_crescents_can_be_told_apart_but_not_by_a_line():
-    """Least squares on the inputs is right less often than on angles' own curves: there is something for a network to do."""
+    """Least squares on the inputs is right less often than on angles' own curves: there is
+    something for a network to do.
+    """
     x, y = problem("crescents").test
     design = torch.cat([x, torch.ones(len(x), 1)], 1)
     guess = design @ torch.linalg.lstsq(design, 2.0 * y.float().unsqueeze(1) - 1).solution

@@ -5,12 +5,12 @@ import json
 import pytest
 
 from credo.core.errors import DataError, SettingError
-from credo_reproduce.base import make_experiment, perform
-from credo_reproduce.audit_problems import APART
-from credo_reproduce.audit_table import COLUMNS, FEW, KEYS, STOCHASTIC, _checks, _table
-from credo_reproduce.outcome import Row
 from credo.methods import methods
 from credo.report.html import render
+from credo_reproduce.audit_problems import APART
+from credo_reproduce.audit_table import COLUMNS, FEW, KEYS, STOCHASTIC, _checks, _table
+from credo_reproduce.base import make_experiment, perform
+from credo_reproduce.outcome import Row
 
 SOME = ("hmc", "nuts", "vi", "map", "csgmcmc", "svgd", "importance", "stochastic", "exact")
 
@@ -30,25 +30,36 @@ def test_a_row_for_every_method_nearest_first(result):
     values = [row.measured["total variation"] for row in table.rows]
     assert values[-1] == APART["stochastic"]  # what has no number comes last, with its reason
     assert values[:-1] == sorted(values[:-1]) and values[0] >= 0 and values[-2] <= 1
-    assert set(COLUMNS) <= set(table.columns) and "agreement" not in table.columns  # that is for classification
+    # that is for classification
+    assert set(COLUMNS) <= set(table.columns) and "agreement" not in table.columns
 
 
 def test_numbers_of_a_row_are_what_they_say(result):
     rows = {row.label: row.measured for row in result.outcome.tables[0].rows}
     for label in set(SOME) - set(APART):
-        assert rows[label]["total variation"] >= 0 and rows[label]["Wasserstein"] >= 0 and rows[label]["seconds"] > 0
+        assert (
+            rows[label]["total variation"] >= 0
+            and rows[label]["Wasserstein"] >= 0
+            and rows[label]["seconds"] > 0
+        )
         assert rows[label]["nll difference"] == rows[label]["nll difference"]  # not NaN
     assert rows["map"]["sd ratio"] == 0.0 and 0.5 < rows["exact"]["sd ratio"] < 2.0
-    assert rows["exact"]["total variation"] < rows["vi"]["total variation"]  # three steps of descent are no fit
+    # three steps of descent are no fit
+    assert rows["exact"]["total variation"] < rows["vi"]["total variation"]
 
 
 def test_checks_and_figures(result):
     (figure,) = result.outcome.figures
     assert figure["names"] == [row.label for row in result.outcome.tables[0].rows][:-1]
     names = [check.name for check in result.outcome.checks]
-    assert names[0] == "linear: the reference has converged" and "linear: hmc is nearer than vi" in names
+    assert (
+        names[0] == "linear: the reference has converged"
+        and "linear: hmc is nearer than vi" in names
+    )
     json.dumps(figure)
-    assert "Reference: HMC" in result.outcome.tables[0].note and "total variation" in render(result.page())
+    assert "Reference: HMC" in result.outcome.tables[0].note and "total variation" in render(
+        result.page()
+    )
 
 
 def test_the_same_seed_gives_the_same_numbers(result):
@@ -64,10 +75,18 @@ def test_made_up_rows_are_sorted_and_judged():
     class Named:
         name = "made up"
 
-    rows = [Row(label, {"total variation": value, "ceiling": 0.01}) for label, value in (("vi", 0.2), ("hmc", 0.3), ("map", 0.4))]
+    rows = [
+        Row(label, {"total variation": value, "ceiling": 0.01})
+        for label, value in (("vi", 0.2), ("hmc", 0.3), ("map", 0.4))
+    ]
     rows.append(Row("mle", {"total variation": "refused"}))
     table = _table(Named, rows, "Converged.", 1.0)
-    assert [row.label for row in table.rows] == ["vi", "hmc", "map", "mle"] and "0.0100" in table.note
+    assert [row.label for row in table.rows] == [
+        "vi",
+        "hmc",
+        "map",
+        "mle",
+    ] and "0.0100" in table.note
     assert [(check.name, check.holds) for check in _checks(Named, rows)] == [
         ("made up: hmc is nearer than vi", False),
         ("made up: hmc is nearer than map", True),
@@ -117,4 +136,5 @@ def test_every_method_has_a_row(name):
         pytest.skip(f"needs the yacht data: {error}")
     assert {row.label for row in table.rows} == set(methods.names())
     words = {row.label for row in table.rows if isinstance(row.measured["total variation"], str)}
-    assert words <= {*APART, "exact", "last_layer", "moments"}  # closed forms do not exist for every network
+    # closed forms do not exist for every network
+    assert words <= {*APART, "exact", "last_layer", "moments"}

@@ -4,12 +4,12 @@ from typing import ClassVar
 import pytest
 import torch
 
+from credo.core.devices import check_device
 from credo.core.errors import SettingError
 from credo.core.settings import setting
 from credo_reproduce.base import Experiment, make_experiment, perform
 from credo_reproduce.catalogue import experiments
 from credo_reproduce.outcome import Outcome
-from credo.core.devices import check_device
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,12 @@ def test_a_run_is_recorded(toy):
     heard = []
     result = perform(make_experiment("toy", {"size": 5, "quick": True}), "cpu", 7, heard.append)
     assert heard == ["cpu 7 1"]
-    assert (result.experiment, result.seed, result.quick, result.settings["size"]) == ("toy", 7, True, 5)
+    assert (result.experiment, result.seed, result.quick, result.settings["size"]) == (
+        "toy",
+        7,
+        True,
+        5,
+    )
     assert result.seconds >= 0 and result.outcome.notes == ["5"]
 
 
@@ -73,7 +78,11 @@ def test_bad_names_and_values_are_refused(toy):
 
 def test_devices_this_machine_lacks_are_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    for name, message in (("cuda", "finds no GPU"), ("nonsense", "expected 'cpu' or 'cuda'"), ("meta", "expected 'cpu'")):
+    for name, message in (
+        ("cuda", "finds no GPU"),
+        ("nonsense", "expected 'cpu' or 'cuda'"),
+        ("meta", "expected 'cpu'"),
+    ):
         with pytest.raises(SettingError, match=message):
             check_device(name)
     assert check_device("cpu").type == "cpu"

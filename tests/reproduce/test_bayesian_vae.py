@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from credo.core.errors import CredoError
+from credo.report.html import render
 from credo_reproduce.base import make_experiment, perform
 from credo_reproduce.bayesian_vae import METHODS, MOST, POINTS
 from credo_reproduce.outcome import Row
-from credo.report.html import render
 
 ESTIMATES = ["importance sampling", "annealed", "simulated: lower", "simulated: upper"]
 
@@ -22,7 +22,13 @@ def checks(gaps=(0.1,), **first):
     found = {name: {"50": first.get(name, -20.0), "100": -10.0} for name in METHODS}
     rows = [
         Row(
-            "some method", {"importance sampling": 0.0, "annealed": 0.0, "simulated: lower": -5.0, "simulated: upper": -5.0 + gap}
+            "some method",
+            {
+                "importance sampling": 0.0,
+                "annealed": 0.0,
+                "simulated: lower": -5.0,
+                "simulated: upper": -5.0 + gap,
+            },
         )
         for gap in gaps
     ]
@@ -41,19 +47,30 @@ def test_quick_run_has_every_method_by_size_and_both_estimates():
         for row in table.rows
         for value in row.measured.values()
     )
-    assert [(line["name"], line["x"], len(line["y"])) for line in figure["lines"]] == [(label, [20, 40], 2) for label in labels]
-    assert "after 40 data" in estimates.title and len(result.outcome.checks) == 2 and figure["title"] in render(result.page())
+    assert [(line["name"], line["x"], len(line["y"])) for line in figure["lines"]] == [
+        (label, [20, 40], 2) for label in labels
+    ]
+    assert (
+        "after 40 data" in estimates.title
+        and len(result.outcome.checks) == 2
+        and figure["title"] in render(result.page())
+    )
 
 
 def test_the_same_seed_gives_the_same_numbers_and_leaves_the_callers_generator():
     state, small = torch.get_rng_state(), {"sizes": "20", "steps": 3}
-    rows = [[row.measured for table in quick(seed, **small).outcome.tables for row in table.rows] for seed in (3, 3, 4)]
+    rows = [
+        [row.measured for table in quick(seed, **small).outcome.tables for row in table.rows]
+        for seed in (3, 3, 4)
+    ]
     assert rows[0] == rows[1] != rows[2] and torch.equal(state, torch.get_rng_state())
 
 
 def test_points_have_one_draw_of_the_weights():
     experiment = make_experiment("bayesian_vae", {"samples": 7})
-    assert {name: experiment._samples(name) for name in METHODS} == {name: 1 if name in POINTS else 7 for name in METHODS}
+    assert {name: experiment._samples(name) for name in METHODS} == {
+        name: 1 if name in POINTS else 7 for name in METHODS
+    }
     x = torch.ones(20, 64)
     for name in METHODS:
         vae = make_experiment("bayesian_vae", {"quick": True})._fit(x, name, 0, torch.device("cpu"))
@@ -91,7 +108,11 @@ def test_repeated_sizes_are_refused_or_drawn():
 
 
 def test_bounds_must_meet_in_the_right_order():
-    assert checks((0.1, 0.2))[0].holds and not checks((0.1, MOST + 0.1))[0].holds and not checks((-0.1, 0.1))[0].holds
+    assert (
+        checks((0.1, 0.2))[0].holds
+        and not checks((0.1, MOST + 0.1))[0].holds
+        and not checks((-0.1, 0.1))[0].holds
+    )
     assert not checks((math.nan,))[0].holds
 
 
@@ -105,5 +126,8 @@ def test_a_prior_helps_where_any_method_is_above_maximum_likelihood():
     assert checks(mle=-20.0, vi=-19.0)[1].holds and checks(mle=-20.0, map=-19.9)[1].holds
     assert not checks(mle=-20.0, map=-20.1, vi=-21.0, concrete_dropout=-22.0)[1].holds
     assert not checks(mle=-20.0, map=-20.0, vi=-20.0, concrete_dropout=-20.0)[1].holds
-    assert "mean field -19.00, maximum likelihood -20.00" in checks(mle=-20.0, map=-19.5, vi=-19.0)[1].measured
+    assert (
+        "mean field -19.00, maximum likelihood -20.00"
+        in checks(mle=-20.0, map=-19.5, vi=-19.0)[1].measured
+    )
     assert "With 50 data" in checks()[1].name, "the smallest of the sizes given first"

@@ -24,9 +24,22 @@ class Toy(Experiment):
         say("working")
         if self.size == 99:
             raise DataError("No data set 'nowhere'.")
-        table = Table("Numbers", ["error"], [Row("ours", {"error": float(self.size)}, {"error": 4.0})])
-        curve = {"kind": "curves", "title": "c", "x_label": "x", "y_label": "y", "lines": [{"name": "l", "x": [0], "y": [1]}]}
-        return Outcome([table], [curve], [Check("good", "1", "1", True), Check("bad", "2", "1", False)], ["A note."])
+        table = Table(
+            "Numbers", ["error"], [Row("ours", {"error": float(self.size)}, {"error": 4.0})]
+        )
+        curve = {
+            "kind": "curves",
+            "title": "c",
+            "x_label": "x",
+            "y_label": "y",
+            "lines": [{"name": "l", "x": [0], "y": [1]}],
+        }
+        return Outcome(
+            [table],
+            [curve],
+            [Check("good", "1", "1", True), Check("bad", "2", "1", False)],
+            ["A note."],
+        )
 
 
 @pytest.fixture(autouse=True)
@@ -72,5 +85,7 @@ def test_wrong_input_is_refused_in_one_line(shell):
 
 def test_missing_data_exit_with_2_and_leave_nothing(shell):
     result = shell("reproduce", "toy", "--set", "size=99")
-    assert result.exit_code == 2 and result.stderr.splitlines()[-1] == "credo: No data set 'nowhere'."
+    assert (
+        result.exit_code == 2 and result.stderr.splitlines()[-1] == "credo: No data set 'nowhere'."
+    )
     assert not list(shell.folder.iterdir())

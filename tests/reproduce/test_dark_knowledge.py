@@ -6,9 +6,10 @@ import pytest
 
 from credo.core.errors import DataError, SettingError
 from credo.data import load
-from credo_reproduce import dark_knowledge, make_experiment, perform
-from credo_reproduce.dark_knowledge import LIMIT, _checks, _layers
 from credo.report.html import render
+from credo_reproduce import dark_knowledge
+from credo_reproduce.base import make_experiment, perform
+from credo_reproduce.dark_knowledge import LIMIT, _checks, _layers
 
 
 def quick(**settings):
@@ -68,8 +69,19 @@ def test_a_quick_run_on_mnist(teacher, passes):
     except DataError as error:
         pytest.skip(f"needs MNIST: {error}")
     said = []
-    result = perform(make_experiment("dark_knowledge", {"quick": True, "parts": "mnist", "teacher": teacher}), say=said.append)
+    result = perform(
+        make_experiment("dark_knowledge", {"quick": True, "parts": "mnist", "teacher": teacher}),
+        say=said.append,
+    )
     (table,) = result.outcome.tables
     assert [row.paper["error"] for row in table.rows] == [1.536, 1.271, 1.307]
-    assert [row.measured["passes"] for row in table.rows] == [1, passes, 1] and "rank_correlation" in table.note
-    assert len(result.outcome.figures) == 1 and len(result.outcome.checks) == 2 and any("mnist, student" in line for line in said)
+    assert [row.measured["passes"] for row in table.rows] == [
+        1,
+        passes,
+        1,
+    ] and "rank_correlation" in table.note
+    assert (
+        len(result.outcome.figures) == 1
+        and len(result.outcome.checks) == 2
+        and any("mnist, student" in line for line in said)
+    )

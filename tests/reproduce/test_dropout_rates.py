@@ -11,7 +11,8 @@ from credo_reproduce.dropout_rates import _checks, _chosen, _numbers
 
 def test_each_half_is_scored_at_the_rate_that_is_best_on_the_other():
     even, odd = torch.arange(6) % 2 == 0, torch.arange(6) % 2 == 1
-    cells = {0.1: torch.where(even, 1.0, 5.0), 0.5: torch.where(odd, 2.0, 9.0)}  # 0.1 is best on even images, 0.5 on odd ones
+    # 0.1 is best on even images, 0.5 on odd ones
+    cells = {0.1: torch.where(even, 1.0, 5.0), 0.5: torch.where(odd, 2.0, 9.0)}
     assert torch.equal(_chosen(cells), torch.where(even, cells[0.5], cells[0.1]))
 
 
@@ -39,6 +40,16 @@ def test_a_quick_run():
     learned, grid = result.outcome.tables
     assert [row.label for row in learned.rows] == ["100 images", "300 images"]
     assert set(learned.rows[0].measured) == {
-        "input", "first hidden layer", "second hidden layer", "nll", "error", "best fixed rate", "grid search, nll",
-    }  # fmt: skip
-    assert grid.columns == ["p = 0.1", "p = 0.5"] and len(result.outcome.figures) == 3 and len(result.outcome.checks) == 5
+        "input",
+        "first hidden layer",
+        "second hidden layer",
+        "nll",
+        "error",
+        "best fixed rate",
+        "grid search, nll",
+    }
+    assert (
+        grid.columns == ["p = 0.1", "p = 0.5"]
+        and len(result.outcome.figures) == 3
+        and len(result.outcome.checks) == 5
+    )

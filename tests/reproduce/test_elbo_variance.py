@@ -15,7 +15,10 @@ def test_quick_run_measures_every_size_under_every_estimator():
 def test_shared_noise_covaries_and_theory_agrees_at_one_example():
     """Var is the variance at M = 1 and Cov lies between 0 and Var, by construction."""
     result = perform(make_experiment("elbo_variance", {"quick": True}))
-    first, last = result.outcome.tables[0].rows[0].measured, result.outcome.tables[0].rows[-1].measured
+    first, last = (
+        result.outcome.tables[0].rows[0].measured,
+        result.outcome.tables[0].rows[-1].measured,
+    )
     assert first["single sample, theory"] == first["local, theory"]
     assert last["single sample, theory"] > last["local, theory"]
 

@@ -8,11 +8,12 @@ from zoo.images import made_up
 
 from credo.core.errors import DataError
 from credo.data import load
-from credo_reproduce import make_experiment, perform, probes
-from credo_reproduce.ensembles import Score, _checks
 from credo.likelihoods import Categorical
 from credo.predictive import Predictive
 from credo.report.html import render
+from credo_reproduce import probes
+from credo_reproduce.base import make_experiment, perform
+from credo_reproduce.ensembles import Score, _checks
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,10 @@ def test_rows_costs_and_members(result):
     assert list(rows) == ["single", "snapshot", "SWAG", "deep ensemble", "MultiSWAG"]
     assert [row["epochs in all"] for row in rows.values()] == [8, 8, 8, 16, 16]
     assert [row["members or draws"] for row in rows.values()] == [1, 2, 4, 2, 4]
-    assert all(0 <= row["error %"] <= 100 and row["nll"] > 0 and 0 <= row["ece"] <= 1 for row in rows.values())
+    assert all(
+        0 <= row["error %"] <= 100 and row["nll"] > 0 and 0 <= row["ece"] <= 1
+        for row in rows.values()
+    )
     assert list(members.columns) == ["1", "2"]
     last = {row.label: row.measured["2"] for row in members.rows}
     assert last["deep ensemble: nll"] == pytest.approx(rows["deep ensemble"]["nll"])
@@ -39,9 +43,13 @@ def test_rows_costs_and_members(result):
 
 def test_figures_and_checks(result):
     accuracy, nll = result.outcome.figures
-    assert [line["name"] for line in nll["lines"]] == ["snapshot", "deep ensemble"] and nll["lines"][0]["x"] == [1, 2]
+    assert [line["name"] for line in nll["lines"]] == ["snapshot", "deep ensemble"] and nll[
+        "lines"
+    ][0]["x"] == [1, 2]
     members = {row.label: row.measured for row in result.outcome.tables[1].rows}
-    assert accuracy["lines"][1]["y"][0] == pytest.approx(100 - members["deep ensemble: error %"]["1"])
+    assert accuracy["lines"][1]["y"][0] == pytest.approx(
+        100 - members["deep ensemble: error %"]["1"]
+    )
     assert len(result.outcome.checks) == 4 and "SWAG" in render(result.page())
 
 
@@ -57,9 +65,17 @@ def test_checks_can_fail():
         return Score(10.0, nll, 0.0)
 
     names = ("single", "snapshot", "SWAG", "deep ensemble", "MultiSWAG")
-    good = _checks(dict(zip(names, map(made, (1.0, 0.9, 0.9, 0.8, 0.7)), strict=True)), {"snapshot": [made(1.0), made(0.9)]})
-    bad = _checks(dict(zip(names, map(made, (1.0, 1.1, 1.0, 0.8, 0.7)), strict=True)), {"snapshot": [made(1.0), made(1.0)]})
-    assert [check.holds for check in good] == [True] * 3 and [check.holds for check in bad] == [False] * 3
+    good = _checks(
+        dict(zip(names, map(made, (1.0, 0.9, 0.9, 0.8, 0.7)), strict=True)),
+        {"snapshot": [made(1.0), made(0.9)]},
+    )
+    bad = _checks(
+        dict(zip(names, map(made, (1.0, 1.1, 1.0, 0.8, 0.7)), strict=True)),
+        {"snapshot": [made(1.0), made(1.0)]},
+    )
+    assert [check.holds for check in good] == [True] * 3 and [check.holds for check in bad] == [
+        False
+    ] * 3
 
 
 def test_images_are_standardised_and_a_share_is_taken_evenly(monkeypatch):

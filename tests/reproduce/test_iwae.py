@@ -7,9 +7,9 @@ import torch
 
 from credo.core.errors import DataError, SettingError
 from credo.data import load
+from credo.report.html import render
 from credo_reproduce.base import make_experiment, perform
 from credo_reproduce.iwae import KINDS, LIMITS, PAPER
-from credo.report.html import render
 
 TIMES = {"seconds per epoch"}
 
@@ -50,23 +50,35 @@ def test_quick_run_has_a_row_and_a_line_per_model():
     assert [row.label for row in table.rows] == ["VAE", "IWAE, K = 5"]
     assert all(set(row.measured) == set(table.columns) for row in table.rows)
     assert all(math.isfinite(value) for row in table.rows for value in row.measured.values())
-    assert all(row.measured["-ELBO"] > row.measured["nll"] > 0 and 0 <= row.measured["active"] <= 5 for row in table.rows)
+    assert all(
+        row.measured["-ELBO"] > row.measured["nll"] > 0 and 0 <= row.measured["active"] <= 5
+        for row in table.rows
+    )
     assert [(line["name"], line["x"], len(line["y"])) for line in figure["lines"]] == [
         (row.label, [1, 2], 2) for row in table.rows
     ]
-    assert [check.name for check in result.outcome.checks] == ["VAE: test nll", "More draws fit better"]
+    assert [check.name for check in result.outcome.checks] == [
+        "VAE: test nll",
+        "More draws fit better",
+    ]
     assert figure["title"] in render(result.page())
 
 
 def test_every_model_runs():
     result = quick(models="doubly50,iwae50", num_test=5)
-    assert [row.label for row in result.outcome.tables[0].rows] == [KINDS["doubly50"][0], KINDS["iwae50"][0]]
+    assert [row.label for row in result.outcome.tables[0].rows] == [
+        KINDS["doubly50"][0],
+        KINDS["iwae50"][0],
+    ]
 
 
 def test_the_same_seed_gives_the_same_numbers_and_leaves_the_callers_generator():
     state = torch.get_rng_state()
     rows = [
-        [{k: v for k, v in row.measured.items() if k not in TIMES} for row in quick(seed, models="vae").outcome.tables[0].rows]
+        [
+            {k: v for k, v in row.measured.items() if k not in TIMES}
+            for row in quick(seed, models="vae").outcome.tables[0].rows
+        ]
         for seed in (3, 3, 4)
     ]
     assert rows[0] == rows[1] != rows[2] and torch.equal(state, torch.get_rng_state())
@@ -97,7 +109,9 @@ def test_checks_compare_with_limits_and_ask_for_falling_values():
     }
     assert not held(vae=87.0, iwae5=87.5, iwae50=85.0)["More draws fit better"]
     assert not held(vae=85.0, iwae50=85.1)["More draws fit better"]
-    assert list(held(iwae5=80.0)) == [] and list(held(doubly50=80.0, iwae50=80.0)) == ["IWAE, K = 50: test nll"]
+    assert list(held(iwae5=80.0)) == [] and list(held(doubly50=80.0, iwae50=80.0)) == [
+        "IWAE, K = 50: test nll"
+    ]
     assert held(vae=LIMITS["vae"], iwae50=LIMITS["iwae50"])["VAE: test nll"]
 
 
@@ -107,6 +121,10 @@ def test_checks_do_not_hold_for_what_is_no_number():
 
 def test_the_paper_stands_beside_its_models_and_the_figure_shows_the_end():
     found = outcome(vae=87.0, iwae5=86.0, iwae50=85.0)
-    assert [dict(row.paper) for row in found.tables[0].rows] == [{"nll": PAPER["vae"]}, {}, {"nll": PAPER["iwae50"]}]
+    assert [dict(row.paper) for row in found.tables[0].rows] == [
+        {"nll": PAPER["vae"]},
+        {},
+        {"nll": PAPER["iwae50"]},
+    ]
     low, high = found.figures[0]["y_range"]
     assert low < 85.0 and high > 87.0 and "87.78" in found.tables[0].note

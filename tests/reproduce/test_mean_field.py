@@ -15,5 +15,6 @@ def test_quick_run_has_all_three_parts():
 def test_test_points_are_in_the_units_of_the_training_points():
     problem = MeanFieldFailings().regression(0)
     assert abs(float(problem.train[0].mean())) < 1e-5
-    # 1,000 inputs of standardised deviation 1: the mean has standard error 0.03, and the clusters keep it near zero.
+    # 1,000 inputs of standardised deviation 1: the mean has standard error 0.03, and the clusters
+    # keep it near zero.
     assert abs(float(problem.test[0].mean())) < 0.2 and torch.isfinite(problem.test[1]).all()

@@ -2,16 +2,39 @@ import json
 
 import torch
 
-from credo_reproduce.outcome import Check, Outcome, Result, Row, Table, machine, plain, shown, verdict
+from credo_reproduce.outcome import (
+    Check,
+    Outcome,
+    Result,
+    Row,
+    Table,
+    machine,
+    plain,
+    shown,
+    verdict,
+)
 
 
 def result(quick=False, **parts):
     settings = {"quick": quick, "rate": float("nan")}
-    return Result("toy", "A toy", "Someone 2000.", quick, settings, 3, 1.5, machine(torch.device("cpu")), Outcome(**parts))
+    return Result(
+        "toy",
+        "A toy",
+        "Someone 2000.",
+        quick,
+        settings,
+        3,
+        1.5,
+        machine(torch.device("cpu")),
+        Outcome(**parts),
+    )
 
 
 def table():
-    rows = [Row("ours", {"error": 1.234, "size": 7}, {"error": 1.3}), Row("theirs", {"error": 2e-5, "size": None})]
+    rows = [
+        Row("ours", {"error": 1.234, "size": 7}, {"error": 1.3}),
+        Row("theirs", {"error": 2e-5, "size": None}),
+    ]
     return Table("T", ["error", "size"], rows, "A note.")
 
 
@@ -23,9 +46,10 @@ def test_the_papers_value_stands_in_brackets_beside_the_measured_one():
 
 
 def test_numbers_keep_their_significant_digits():
-    assert [shown(v, 3) for v in (0.0123456, 123456.0, 12345678.0, 12345678, 0, 99.95, float("inf"), "text")] == [
-        "0.0123", "123456", "1.23e+07", "12345678", "0", "100.0", "–", "text",
-    ]  # fmt: skip
+    assert [
+        shown(v, 3)
+        for v in (0.0123456, 123456.0, 12345678.0, 12345678, 0, 99.95, float("inf"), "text")
+    ] == ["0.0123", "123456", "1.23e+07", "12345678", "0", "100.0", "–", "text"]
 
 
 def test_a_record_is_json_and_holds_what_is_needed_to_repeat_it():
@@ -39,7 +63,13 @@ def test_a_record_is_json_and_holds_what_is_needed_to_repeat_it():
 
 
 def test_the_page_has_checks_first_and_figures_last_and_stores_figures_once():
-    figure = {"kind": "curves", "title": "f", "x_label": "x", "y_label": "y", "lines": [{"name": "l", "x": [1], "y": [2]}]}
+    figure = {
+        "kind": "curves",
+        "title": "f",
+        "x_label": "x",
+        "y_label": "y",
+        "lines": [{"name": "l", "x": [1], "y": [2]}],
+    }
     page = result(tables=[table()], figures=[figure], checks=[Check("c", "1", "2", True)]).page()
     assert [task["title"] for task in page["tasks"]] == ["Checks", "T", "Figures"]
     assert page["tasks"][2]["curves"] == [figure]
@@ -54,5 +84,8 @@ def test_a_quick_run_says_so():
 
 
 def test_verdicts_and_plain_values():
-    assert verdict(Check("c", "", "", True)) == "holds" and verdict(Check("c", "", "", False)) == "does not hold"
+    assert (
+        verdict(Check("c", "", "", True)) == "holds"
+        and verdict(Check("c", "", "", False)) == "does not hold"
+    )
     assert plain({"a": (1.0, float("nan")), 2: "x"}) == {"a": [1.0, None], "2": "x"}

@@ -41,11 +41,16 @@ def test_digits_are_split_without_overlap():
 
 
 def test_glorots_weights_have_their_variance_and_biases_are_zero():
-    """Uniform on +-a with a^2 = 6 / (fan-in + fan-out): variance a^2 / 3, fourth moment a^4 / 5. z-test at 4.5, once in 150,000."""
+    """Uniform on +-a with a^2 = 6 / (fan-in + fan-out): variance a^2 / 3, fourth moment a^4 / 5.
+
+    z-test at 4.5, once in 150,000.
+    """
     torch.manual_seed(0)
     one, two = credo.nets.mlp_encoder((30,), 50, (200, 100)), credo.nets.mlp_decoder(50, 30, (200,))
     glorot(one, two)
-    layers = [layer for net in (one, two) for layer in net.modules() if isinstance(layer, nn.Linear)]
+    layers = [
+        layer for net in (one, two) for layer in net.modules() if isinstance(layer, nn.Linear)
+    ]
     assert len(layers) == 5
     for layer in layers:
         square = 6 / (layer.in_features + layer.out_features)
@@ -61,13 +66,20 @@ def test_glorot_leaves_other_layers_alone_and_follows_the_seed():
     torch.manual_seed(1)
     glorot(net)
     first = net[3].weight.detach().clone()
-    assert all(torch.equal(before[name], t) for name, t in net.state_dict().items() if not name.startswith("3."))
+    assert all(
+        torch.equal(before[name], t)
+        for name, t in net.state_dict().items()
+        if not name.startswith("3.")
+    )
     torch.manual_seed(1)
     glorot(net)
     assert torch.equal(first, net[3].weight) and not torch.equal(first, before["3.weight"])
 
 
-@pytest.mark.parametrize("net", [nn.Linear(3, 2), nn.Linear(3, 2, bias=False), nn.Sequential(nn.Linear(3, 2, bias=False))])
+@pytest.mark.parametrize(
+    "net",
+    [nn.Linear(3, 2), nn.Linear(3, 2, bias=False), nn.Sequential(nn.Linear(3, 2, bias=False))],
+)
 def test_glorot_takes_layers_with_and_without_biases(net):
     before = next(net.parameters()).detach().clone()
     glorot(net)
@@ -76,9 +88,14 @@ def test_glorot_takes_layers_with_and_without_biases(net):
 
 def test_coders_follow_the_seed_and_leave_the_callers_generator():
     state = torch.get_rng_state()
-    (encoder, decoder), (again, _), (other, _) = (coders(seed, 8, 4, (30,), start=glorot) for seed in (0, 0, 1))
+    (encoder, decoder), (again, _), (other, _) = (
+        coders(seed, 8, 4, (30,), start=glorot) for seed in (0, 0, 1)
+    )
     assert torch.equal(state, torch.get_rng_state())
-    assert encoder(torch.zeros(2, 784)).shape == (2, 8) and decoder(torch.zeros(2, 4)).shape == (2, 784)
+    assert encoder(torch.zeros(2, 784)).shape == (2, 8) and decoder(torch.zeros(2, 4)).shape == (
+        2,
+        784,
+    )
     assert all(not bool(p.any()) for name, p in encoder.named_parameters() if name.endswith("bias"))
     one, two, three = (next(net.parameters()) for net in (encoder, again, other))
     assert torch.equal(one, two) and not torch.equal(one, three)

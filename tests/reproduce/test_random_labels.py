@@ -10,10 +10,11 @@ from zoo.images import digits_like, made_up
 from credo.bnn import BNN
 from credo.core.errors import SettingError
 from credo.core.seeds import isolated
-from credo_reproduce import make_experiment, perform, probes
-from credo_reproduce.random_labels import Length, _checks, _label, model_bits
 from credo.nets import mlp
 from credo.report.html import render
+from credo_reproduce import probes
+from credo_reproduce.base import make_experiment, perform
+from credo_reproduce.random_labels import Length, _checks, _label, model_bits
 
 CPU = torch.device("cpu")
 
@@ -21,7 +22,9 @@ CPU = torch.device("cpu")
 @pytest.fixture(scope="module", autouse=True)
 def images():
     patch = pytest.MonkeyPatch()
-    patch.setattr(probes, "load", lambda name: digits_like(name) if name == "mnist" else made_up(name))
+    patch.setattr(
+        probes, "load", lambda name: digits_like(name) if name == "mnist" else made_up(name)
+    )
     yield
     patch.undo()
 
@@ -31,7 +34,10 @@ def test_quick_run_of_both_networks():
     dense, convolutional = result.outcome.tables
     for table in (dense, convolutional):
         empty, sparse, dropped, little, full = table.rows
-        assert empty.measured["data bits"] == pytest.approx(60 * math.log2(10)) and empty.measured["model bits"] == 0.0
+        assert (
+            empty.measured["data bits"] == pytest.approx(60 * math.log2(10))
+            and empty.measured["model bits"] == 0.0
+        )
         assert [row.label for row in (little, full)] == [_label(0.1), _label(1.0)]
         assert dropped.paper["train accuracy %"] == 100.0 and "model bits" not in dropped.measured
         for row in (sparse, little, full):
@@ -39,22 +45,46 @@ def test_quick_run_of_both_networks():
             both = row.measured["data bits"] + row.measured["model bits"]
             assert row.measured["total / empty"] == pytest.approx(both / (60 * math.log2(10)))
     bits, sparsity = result.outcome.figures[:2]
-    assert [len(line["x"]) for line in bits["lines"]] == [2, 2, 2] and len(sparsity["lines"][0]["y"]) == 2
+    assert [len(line["x"]) for line in bits["lines"]] == [2, 2, 2] and len(
+        sparsity["lines"][0]["y"]
+    ) == 2
     assert len(result.outcome.checks) == 12 and "learned by heart" in render(result.page())
 
 
 def test_nothing_is_learned_where_there_is_nothing_to_learn():
-    """In small: 40 labels, learned by heart by one network, given up by the other from both starts (from the second not quite, in this time)."""
+    """In small: 40 labels, learned by heart by one network, given up by the other from both starts
+    (from the second not quite, in this time).
+    """
     small = {
-        "nets": "mnist_fc", "num_train": 40, "num_test": 100, "hidden": 60, "layers": 1, "batch": 40, "epochs": 150, "dropout_epochs": 500,
-        "around_epochs": 250, "warmup": 30, "betas": "0.01,1", "lr": 4e-3, "rate": 0.1, "draws": 4,
-    }  # fmt: skip
+        "nets": "mnist_fc",
+        "num_train": 40,
+        "num_test": 100,
+        "hidden": 60,
+        "layers": 1,
+        "batch": 40,
+        "epochs": 150,
+        "dropout_epochs": 500,
+        "around_epochs": 250,
+        "warmup": 30,
+        "betas": "0.01,1",
+        "lr": 4e-3,
+        "rate": 0.1,
+        "draws": 4,
+    }
     result = perform(make_experiment("random_labels", small))
     empty, sparse, dropped, heart, back = (row.measured for row in result.outcome.tables[0].rows)
     assert sparse["sparsity %"] > 99.9 and sparse["total / empty"] == pytest.approx(1.0, abs=0.05)
     assert sparse["train accuracy %"] < 30.0 < 95.0 < dropped["train accuracy %"]
-    assert heart["train accuracy %"] > 95.0 and heart["data bits"] < 0.2 * empty["data bits"] and heart["total / empty"] > 20.0
-    assert back["train accuracy %"] < 30.0 and back["sparsity %"] > 99.0 and back["total / empty"] < 10.0
+    assert (
+        heart["train accuracy %"] > 95.0
+        and heart["data bits"] < 0.2 * empty["data bits"]
+        and heart["total / empty"] > 20.0
+    )
+    assert (
+        back["train accuracy %"] < 30.0
+        and back["sparsity %"] > 99.0
+        and back["total / empty"] < 10.0
+    )
 
 
 def test_labels_are_uniform_and_follow_the_seed():
@@ -62,7 +92,10 @@ def test_labels_are_uniform_and_follow_the_seed():
     first, again, other = (made._case("mnist_fc", CPU, seed).train[1] for seed in (0, 0, 1))
     assert torch.equal(first, again) and not torch.equal(first, other)
     true = torch.as_tensor(digits_like("mnist")["y_train"].astype(int))
-    assert float((first == true).double().mean()) < 0.25 and int(first.bincount(minlength=10).min()) > 5
+    assert (
+        float((first == true).double().mean()) < 0.25
+        and int(first.bincount(minlength=10).min()) > 5
+    )
 
 
 def test_both_networks_of_a_case_have_the_same_parameters():
@@ -82,7 +115,9 @@ def test_model_bits_are_the_kl_of_the_objective():
     bnn = BNN(net).fit((x, y), "sparse_vd", epochs=3, progress=False)
     left, counted, sparsity = model_bits(bnn)
     assert (
-        counted == pytest.approx(bnn.objective((x, y), 2)["bits_weights"], rel=1e-5) and 0 < left <= counted and sparsity < 100.0
+        counted == pytest.approx(bnn.objective((x, y), 2)["bits_weights"], rel=1e-5)
+        and 0 < left <= counted
+        and sparsity < 100.0
     )
     family = next(member for member in bnn.posterior.members if member.atoms != 1)
     with torch.no_grad():

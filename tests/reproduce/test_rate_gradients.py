@@ -5,9 +5,18 @@ import pytest
 import torch
 
 from credo import BNN
-from credo_reproduce.base import make_experiment, perform
-from credo_reproduce.rate_gradients import KINDS, LAYERS, RATES, Moments, _checks, exact, gradients, rates_of
 from credo.nets import mlp
+from credo_reproduce.base import make_experiment, perform
+from credo_reproduce.rate_gradients import (
+    KINDS,
+    LAYERS,
+    RATES,
+    Moments,
+    _checks,
+    exact,
+    gradients,
+    rates_of,
+)
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +37,12 @@ def expected_nll(bnn, x, y, logits):
     total = 0.0
     for a in product((0, 1), repeat=2):
         for b in product((0, 1), repeat=3):
-            chance = first ** sum(a) * (1 - first) ** (2 - sum(a)) * second ** sum(b) * (1 - second) ** (3 - sum(b))
+            chance = (
+                first ** sum(a)
+                * (1 - first) ** (2 - sum(a))
+                * second ** sum(b)
+                * (1 - second) ** (3 - sum(b))
+            )
             h = np.maximum((x.double().numpy() * a / first) @ m["0.weight"].T + m["0.bias"], 0)
             out = (h * b / second) @ m["2.weight"].T + m["2.bias"]
             log_p = out - np.log(np.exp(out).sum(1, keepdims=True))
@@ -46,9 +60,13 @@ def test_the_exact_gradient_is_the_slope_of_the_expected_loss(fitted):
         assert found[layer] == pytest.approx(slope, rel=1e-3, abs=1e-6)  # float32 against double
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.biased], ids=lambda kind: kind.label)
+@pytest.mark.parametrize(
+    "kind", [kind for kind in KINDS if not kind.biased], ids=lambda kind: kind.label
+)
 def test_unbiased_gradients_meet_the_exact_one(fitted, kind):
-    """Null: no bias. Two z-tests at 4.5: a right estimator fails once in 70,000 runs, and the seed is fixed."""
+    """Null: no bias. Two z-tests at 4.5: a right estimator fails once in 70,000 runs, and the seed
+    is fixed.
+    """
     bnn, x, y = fitted
     truth, found = exact(bnn, x, y), gradients(bnn, kind, x, y, 1000, 3)
     assert all(abs(m.mean - truth[layer]) < 4.5 * m.error for layer, m in found.items())
@@ -59,7 +77,10 @@ def test_another_rate_leaves_the_posterior_alone(fitted):
     before = float(rates_of(bnn).logit("0.weight"))
     here, there = (gradients(bnn, KINDS[0], x, y, 50, 0, rate) for rate in (None, 0.5))
     assert here["input"].mean != there["input"].mean
-    assert float(rates_of(bnn).logit("0.weight")) == before and not rates_of(bnn).logits[0].requires_grad
+    assert (
+        float(rates_of(bnn).logit("0.weight")) == before
+        and not rates_of(bnn).logits[0].requires_grad
+    )
 
 
 def test_the_same_seed_gives_the_same_moments(fitted):
@@ -72,7 +93,10 @@ def test_quick_run_has_its_tables_and_figures():
     small, large, ends = outcome.tables
     assert [row.label for row in small.rows] == ["exact", *(kind.label for kind in KINDS)]
     assert [row.measured["passes"] for row in large.rows] == [1, 1, 1, 2]
-    assert all(0 < row.measured["rate, hidden"] < 1 and row.measured["ms per step"] > 0 for row in ends.rows)
+    assert all(
+        0 < row.measured["rate, hidden"] < 1 and row.measured["ms per step"] > 0
+        for row in ends.rows
+    )
     curves = [figure for figure in outcome.figures if figure["kind"] == "curves"]
     assert len(outcome.figures) == 6 and curves[0]["lines"][0]["x"] == list(RATES)
     assert len(outcome.checks) == 6
@@ -85,7 +109,9 @@ def moments(mean, variance):
 def test_checks_see_bias_and_variance():
     truth = dict.fromkeys(LAYERS, 1.0)
     small = {kind.label: moments(1.1, 1.0) for kind in KINDS}
-    large = {kind.label: moments(1.0, var) for kind, var in zip(KINDS, (0.1, 0.5, 1.0, 0.8), strict=True)}
+    large = {
+        kind.label: moments(1.0, var) for kind, var in zip(KINDS, (0.1, 0.5, 1.0, 0.8), strict=True)
+    }
     checks = _checks(truth, small, large)
     assert all(check.holds for check in checks) and "1.6 at equal cost" in checks[-1].measured
     biased = _checks(truth, small | {"ARM": moments(2.0, 1.0)}, large | {"ARM": moments(2.0, 1.2)})

@@ -8,9 +8,9 @@ import torch
 
 from credo.core.errors import SettingError
 from credo.core.seeds import isolated
+from credo.nets import char_lstm
 from credo_reproduce.base import make_experiment, perform
 from credo_reproduce.sparse_lstm import State, _checks, bits_per_character, gates_left, windows
-from credo.nets import char_lstm
 
 CPU = torch.device("cpu")
 
@@ -29,7 +29,9 @@ def text(monkeypatch):
 
 
 def test_rows_of_a_quick_run(text):
-    result = perform(make_experiment("sparse_lstm", {"quick": True, "layers": 2, "pretrain": 20, "batch": 10}))
+    result = perform(
+        make_experiment("sparse_lstm", {"quick": True, "layers": 2, "pretrain": 20, "batch": 10})
+    )
     bits, places = result.outcome.tables
     labels = [row.label.split(",")[0] for row in bits.rows]
     assert labels == [
@@ -45,14 +47,24 @@ def test_rows_of_a_quick_run(text):
     assert dense["weights left"] == 2 * vocab * 4 + 32 * (4 + 8) + 32 * 16 + 4 * vocab
     assert 0 < dense["bits per character"] < math.log2(vocab)  # better than chance: it has learned
     for row in bits.rows[2:]:
-        assert row.measured["weights left"] <= dense["weights left"] and row.measured["weights, times fewer"] >= 1.0
-    assert places.rows[0].measured["hidden-hidden 2 %"] == 0.0 and places.rows[0].measured["gates f"] == 16
+        assert (
+            row.measured["weights left"] <= dense["weights left"]
+            and row.measured["weights, times fewer"] >= 1.0
+        )
+    assert (
+        places.rows[0].measured["hidden-hidden 2 %"] == 0.0
+        and places.rows[0].measured["gates f"] == 16
+    )
     assert len(result.outcome.checks) == 2
 
 
 def test_windows_cover_the_text_once():
     x, y = windows(torch.arange(23), 5)
-    assert x.shape == y.shape == (4, 5) and torch.equal(x.flatten(), torch.arange(20)) and torch.equal(y, x + 1)
+    assert (
+        x.shape == y.shape == (4, 5)
+        and torch.equal(x.flatten(), torch.arange(20))
+        and torch.equal(y, x + 1)
+    )
 
 
 def test_bits_do_not_depend_on_the_chunks_and_are_those_of_chance_for_equal_scores():
@@ -84,9 +96,14 @@ def test_checks_can_fail():
     assert [check.holds for check in _checks([dense, state(sparse, 2.09, 20)])] == [True, True]
     assert [check.holds for check in _checks([dense, state(sparse, 2.11, 21)])] == [False, False]
     better = state("deterministic, trained on", 1.9, 100)  # the harder of the two is what counts
-    assert [check.holds for check in _checks([dense, better, state(sparse, 2.09, 20)])] == [True, False]
+    assert [check.holds for check in _checks([dense, better, state(sparse, 2.09, 20)])] == [
+        True,
+        False,
+    ]
 
 
 def test_texts_that_are_too_short_are_refused(text):
-    with pytest.raises(SettingError, match="leave no window to test on; expected more than 1020 characters"):
+    with pytest.raises(
+        SettingError, match="leave no window to test on; expected more than 1020 characters"
+    ):
         perform(make_experiment("sparse_lstm", {"quick": True, "length": 50, "num_chars": 1000}))

@@ -5,8 +5,8 @@ from zoo.images import digits_like
 
 from credo import compress
 from credo.core.errors import SettingError
-from credo_reproduce.base import make_experiment, perform
 from credo.nets import lenet5_caffe, lenet_300_100
+from credo_reproduce.base import make_experiment, perform
 
 MAKE = {"lenet300": lenet_300_100, "lenet5": lenet5_caffe}
 
@@ -16,7 +16,14 @@ def result(request, tmp_path_factory):
     patch = pytest.MonkeyPatch()
     patch.setattr("credo_reproduce.probes.load", digits_like)
     folder = tmp_path_factory.mktemp("files")
-    settings = {"quick": True, "nets": request.param, "num_train": 200, "num_test": 100, "held": 50, "files": str(folder)}
+    settings = {
+        "quick": True,
+        "nets": request.param,
+        "num_train": 200,
+        "num_test": 100,
+        "held": 50,
+        "files": str(folder),
+    }
     if request.param == "lenet300":
         settings |= {"shift": 0}
     yield request.param, folder, perform(make_experiment("sparse_mnist", settings))
@@ -28,10 +35,16 @@ def test_counts_files_and_checks(result):
     counts, files = done.outcome.tables
     assert [row.label.split(", ")[1] for row in counts.rows][:2] == ["dense", "log alpha < 3"]
     first, last = counts.rows[1].measured, counts.rows[3].measured
-    assert 0 <= last["error %"] <= 100 and 1.0 <= first["weights, times fewer"] < last["weights, times fewer"]
+    assert (
+        0 <= last["error %"] <= 100
+        and 1.0 <= first["weights, times fewer"] < last["weights, times fewer"]
+    )
     (file,) = files.rows
     assert (folder / f"{name}.credo").stat().st_size == file.measured["bytes"]
-    assert compress.pruned_of(compress.decode(folder / f"{name}.credo", MAKE[name]())).nonzero <= file.measured["numbers left"]
+    assert (
+        compress.pruned_of(compress.decode(folder / f"{name}.credo", MAKE[name]())).nonzero
+        <= file.measured["numbers left"]
+    )
     assert len(done.outcome.checks) == 3 and done.outcome.checks[2].holds
 
 
@@ -40,7 +53,9 @@ def test_pictures_of_weights_over_epochs(result):
     mosaics = [figure for figure in done.outcome.figures if figure["kind"] == "mosaic"]
     assert [f["height"] for f in mosaics] == ([5, 100] if name == "lenet5" else [100])
     assert all(
-        len(f["pixels"]) == f["rows"] * f["columns"] * f["height"] * f["width"] and max(f["pixels"]) == 1.0 for f in mosaics
+        len(f["pixels"]) == f["rows"] * f["columns"] * f["height"] * f["width"]
+        and max(f["pixels"]) == 1.0
+        for f in mosaics
     )
 
 
@@ -51,4 +66,6 @@ def test_unknown_networks_are_refused():
 
 def test_a_missing_folder_is_refused_before_any_training(tmp_path):
     with pytest.raises(SettingError, match="missing' is not a folder; make it first"):
-        perform(make_experiment("sparse_mnist", {"quick": True, "files": str(tmp_path / "missing")}))
+        perform(
+            make_experiment("sparse_mnist", {"quick": True, "files": str(tmp_path / "missing")})
+        )

@@ -7,9 +7,9 @@ from torch.distributions import Normal
 from credo.bnn import BNN
 from credo.core.errors import SettingError
 from credo.core.seeds import isolated, mix
+from credo.nets import resnet50
 from credo_reproduce.base import make_experiment, perform
 from credo_reproduce.sparse_resnet50 import IMAGES, MAKERS, Contestant, hours
-from credo.nets import resnet50
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +26,11 @@ def test_rows_and_their_arithmetic(result, heard):
     (table,) = result.outcome.tables
     plain, sparse = (row.measured for row in table.rows)
     weights = sum(p.numel() for p in resnet50(width=8).parameters() if p.dim() > 1)
-    assert heard[0] == f"ready: {weights:,} random weights"  # convolutions and the last layer, not biases and scales
-    assert sparse["times the deterministic step"] == pytest.approx(sparse["ms per step"] / plain["ms per step"])
+    # convolutions and the last layer, not biases and scales
+    assert heard[0] == f"ready: {weights:,} random weights"
+    assert sparse["times the deterministic step"] == pytest.approx(
+        sparse["ms per step"] / plain["ms per step"]
+    )
     assert sparse["images per second"] == pytest.approx(2000.0 / sparse["ms per step"])
     assert sparse["peak memory, GiB"] is None  # no GPU here
     assert plain["accuracy %"] == sparse["accuracy %"] == "not run" and "were not run" in table.note
@@ -38,7 +41,9 @@ def test_objectives_are_finite(result):
 
 
 def test_a_step_is_that_of_fit():
-    """The second step's nll of the deterministic network, and the KL of the sparse one, are those that ``fit`` records."""
+    """The second step's nll of the deterministic network, and the KL of the sparse one, are those
+    that ``fit`` records.
+    """
     source, cpu = torch.Generator().manual_seed(0), torch.device("cpu")
     data = torch.randn(4, 3, 32, 32, generator=source), torch.arange(4)
     with isolated(mix(0, "net")):
@@ -55,7 +60,9 @@ def test_a_step_is_that_of_fit():
         "sparse_resnet50", {"quick": True, "batch": 4, "lr": 1e-9}
     )  # so that the noise of a step moves nothing
     _, kl = made._contestant(MAKERS["sparse_vd"], data, 0, cpu).step()
-    assert float(kl) == pytest.approx(bnn.fit(data, "sparse_vd", lr=1e-9, **options).history[1]["kl"], rel=1e-4)
+    assert float(kl) == pytest.approx(
+        bnn.fit(data, "sparse_vd", lr=1e-9, **options).history[1]["kl"], rel=1e-4
+    )
 
 
 def test_hours_count_whole_steps():
@@ -67,7 +74,9 @@ def test_checks_can_fail():
     each = dict.fromkeys(("map", "sparse_vd"), Contestant(lambda: None, 1, 2**30))
     good = made._outcome(each, {"map": 0.1, "sparse_vd": 0.4}, {"map": True, "sparse_vd": True})
     bad = made._outcome(each, {"map": 0.1, "sparse_vd": 0.41}, {"map": True, "sparse_vd": False})
-    assert [check.holds for check in good.checks] == [True, True] and [check.holds for check in bad.checks] == [False, False]
+    assert [check.holds for check in good.checks] == [True, True] and [
+        check.holds for check in bad.checks
+    ] == [False, False]
     assert good.tables[0].rows[0].measured["peak memory, GiB"] == 1.0
 
 

@@ -11,16 +11,19 @@ from credo import compress
 from credo.bnn import BNN
 from credo.core.errors import SettingError
 from credo.core.seeds import isolated
-from credo_reproduce import make_experiment, perform, probes
-from credo_reproduce.sparse_vgg import Score, _checks, accuracy, settled
 from credo.nets import Augmented, CropFlip, vgg
 from credo.report.html import render
+from credo_reproduce import probes
+from credo_reproduce.base import make_experiment, perform
+from credo_reproduce.sparse_vgg import Score, _checks, accuracy, settled
 
 CPU = torch.device("cpu")
 
 
 def norms(net):
-    return [module for module in net.modules() if isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d))]
+    return [
+        module for module in net.modules() if isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d))
+    ]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -35,7 +38,9 @@ def test_rows_counts_and_figures():
     result = perform(make_experiment("sparse_vgg", {"quick": True}))
     (table,) = result.outcome.tables
     assert [row.label.split(" (")[0] for row in table.rows] == [
-        f"k = {k}, {what}" for k in ("0.02", "0.03") for what in ("dense", "log alpha < 3", "chosen")
+        f"k = {k}, {what}"
+        for k in ("0.02", "0.03")
+        for what in ("dense", "log alpha < 3", "chosen")
     ]
     for place, k in ((0, 0.02), (3, 0.03)):
         total = sum(p.numel() for p in vgg(10, k).parameters() if p.dim() > 1)
@@ -58,18 +63,23 @@ def test_the_dense_network_has_learned_and_brings_its_statistics():
     assert not net.training and accuracy(net, train) > 40.0  # chance is 10
     fresh = vgg(10, 0.1).eval()
     fresh.load_state_dict(dict(net.named_parameters()) | dict(fresh.named_buffers()))
-    assert accuracy(fresh, train) < accuracy(net, train)  # the same weights with statistics of no data
+    # the same weights with statistics of no data
+    assert accuracy(fresh, train) < accuracy(net, train)
 
 
 def test_statistics_are_those_of_the_pruned_means():
-    """One batch with all images: means and variances over them, layer by layer, in place of those of noisy weights."""
+    """One batch with all images: means and variances over them, layer by layer, in place of those
+    of noisy weights.
+    """
     train, _ = probes.colour_images("cifar10", CPU, 40, 30)
     with isolated(0):
         net = Augmented(vgg(10, 0.03), CropFlip())
     bnn = BNN(net).fit(train, "sparse_vd", epochs=1, batch_size=20, init_std=0.1, progress=False)
     pruned = compress.prune(bnn)
     ready = settled(pruned, bnn, train, 40, 0)
-    assert not ready.training and all(torch.equal(a, b) for a, b in zip(ready.parameters(), pruned.net.parameters(), strict=True))
+    assert not ready.training and all(
+        torch.equal(a, b) for a, b in zip(ready.parameters(), pruned.net.parameters(), strict=True)
+    )
     direct = copy.deepcopy(pruned.net)
     for norm in norms(direct):
         norm.train().momentum = 1.0

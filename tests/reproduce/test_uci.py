@@ -1,4 +1,6 @@
-"""Tests of the UCI experiment on made-up sets: which cells, resuming, failures, and processes side by side."""
+"""Tests of the UCI experiment on made-up sets: which cells, resuming, failures, and processes side
+by side.
+"""
 
 import json
 
@@ -7,9 +9,10 @@ from zoo.uci import made_up, write_set
 
 from credo.core.errors import CredoError, DataError, SettingError
 from credo.data import load
-from credo_reproduce import make_experiment, perform, uci, uci_recipes
-from credo_reproduce.uci_cells import Cell
 from credo.report.html import render
+from credo_reproduce import uci, uci_recipes
+from credo_reproduce.base import make_experiment, perform
+from credo_reproduce.uci_cells import Cell
 
 
 @pytest.fixture
@@ -32,9 +35,13 @@ def test_a_run_has_tables_checks_and_a_page(home):
     heard = []
     result = go(home, heard.append, sets="yacht,boston", splits="0-1")
     assert len(list(home.glob("*.json"))) == 8
-    assert heard[0] == "8 cells, 0 finished before, 8 to measure" and heard[1].startswith("1/8 yacht, split 0, map: ll ")
+    assert heard[0] == "8 cells, 0 finished before, 8 to measure" and heard[1].startswith(
+        "1/8 yacht, split 0, map: ll "
+    )
     summary, yacht, boston = result.outcome.tables
-    assert [row.label for row in summary.rows] == ["yacht", "boston"] and {"map", "mle"} <= set(summary.columns)
+    assert [row.label for row in summary.rows] == ["yacht", "boston"] and {"map", "mle"} <= set(
+        summary.columns
+    )
     assert yacht.title.startswith("yacht") and boston.title.startswith("boston")
     assert len(result.outcome.checks) == 3 and "best of ours" in render(result.page())
 
@@ -49,7 +56,9 @@ def test_a_second_run_makes_no_fit(home, monkeypatch):
 
 
 def test_a_killed_run_goes_on(home, monkeypatch):
-    """Whatever was finished when the run was killed is not measured again, and the result is that of a run in one go."""
+    """Whatever was finished when the run was killed is not measured again, and the result is that
+    of a run in one go.
+    """
     whole = go(home.with_name("whole"), splits="0-1").outcome.tables
     inherited = uci.keep
     seen = []
@@ -65,7 +74,11 @@ def test_a_killed_run_goes_on(home, monkeypatch):
         go(home, splits="0-1")
     assert len(list(home.glob("*.json"))) == 3
     rest = []
-    monkeypatch.setattr(uci, "keep", lambda store, cell, *more: (rest.append(cell), inherited(store, cell, *more))[1])
+    monkeypatch.setattr(
+        uci,
+        "keep",
+        lambda store, cell, *more: (rest.append(cell), inherited(store, cell, *more))[1],
+    )
     tables = go(home, splits="0-1").outcome.tables
     assert len(rest) == 1 and not set(rest) & set(seen)
     for ours, theirs in zip(tables, whole, strict=True):
@@ -78,9 +91,13 @@ def test_a_killed_run_goes_on(home, monkeypatch):
 def test_limit_measures_some_and_shows_what_there_is(home):
     heard = []
     result = go(home, heard.append, limit=1)
-    assert heard[0] == "2 cells, 0 finished before, 1 to measure" and len(list(home.glob("*.json"))) == 1
+    assert (
+        heard[0] == "2 cells, 0 finished before, 1 to measure"
+        and len(list(home.glob("*.json"))) == 1
+    )
     assert [row.label for row in result.outcome.tables[1].rows][:1] == ["map"]
-    assert len(go(home, methods="mle").outcome.tables[0].columns) == 4  # map of the run before is in the table, too
+    # map of the run before is in the table, too
+    assert len(go(home, methods="mle").outcome.tables[0].columns) == 4
 
 
 def test_a_failing_cell_is_reported_and_does_not_stop_the_others(home, monkeypatch):
@@ -102,7 +119,10 @@ def test_a_failing_cell_is_reported_and_does_not_stop_the_others(home, monkeypat
         "failed: yacht, split 1, mle: ZeroDivisionError: by chance",
     ]
     rows = {row.label: row.measured for row in result.outcome.tables[1].rows}
-    assert rows["map"]["failed"] == "2 splits: lr=3 is too large; use a smaller one." and rows["mle"]["splits"] == 1
+    assert (
+        rows["map"]["failed"] == "2 splits: lr=3 is too large; use a smaller one."
+        and rows["mle"]["splits"] == 1
+    )
     assert rows["mle"]["failed"] == "1 splits: ZeroDivisionError: by chance"
 
 
@@ -114,10 +134,19 @@ def test_files_of_other_settings_are_counted_but_not_shown(home):
 
 
 def test_cells_are_those_asked_for_cheap_sets_first():
-    made = make_experiment("uci", {"methods": "vi,hmc", "sets": "protein,boston,yacht", "splits": "4-6,0"})
+    made = make_experiment(
+        "uci", {"methods": "vi,hmc", "sets": "protein,boston,yacht", "splits": "4-6,0"}
+    )
     cells, apart = made.cells()
-    assert cells[0] == Cell("yacht", 0, "vi") and cells[1] == Cell("yacht", 0, "hmc") and cells[2].split == 4
-    assert [cell.split for cell in cells if cell.set == "protein" and cell.method == "vi"] == [0, 4] and not apart
+    assert (
+        cells[0] == Cell("yacht", 0, "vi")
+        and cells[1] == Cell("yacht", 0, "hmc")
+        and cells[2].split == 4
+    )
+    assert [cell.split for cell in cells if cell.set == "protein" and cell.method == "vi"] == [
+        0,
+        4,
+    ] and not apart
     everything, apart = make_experiment("uci", {"methods": "all"}).cells()
     assert set(apart) == set(uci_recipes.APART)
     assert len(everything) == (8 * 20 + 5) * (len(uci.methods.names()) - len(uci_recipes.APART))
@@ -164,14 +193,19 @@ def test_quick_settings_on_the_published_set(tmp_path):
     except DataError as error:
         pytest.skip(f"needs the yacht data: {error}")
     result = perform(make_experiment("uci", {"quick": True, "store": str(tmp_path)}))
-    assert {json.loads(path.read_text())["method"] for path in tmp_path.glob("*.json")} == {"map", "hmc"}
+    assert {json.loads(path.read_text())["method"] for path in tmp_path.glob("*.json")} == {
+        "map",
+        "hmc",
+    }
     assert result.outcome.checks
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", uci.applicable())
 def test_every_recipe_runs(home, method):
-    """With next to no steps; a recipe that cannot run would only be found out in the middle of the night."""
+    """With next to no steps; a recipe that cannot run would only be found out in the middle of the
+    night.
+    """
     result = go(home, methods=method, effort=1e-3)
     rows = {row.label: row.measured for row in result.outcome.tables[-1].rows}
     assert rows[method].get("failed") is None and rows[method]["splits"] == 1

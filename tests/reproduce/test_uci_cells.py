@@ -49,7 +49,11 @@ def short(label="c", **settings):
 
 def test_sets_are_those_published_cheapest_first():
     assert len(SETS) == 9 and SETS["protein"] == ("uci_protein", 100, 5)
-    assert all(source.splits == 20 and source.hidden == 50 for name, source in SETS.items() if name != "protein")
+    assert all(
+        source.splits == 20 and source.hidden == 50
+        for name, source in SETS.items()
+        if name != "protein"
+    )
 
 
 def test_a_split_is_a_partition_and_validation_is_of_the_training_rows(folder):
@@ -59,9 +63,13 @@ def test_a_split_is_a_partition_and_validation_is_of_the_training_rows(folder):
     assert not rows & {tuple(row) for row in test.x.tolist()}
     fitted, judged = held_out("yacht", 1, train)
     assert len(judged.y) == 10 and len(fitted.y) == 44
-    assert {tuple(row) for row in fitted.x.tolist()} | {tuple(row) for row in judged.x.tolist()} == rows
+    assert {tuple(row) for row in fitted.x.tolist()} | {
+        tuple(row) for row in judged.x.tolist()
+    } == rows
     again = held_out("yacht", 1, train)[1]
-    assert torch.equal(again.y, judged.y) and not torch.equal(held_out("yacht", 2, train)[1].y, judged.y)
+    assert torch.equal(again.y, judged.y) and not torch.equal(
+        held_out("yacht", 2, train)[1].y, judged.y
+    )
 
 
 def test_validation_has_a_largest_size():
@@ -70,15 +78,17 @@ def test_validation_has_a_largest_size():
 
 
 def test_scores_are_in_the_units_of_the_targets(folder):
-    """Targets a hundred times as large, shifted: the density falls by log 100 and the error grows as much; nothing else changes."""
+    """Targets a hundred times as large, shifted: the density falls by log 100 and the error grows
+    as much; nothing else changes.
+    """
     train, test = split("yacht", 0)
     cell = Cell("yacht", 0, "map")
     first = fit_and_score(cell, short(), train, test, FEW, CPU)
     larger = [Part(part.x, 100.0 * part.y + 7.0) for part in (train, test)]
     second = fit_and_score(cell, short(), larger[0], larger[1], FEW, CPU)
-    assert second.ll == pytest.approx(first.ll - math.log(100), abs=1e-4) and second.rmse == pytest.approx(
-        100 * first.rmse, rel=1e-4
-    )
+    assert second.ll == pytest.approx(
+        first.ll - math.log(100), abs=1e-4
+    ) and second.rmse == pytest.approx(100 * first.rmse, rel=1e-4)
 
 
 def test_a_constant_column_and_other_units_of_inputs_change_nothing(folder):
@@ -92,13 +102,20 @@ def test_a_constant_column_and_other_units_of_inputs_change_nothing(folder):
 
 def test_seeded(folder):
     train, test = split("yacht", 0)
-    runs = [fit_and_score(Cell("yacht", 0, "vi"), short(), train, test, Terms(seed, 0.02), CPU) for seed in (0, 0, 1)]
+    runs = [
+        fit_and_score(Cell("yacht", 0, "vi"), short(), train, test, Terms(seed, 0.02), CPU)
+        for seed in (0, 0, 1)
+    ]
     assert runs[0] == runs[1] != runs[2]
 
 
 def test_noise_that_varies_gets_a_second_output(folder):
     train, test = split("yacht", 0)
-    assert math.isfinite(fit_and_score(Cell("yacht", 0, "map"), short(likelihood=_varying()), train, test, FEW, CPU).ll)
+    assert math.isfinite(
+        fit_and_score(
+            Cell("yacht", 0, "map"), short(likelihood=_varying()), train, test, FEW, CPU
+        ).ll
+    )
 
 
 @pytest.mark.parametrize("apart", [False, True])
@@ -115,11 +132,20 @@ def test_chains_start_from_a_fit_with_its_noise_widened(folder, monkeypatch, apa
     settings = {"lr": 1e-4, "num_chains": 3, "num_warmup": 4, "num_draws": 4, "thin": 1}
     start = Start("vi" if apart else "map", 300, {"lr": 1e-2}, apart=apart, widen=2.0)
     train, test = split("yacht", 0)
-    score = fit_and_score(Cell("yacht", 0, "sgld"), Candidate("c", settings, start=start), train, test, Terms(0, 1.0), CPU)
+    score = fit_and_score(
+        Cell("yacht", 0, "sgld"),
+        Candidate("c", settings, start=start),
+        train,
+        test,
+        Terms(0, 1.0),
+        CPU,
+    )
     plain = Candidate("c", settings, start=Start(start.method, 300, {"lr": 1e-2}, apart=apart))
     wide = seen["log_std"]
     fit_and_score(Cell("yacht", 0, "sgld"), plain, train, test, Terms(0, 1.0), CPU)
-    assert wide == pytest.approx(seen["log_std"] + math.log(2.0), abs=1e-5) and math.isfinite(score.ll)
+    assert wide == pytest.approx(seen["log_std"] + math.log(2.0), abs=1e-5) and math.isfinite(
+        score.ll
+    )
     assert seen["init"]["0.weight"].shape == ((3, 50, 3) if apart else (50, 3))
 
 
@@ -150,14 +176,22 @@ def test_one_candidate_needs_no_trial(folder, monkeypatch):
 
 
 def test_a_candidate_that_fails_is_passed_over_and_its_reason_kept(folder, monkeypatch):
-    wild = Candidate("wild", {"lr": 1e6, "num_chains": 2, "num_warmup": 50, "num_draws": 4, "thin": 1})
-    calm = Candidate("calm", {"lr": 1e-5, "num_chains": 2, "num_warmup": 4, "num_draws": 4, "thin": 1})
+    wild = Candidate(
+        "wild", {"lr": 1e6, "num_chains": 2, "num_warmup": 50, "num_draws": 4, "thin": 1}
+    )
+    calm = Candidate(
+        "calm", {"lr": 1e-5, "num_chains": 2, "num_warmup": 4, "num_draws": 4, "thin": 1}
+    )
     train, _ = split("yacht", 0)
     cell = Cell("yacht", 0, "sgld")
     order, found = ranked(cell, Recipe((wild, calm)), train, Terms(0, 1.0), CPU)
-    assert [candidate.label for candidate in order] == ["calm"] and "not finite" in str(found["wild"])
+    assert [candidate.label for candidate in order] == ["calm"] and "not finite" in str(
+        found["wild"]
+    )
     replace(monkeypatch, wild, Candidate("wilder", wild.settings))
-    with pytest.raises(CredoError, match="No candidate of sgld could be fitted: wild: .*; wilder: "):
+    with pytest.raises(
+        CredoError, match="No candidate of sgld could be fitted: wild: .*; wilder: "
+    ):
         measure(cell, Terms(0, 1.0))
 
 
@@ -170,11 +204,17 @@ def test_where_the_winner_fails_on_all_the_data_the_next_best_counts(folder, mon
     monkeypatch.setattr(uci_cells, "fit_and_score", score)
     replace(monkeypatch, short("a"), short("b"), short("c"))
     result = measure(Cell("yacht", 2, "map"), FEW)
-    assert result["candidate"] == "a" and result["ll"] == -2.0 and result["failures"] == {"b": "the chains left"}
+    assert (
+        result["candidate"] == "a"
+        and result["ll"] == -2.0
+        and result["failures"] == {"b": "the chains left"}
+    )
 
 
 def test_tuning_never_sees_the_test_part(folder, monkeypatch):
-    """With other test rows every trial has the same score and the same candidate wins; only the final score differs."""
+    """With other test rows every trial has the same score and the same candidate wins; only the
+    final score differs.
+    """
     replace(monkeypatch, short("narrow"), short("tanh", activation="tanh"))
     cell = Cell("yacht", 0, "map")
     before = measure(cell, FEW)
@@ -207,7 +247,10 @@ def test_files_are_named_by_everything_that_matters(folder, tmp_path, monkeypatc
     terms = Terms(0, 0.02)
     result = keep(tmp_path, cell, terms, "cpu")
     path = terms.file(tmp_path, cell)
-    assert path.name == f"yacht-00-map-{result['digest']}.json" and json.loads(path.read_text()) == result
+    assert (
+        path.name == f"yacht-00-map-{result['digest']}.json"
+        and json.loads(path.read_text()) == result
+    )
     assert finished(tmp_path, terms) == ({cell: result}, 0)
     for other in (Terms(1, 0.02), Terms(0, 0.03)):
         assert finished(tmp_path, other) == ({}, 1)

@@ -4,9 +4,19 @@ import json
 
 import pytest
 
-from credo_reproduce import uci_recipes
-from credo_reproduce.uci_recipes import APART, BATCH, RECIPES, Candidate, Recipe, Start, applicable, epochs, recipe
 from credo.methods import make_method, methods
+from credo_reproduce import uci_recipes
+from credo_reproduce.uci_recipes import (
+    APART,
+    BATCH,
+    RECIPES,
+    Candidate,
+    Recipe,
+    Start,
+    applicable,
+    epochs,
+    recipe,
+)
 
 PASSED = {"lr", "batch_size", "epochs"}  # to fit, not to the method
 
@@ -30,17 +40,31 @@ def test_candidates_can_be_made(method):
             make_method(method, {k: v for k, v in given.items() if k not in PASSED})
             assert ("epochs" in given) == methods[method].takes_epochs
         if candidate.start is not None:
-            make_method(candidate.start.method, {k: v for k, v in candidate.start.settings.items() if k not in PASSED})
+            make_method(
+                candidate.start.method,
+                {k: v for k, v in candidate.start.settings.items() if k not in PASSED},
+            )
             assert "init" in methods[method].__dataclass_fields__
 
 
 def test_the_best_known_methods_have_recipes_of_their_own():
-    for name in ("deep_ensemble", "mc_dropout", "concrete_dropout", "vi", "last_layer", "swag", "sghmc", "hmc", "map"):
+    for name in (
+        "deep_ensemble",
+        "mc_dropout",
+        "concrete_dropout",
+        "vi",
+        "last_layer",
+        "swag",
+        "sghmc",
+        "hmc",
+        "map",
+    ):
         assert name in RECIPES
 
 
 @pytest.mark.parametrize(
-    ("num_data", "batch", "wanted"), [(200, 512, 400), (1000, 500, 200), (4000, 500, 100), (1000, None, 400)]
+    ("num_data", "batch", "wanted"),
+    [(200, 512, 400), (1000, 500, 200), (4000, 500, 100), (1000, None, 400)],
 )
 def test_steps_grow_with_the_root_of_the_data(num_data, batch, wanted):
     assert epochs(400, num_data, batch, 1.0) == wanted
@@ -48,18 +72,25 @@ def test_steps_grow_with_the_root_of_the_data(num_data, batch, wanted):
 
 
 def test_effort_scales_whatever_takes_time():
-    candidate = Candidate("c", {"num_warmup": 100, "num_draws": 50, "num_cycles": 3, "thin": 7}, batch=None)
+    candidate = Candidate(
+        "c", {"num_warmup": 100, "num_draws": 50, "num_cycles": 3, "thin": 7}, batch=None
+    )
     given = candidate.arguments(100, 0.2)
-    assert (given["num_warmup"], given["num_draws"], given["thin"]) == (20, 12, 7)  # draws are a multiple of the cycles
+    # draws are a multiple of the cycles
+    assert (given["num_warmup"], given["num_draws"], given["thin"]) == (20, 12, 7)
     assert candidate.arguments(100, 1e-3)["num_warmup"] == 4
     assert Candidate("d", steps=100, least=5).arguments(100, 0.01)["epochs"] == 5
 
 
 def test_a_newcomer_joins_without_a_line_here(monkeypatch):
-    """A method registered later: descent takes its own learning rate, a sampler its own settings from a MAP fit."""
+    """A method registered later: descent takes its own learning rate, a sampler its own settings
+    from a MAP fit.
+    """
     monkeypatch.setattr(uci_recipes, "RECIPES", {})
     descent, sampler, other = recipe("map"), recipe("hmc"), recipe("annealing")
-    assert descent.candidates[0].settings == {"lr": methods["map"].lr} and len(descent.candidates) > 1
+    assert (
+        descent.candidates[0].settings == {"lr": methods["map"].lr} and len(descent.candidates) > 1
+    )
     assert sampler.candidates[0].start is not None and sampler.candidates[0].batch is None
     assert other.candidates[0].start is None and len(other.candidates) == 1
 

@@ -7,9 +7,9 @@ import torch
 
 from credo.core.errors import DataError, SettingError
 from credo.data import load
+from credo.report.html import render
 from credo_reproduce.base import make_experiment, perform
 from credo_reproduce.vae_outliers import COMPRESSED, LIKELIHOODS, NAMES, PERTURBED, VAEOutliers
-from credo.report.html import render
 
 COLUMNS = ["ELBO", "log p(x)", PERTURBED, COMPRESSED]
 
@@ -30,7 +30,9 @@ def scored(monkeypatch):
     monkeypatch.setattr("credo_reproduce.vae_outliers.images", lambda *_: ((x, y), (x, y)))
 
     def run(own, other):
-        monkeypatch.setattr(VAEOutliers, "_scores", lambda *_: {name: (own[name], other[name]) for name in COLUMNS})
+        monkeypatch.setattr(
+            VAEOutliers, "_scores", lambda *_: {name: (own[name], other[name]) for name in COLUMNS}
+        )
         return perform(make_experiment("vae_outliers", {"quick": True})).outcome
 
     return run
@@ -43,22 +45,38 @@ def test_quick_run_has_four_scores_both_ways_round():
         "Fashion-MNIST to MNIST",
         "MNIST to Fashion-MNIST",
     ]
-    assert all(set(row.measured) == set(COLUMNS) and all(0 <= v <= 1 for v in row.measured.values()) for row in table.rows)
+    assert all(
+        set(row.measured) == set(COLUMNS) and all(0 <= v <= 1 for v in row.measured.values())
+        for row in table.rows
+    )
     titles = [f"{row.label}: {name}" for row in table.rows for name in COLUMNS[1:]]
     assert [figure["title"] for figure in result.outcome.figures] == titles
     page = render(result.page())
     for figure in result.outcome.figures:
         assert all(
-            len(line["x"]) == len(line["y"]) == 60 and math.isclose(sum(line["y"]), 1, abs_tol=0.1) for line in figure["lines"]
+            len(line["x"]) == len(line["y"]) == 60 and math.isclose(sum(line["y"]), 1, abs_tol=0.1)
+            for line in figure["lines"]
         )
         assert figure["title"] in page
-    assert [line["name"] for line in result.outcome.figures[0]["lines"]] == ["Fashion-MNIST", "MNIST"]
-    assert [line["name"] for line in result.outcome.figures[3]["lines"]] == ["MNIST", "Fashion-MNIST"]
+    assert [line["name"] for line in result.outcome.figures[0]["lines"]] == [
+        "Fashion-MNIST",
+        "MNIST",
+    ]
+    assert [line["name"] for line in result.outcome.figures[3]["lines"]] == [
+        "MNIST",
+        "Fashion-MNIST",
+    ]
     assert len(result.outcome.checks) == 3
 
 
 @pytest.mark.parametrize(
-    "settings", [{"likelihood": "bernoulli"}, {"likelihood": "continuous_bernoulli"}, {"levels": 2}, {"num_test": 1, "levels": 4}]
+    "settings",
+    [
+        {"likelihood": "bernoulli"},
+        {"likelihood": "continuous_bernoulli"},
+        {"levels": 2},
+        {"num_test": 1, "levels": 4},
+    ],
 )
 def test_other_settings_run(settings):
     result = quick(**settings, num_train=50)
@@ -81,8 +99,16 @@ def test_unknown_likelihoods_are_refused():
 def test_low_scores_are_strange(scored):
     high, low = torch.arange(100.0) + 200, torch.arange(100.0)
     own, other = dict.fromkeys(COLUMNS, high), dict.fromkeys(COLUMNS, low)
-    for found, wanted in ((scored(own, other), 1.0), (scored(other, own), 0.0), (scored(own, own), 0.5)):
-        assert all(value == pytest.approx(wanted, abs=1e-6) for row in found.tables[0].rows for value in row.measured.values())
+    for found, wanted in (
+        (scored(own, other), 1.0),
+        (scored(other, own), 0.0),
+        (scored(own, own), 0.5),
+    ):
+        assert all(
+            value == pytest.approx(wanted, abs=1e-6)
+            for row in found.tables[0].rows
+            for value in row.measured.values()
+        )
 
 
 def test_checks_ask_for_the_failure_and_for_the_cure(scored):
@@ -93,7 +119,9 @@ def test_checks_ask_for_the_failure_and_for_the_cure(scored):
     assert known.checks[1].measured == "249 against 49"  # medians, the lower of two in the middle
     assert [check.holds for check in scored(own, other).checks] == [True, True, False]
     assert [check.holds for check in scored(other, own).checks] == [False, False, True]
-    elbo_works = scored(own | {"ELBO": high, COMPRESSED: high}, other | {"ELBO": low, COMPRESSED: low})
+    elbo_works = scored(
+        own | {"ELBO": high, COMPRESSED: high}, other | {"ELBO": low, COMPRESSED: low}
+    )
     assert [check.holds for check in elbo_works.checks] == [False, True, True]
 
 
@@ -109,7 +137,9 @@ def test_checks_are_of_clothes(scored, monkeypatch):
     scored(dict.fromkeys(COLUMNS, high), dict.fromkeys(COLUMNS, low))
     monkeypatch.setattr(VAEOutliers, "_scores", scores)
     found = perform(make_experiment("vae_outliers", {"quick": True})).outcome
-    assert [row.measured["ELBO"] for row in found.tables[0].rows] == [0.0, 1.0] and found.checks[0].holds
+    assert [row.measured["ELBO"] for row in found.tables[0].rows] == [0.0, 1.0] and found.checks[
+        0
+    ].holds
 
 
 def test_grey_values_become_levels_only_where_they_are_modelled_so():
@@ -123,4 +153,9 @@ def test_equal_scores_can_be_drawn(scored):
     flat = dict.fromkeys(COLUMNS, torch.zeros(20))
     found = scored(flat, flat)
     assert all(value == pytest.approx(0.5) for value in found.tables[0].rows[0].measured.values())
-    assert all(math.isfinite(value) for figure in found.figures for line in figure["lines"] for value in line["y"])
+    assert all(
+        math.isfinite(value)
+        for figure in found.figures
+        for line in figure["lines"]
+        for value in line["y"]
+    )

@@ -7,9 +7,9 @@ import torch
 
 from credo.core.errors import DataError
 from credo.data import load
+from credo.report.html import render
 from credo_reproduce.base import make_experiment, perform
 from credo_reproduce.vae_tutorial import LIMIT, SOURCE
-from credo.report.html import render
 
 
 def quick(seed=0, **settings):
@@ -22,7 +22,10 @@ def quick(seed=0, **settings):
 
 def outcome(*runs):
     experiment = make_experiment("vae_tutorial", {"epochs": len(runs[0]), "seeds": len(runs)})
-    return experiment._outcome({"Bernoulli": [list(run) for run in runs], "continuous Bernoulli": [[1.0] * len(runs[0])]}, 0)
+    return experiment._outcome(
+        {"Bernoulli": [list(run) for run in runs], "continuous Bernoulli": [[1.0] * len(runs[0])]},
+        0,
+    )
 
 
 def test_quick_run_has_both_likelihoods_by_epoch():
@@ -30,11 +33,17 @@ def test_quick_run_has_both_likelihoods_by_epoch():
     (table,), (figure,) = result.outcome.tables, result.outcome.figures
     assert [row.label for row in table.rows] == ["Bernoulli", "continuous Bernoulli"]
     assert list(table.columns) == [f"epoch {n}" for n in range(1, 7)]
-    assert all(set(row.measured) == set(table.columns) and all(map(math.isfinite, row.measured.values())) for row in table.rows)
+    assert all(
+        set(row.measured) == set(table.columns) and all(map(math.isfinite, row.measured.values()))
+        for row in table.rows
+    )
     assert tuple(table.rows[0].paper.values()) == SOURCE and not table.rows[1].paper
     bernoulli = list(table.rows[0].measured.values())
     assert bernoulli[-1] > bernoulli[0], "training climbs"
-    assert all(len(line["x"]) == len(line["y"]) == 6 for line in figure["lines"]) and len(figure["lines"]) == 2
+    assert (
+        all(len(line["x"]) == len(line["y"]) == 6 for line in figure["lines"])
+        and len(figure["lines"]) == 2
+    )
     assert figure["title"] in render(result.page())
 
 
@@ -44,13 +53,17 @@ def test_other_numbers_of_epochs(epochs):
     table, (log, ours) = result.outcome.tables[0], result.outcome.figures[0]["lines"]
     assert len(table.columns) == epochs and len(table.rows[0].paper) == min(epochs, 6)
     assert (
-        len(log["x"]) == len(log["y"]) == min(epochs, 6) and ours["x"] == list(range(1, epochs + 1)) and len(ours["y"]) == epochs
+        len(log["x"]) == len(log["y"]) == min(epochs, 6)
+        and ours["x"] == list(range(1, epochs + 1))
+        and len(ours["y"]) == epochs
     )
 
 
 def test_the_same_seed_gives_the_same_numbers_and_leaves_the_callers_generator():
     state = torch.get_rng_state()
-    rows = [[row.measured for row in quick(seed, epochs=2).outcome.tables[0].rows] for seed in (3, 3, 4)]
+    rows = [
+        [row.measured for row in quick(seed, epochs=2).outcome.tables[0].rows] for seed in (3, 3, 4)
+    ]
     assert rows[0] == rows[1] != rows[2] and torch.equal(state, torch.get_rng_state())
 
 
@@ -62,7 +75,11 @@ def test_lines_are_named_after_the_seeds_they_were_made_with():
 def test_the_check_is_of_the_mean_of_the_last_epoch():
     above, below = [-400.0, LIMIT + 2], [-150.0, LIMIT - 1]
     (good,) = outcome(above, below).checks
-    assert good.holds and "from -199.0 to -196.0" in good.measured and good.measured.startswith("-197.5")
+    assert (
+        good.holds
+        and "from -199.0 to -196.0" in good.measured
+        and good.measured.startswith("-197.5")
+    )
     assert not outcome(below, below, below, above).checks[0].holds, "-198.25 on average"
     assert (
         not outcome(below).checks[0].holds

@@ -24,7 +24,8 @@ def test_training_data_leave_a_gap_and_held_out_data_fill_it():
     assert int((data.train.x > 0).sum()) == 200
     assert float(data.test.x.abs().min()) < 0.1 and len(data.test.y) == 2000
     noise = data.test.y - truth(data.test.x)
-    # The deviation of 2,000 draws has standard error 0.3 / sqrt(4000) = 0.0047; four of them fail once in 16,000.
+    # The deviation of 2,000 draws has standard error 0.3 / sqrt(4000) = 0.0047; four of them fail
+    # once in 16,000.
     assert abs(float(noise.std()) - NOISE) < 4 * NOISE / math.sqrt(4000)
     assert not torch.equal(data.validation.x, data.test.x[:400])
 
@@ -37,7 +38,10 @@ def test_the_floor_is_the_expected_nll_of_the_truth():
 
 
 def rows(test, train):
-    return {scale: {"test nll": a, "train nll": b} for scale, a, b in zip(SCALES, test, train, strict=True)}
+    return {
+        scale: {"test nll": a, "train nll": b}
+        for scale, a, b in zip(SCALES, test, train, strict=True)
+    }
 
 
 def test_checks_hold_for_a_valley_and_fail_at_its_ends():

@@ -27,7 +27,9 @@ def network(outputs=3, *, deep=False):
 
 
 def fitted(net=None, y=Y, likelihood="categorical", method="vib", **how):
-    return BNN(network() if net is None else net, likelihood).fit((X, y), method, epochs=10, lr=0.02, progress=False, **how)
+    return BNN(network() if net is None else net, likelihood).fit(
+        (X, y), method, epochs=10, lr=0.02, progress=False, **how
+    )
 
 
 def inside(bnn, net):
@@ -40,8 +42,12 @@ def test_the_rate_is_the_mean_divergence_of_the_code():
     net = inside(bnn, network())
     with torch.no_grad():
         mean, std = net[2].encode(net[:2](X))
-        each = kl_divergence(Independent(Normal(mean, std), 1), Independent(Normal(0 * mean, 1 + 0 * std), 1))
-    assert information(bnn, (X, Y), samples=3)["rate"] == pytest.approx(float(each.mean()), rel=1e-5)
+        each = kl_divergence(
+            Independent(Normal(mean, std), 1), Independent(Normal(0 * mean, 1 + 0 * std), 1)
+        )
+    assert information(bnn, (X, Y), samples=3)["rate"] == pytest.approx(
+        float(each.mean()), rel=1e-5
+    )
 
 
 def test_the_distortion_is_the_expected_nll_over_codes():
@@ -63,8 +69,15 @@ def test_rows_come_in_slices_without_changing_the_rate(monkeypatch):
     whole = information(bnn, (X, Y), samples=50)
     monkeypatch.setattr(module, "ROWS", 7)
     parts = information(bnn, (X, Y), samples=50)
-    assert parts["rate"] == pytest.approx(whole["rate"], rel=1e-6) and parts["distortion"] != whole["distortion"]
-    assert parts == information(bnn, (X, Y), samples=50) != information(bnn, (X, Y), samples=50, seed=1)
+    assert (
+        parts["rate"] == pytest.approx(whole["rate"], rel=1e-6)
+        and parts["distortion"] != whole["distortion"]
+    )
+    assert (
+        parts
+        == information(bnn, (X, Y), samples=50)
+        != information(bnn, (X, Y), samples=50, seed=1)
+    )
 
 
 def test_rates_of_several_bottlenecks_add_up():
@@ -86,22 +99,32 @@ def test_several_labels_are_one_of_a_larger_set():
     labels = torch.stack([Y > 0, Y > 1], 1).float()
     bnn = fitted(network(2), labels, "bernoulli")
     found = information(bnn, (X, labels))
-    assert found["lower"] == pytest.approx(entropy(labels) - found["distortion"]) and entropy(labels) == pytest.approx(entropy(Y))
+    assert found["lower"] == pytest.approx(entropy(labels) - found["distortion"]) and entropy(
+        labels
+    ) == pytest.approx(entropy(Y))
 
 
 def test_values_have_no_lower_bound():
     values = X[:, :1] + 0.1
-    assert set(information(fitted(network(1), values, Gaussian(std=0.5)), (X, values))) == {"rate", "distortion"}
+    assert set(information(fitted(network(1), values, Gaussian(std=0.5)), (X, values))) == {
+        "rate",
+        "distortion",
+    }
     from credo.likelihoods import Bernoulli
 
     grey = torch.sigmoid(values)
-    assert set(information(fitted(network(1), grey, Bernoulli(grey=True)), (X, grey))) == {"rate", "distortion"}
+    assert set(information(fitted(network(1), grey, Bernoulli(grey=True)), (X, grey))) == {
+        "rate",
+        "distortion",
+    }
 
 
 def test_entropy_of_shares():
     assert entropy(torch.tensor([0, 1, 2, 3])) == pytest.approx(math.log(4))
     assert entropy(torch.tensor([1, 1, 1])) == 0.0
-    assert entropy(torch.tensor([0, 0, 0, 1])) == pytest.approx(-0.75 * math.log(0.75) - 0.25 * math.log(0.25))
+    assert entropy(torch.tensor([0, 0, 0, 1])) == pytest.approx(
+        -0.75 * math.log(0.75) - 0.25 * math.log(0.25)
+    )
 
 
 def test_any_method_that_draws_the_code_will_do():
@@ -109,9 +132,13 @@ def test_any_method_that_draws_the_code_will_do():
 
 
 def test_models_without_a_noisy_code_are_refused():
-    with pytest.raises(CredoError, match="a network with a credo.nets.Bottleneck.*this one has none"):
+    with pytest.raises(
+        CredoError, match="a network with a credo.nets.Bottleneck.*this one has none"
+    ):
         information(fitted(credo.nets.mlp(4, (5,), 3), method="mle"), (X, Y))
-    with pytest.raises(CredoError, match="draw no code at the Bottleneck '2' .fitted with mle.; fit with 'vib'"):
+    with pytest.raises(
+        CredoError, match="draw no code at the Bottleneck '2' .fitted with mle.; fit with 'vib'"
+    ):
         information(fitted(method="mle"), (X, Y))
     with pytest.raises(CredoError, match="no posterior yet"):
         information(BNN(network()), (X, Y))

@@ -20,7 +20,14 @@ def chain():
     with torch.random.fork_rng():
         torch.manual_seed(0)
         net = credo.nets.mlp(2, (4,), 2)
-    moves = {"num_chains": 3, "num_warmup": 20, "num_draws": 4, "thin": 5, "lr": 0.3, "progress": False}
+    moves = {
+        "num_chains": 3,
+        "num_warmup": 20,
+        "num_draws": 4,
+        "thin": 5,
+        "lr": 0.3,
+        "progress": False,
+    }
     return credo.BNN(net).fit((x, y), "sgld", **moves), x
 
 
@@ -41,7 +48,9 @@ def test_at_is_what_predict_says(chain, variational):
     torch.testing.assert_close(Teacher(bnn, Categorical(), 50).at(x, 0), bnn.predict(x, 50).mean)
     bnn, x = variational
     p = bnn.predict(x, 50, seed=3)
-    torch.testing.assert_close(Teacher(bnn, Heteroscedastic(), 50).at(x, 3), torch.stack([p.mean, p.variance], 1))
+    torch.testing.assert_close(
+        Teacher(bnn, Heteroscedastic(), 50).at(x, 3), torch.stack([p.mean, p.variance], 1)
+    )
 
 
 def test_at_does_not_depend_on_slices(variational, monkeypatch):
@@ -53,7 +62,9 @@ def test_at_does_not_depend_on_slices(variational, monkeypatch):
 
 
 def test_fresh_draws_average_to_the_whole_set(chain):
-    """3 of 12 draws at random, 2,000 times: unbiased by a z-test at every input; and all draws at once are no estimate at all."""
+    """3 of 12 draws at random, 2,000 times: unbiased by a z-test at every input; and all draws at
+    once are no estimate at all.
+    """
     bnn, x = chain
     few = Teacher(bnn, Categorical(), 3)
     estimates = torch.stack([few.fresh(x[:5], seed) for seed in range(2000)])

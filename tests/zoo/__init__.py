@@ -1,1 +1,3 @@
-"""What several tests share: small networks of every kind, posteriors over them, and tests of distributions."""
+"""What several tests share: small networks of every kind, posteriors over them, and tests of
+distributions.
+"""

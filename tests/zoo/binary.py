@@ -1,4 +1,6 @@
-"""A network of eleven binary weights, small enough to enumerate, fitted by any method for discrete weights."""
+"""A network of eleven binary weights, small enough to enumerate, fitted by any method for discrete
+weights.
+"""
 
 import torch
 from torch import nn
@@ -26,7 +28,13 @@ def network():
 
 
 def fit_binary(method, net=None, std=1.0, data=DATA, **how):
-    settings = {"posterior": "discrete", "epochs": 500, "lr": 0.05, "batch_size": 100, "progress": False} | how
+    settings = {
+        "posterior": "discrete",
+        "epochs": 500,
+        "lr": 0.05,
+        "batch_size": 100,
+        "progress": False,
+    } | how
     return BNN(network() if net is None else net, Gaussian(std=std)).fit(data, method, **settings)
 
 

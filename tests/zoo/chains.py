@@ -1,7 +1,8 @@
-"""Targets with known moments, short runs of the kernels and of the samplers on them, and z-tests with the Monte Carlo error of chains.
+"""Targets with known moments, short runs of the kernels and of the samplers on them, and z-tests
+with the Monte Carlo error of chains.
 
-A z-score beyond ``Z`` (see ``zoo.stats``) comes from a right sampler with probability 5.7e-7 per comparison. Whoever shows that a test has power
-asks that a wrong sampler's score be beyond it.
+A z-score beyond ``Z`` (see ``zoo.stats``) comes from a right sampler with probability 5.7e-7 per
+comparison. Whoever shows that a test has power asks that a wrong sampler's score be beyond it.
 """
 
 import math
@@ -28,7 +29,9 @@ from zoo.stats import Z
 
 
 class Known(NamedTuple):
-    """A target over ``(C, P)``, what of its positions to look at, and mean and variance of that; ``exact(n, generator)`` draws from it."""
+    """A target over ``(C, P)``, what of its positions to look at, and mean and variance of that;
+    ``exact(n, generator)`` draws from it.
+    """
 
     target: object
     mean: torch.Tensor
@@ -51,7 +54,10 @@ def gaussian(cov):
         return 0.5 * (x * slope).sum(-1), slope
 
     return Known(
-        target, torch.zeros(len(cov), dtype=torch.float64), cov.diagonal().clone(), lambda n, g: _normal(g, n, len(cov)) @ tril.T
+        target,
+        torch.zeros(len(cov), dtype=torch.float64),
+        cov.diagonal().clone(),
+        lambda n, g: _normal(g, n, len(cov)) @ tril.T,
     )
 
 
@@ -68,7 +74,8 @@ def fifty():
 
 
 def funnel():
-    """v ~ N(0, 9), z ~ N(0, 1), looked at as v and log(abs(exp(v / 2) z)): Neal's funnel, not centred.
+    """v ~ N(0, 9), z ~ N(0, 1), looked at as v and log(abs(exp(v / 2) z)): Neal's funnel, not
+    centred.
 
     E log(abs(z)) = -(gamma + log 2) / 2 and V log(abs(z)) = pi^2 / 8.
     """
@@ -111,8 +118,17 @@ class Steps:
 
     def __call__(self, integrator, point, step, scale, generator):
         if self.kind == "nuts":
-            return nuts(integrator, point, spread(step, point.position), scale, self.max_depth, generator)
-        return hmc(integrator, point, spread(step, point.position, generator, 0.2), scale, self.count, generator)
+            return nuts(
+                integrator, point, spread(step, point.position), scale, self.max_depth, generator
+            )
+        return hmc(
+            integrator,
+            point,
+            spread(step, point.position, generator, 0.2),
+            scale,
+            self.count,
+            generator,
+        )
 
 
 class Chains(NamedTuple):
@@ -129,14 +145,21 @@ def adapted(steps, target, position, num_warmup, num_draws, seed=0, dense=False,
     generator = torch.Generator().manual_seed(seed)
     integrator = target if isinstance(target, Integrator) else Integrator(target)
     point, warmup = Point.at(integrator.target, position), WarmUp(num_warmup, rate, dense)
-    step = first_step(integrator, point, unit(position, dense), generator, torch.tensor(0.1, dtype=torch.float64))
+    step = first_step(
+        integrator, point, unit(position, dense), generator, torch.tensor(0.1, dtype=torch.float64)
+    )
     state, kept, rates, divergent = warmup.start(position, step), [], [], 0
     for index in range(num_warmup + num_draws):
         move = steps(integrator, point, warmup.step(state, index), state["scale"], generator)
         point = move.point
         state = warmup.learn(state, index, point.position, move.rate)
         if warmup.settles(index):
-            state = warmup.restart(state, first_step(integrator, point, state["scale"], generator, state["log_step_mean"].exp()))
+            state = warmup.restart(
+                state,
+                first_step(
+                    integrator, point, state["scale"], generator, state["log_step_mean"].exp()
+                ),
+            )
         if index >= num_warmup:
             kept.append(point.position)
             rates.append(move.rate.mean())
@@ -145,17 +168,24 @@ def adapted(steps, target, position, num_warmup, num_draws, seed=0, dense=False,
 
 
 def fixed(steps, integrator, position, step, scale, num_draws, seed=0):
-    """Draws ``(C, D, P)`` without adaptation. What a move says about the target is not believed: it may be a wrong sampler's."""
+    """Draws ``(C, D, P)`` without adaptation.
+
+    What a move says about the target is not believed: it may be a wrong sampler's.
+    """
     generator, kept = torch.Generator().manual_seed(seed), []
     honest = integrator.target
     for _ in range(num_draws):
-        position = steps(integrator, Point.at(honest, position), torch.tensor(step), scale, generator).point.position
+        position = steps(
+            integrator, Point.at(honest, position), torch.tensor(step), scale, generator
+        ).point.position
         kept.append(position)
     return torch.stack(kept, 1)
 
 
 def score(draws, mean, variance):
-    """The largest abs(z) of first and second moments about ``mean``, over all scalars of chains ``(C, D, P)``."""
+    """The largest abs(z) of first and second moments about ``mean``, over all scalars of chains
+    ``(C, D, P)``.
+    """
     squares = (draws - mean).square()
     first = (draws.mean((0, 1)) - mean).abs() / mcse_mean(draws)
     second = (squares.mean((0, 1)) - variance).abs() / mcse_mean(squares)
@@ -169,7 +199,10 @@ def settled(draws, known, z=Z):
 
 
 class Careless:
-    """An integrator that claims to keep the energy: every end is as good as every other. What uses it is a wrong sampler."""
+    """An integrator that claims to keep the energy: every end is as good as every other.
+
+    What uses it is a wrong sampler.
+    """
 
     def __init__(self, target):
         self.target, self.honest = target, Integrator(target)
@@ -180,7 +213,7 @@ class Careless:
         return Point(end.position, 0.5 * turned.square().sum(-1) - energy, end.slope), turned
 
 
-# --- samplers through ``fit`` ---------------------------------------------------------------------------------------------------
+# --- samplers through ``fit`` ---------------------------------------------------------------------
 
 
 def draws_of(fitted):
@@ -195,8 +228,12 @@ def late(fitted, key):
 
 
 def kinetic_is_chi_squared(fitted):
-    """Energy + log density is the kinetic energy of a momentum ~ N(0, I), of mean P / 2: joint stationarity, by z-test."""
-    energy, value = (torch.tensor(late(fitted, key), dtype=torch.float64).T for key in ("energy", "log_density"))
+    """Energy + log density is the kinetic energy of a momentum ~ N(0, I), of mean P / 2: joint
+    stationarity, by z-test.
+    """
+    energy, value = (
+        torch.tensor(late(fitted, key), dtype=torch.float64).T for key in ("energy", "log_density")
+    )
     kinetic = energy + value
     wanted = draws_of(fitted).shape[-1] / 2
     assert float(kinetic.min()) > -1e-9
@@ -204,7 +241,10 @@ def kinetic_is_chi_squared(fitted):
 
 
 class Square(nn.Module):
-    """f(x) = w^2 whatever x: the data cannot tell w from -w. Its modules' own start is ``start``."""
+    """f(x) = w^2 whatever x: the data cannot tell w from -w.
+
+    Its modules' own start is ``start``.
+    """
 
     def __init__(self, start=1.0):
         super().__init__()
@@ -222,7 +262,9 @@ WELLS = 8  # data around 1 with noise 0.5: a barrier of 16 nats at w = 0
 
 
 def wells(prior_mean=0.0, start=1.0):
-    """A model whose posterior has modes near -1 and 1, and its data; a prior around ``prior_mean`` > 0 makes the one near 1 the higher."""
+    """A model whose posterior has modes near -1 and 1, and its data; a prior around ``prior_mean``
+    > 0 makes the one near 1 the higher.
+    """
     y = 1 + 0.2 * (-1.0) ** torch.arange(WELLS, dtype=torch.float64).unsqueeze(1)
     data = (torch.zeros_like(y), y)
     return BNN(Square(start), Gaussian(std=0.5), prior=Normal(prior_mean, 1.0)), data
@@ -234,26 +276,42 @@ def well_density(w, prior_mean=0.0):
 
 
 def last_layer(method, **how):
-    """A network of which only the last layer is random, fitted by a sampler: draws of it, and point parameters that have learned."""
+    """A network of which only the last layer is random, fitted by a sampler: draws of it, and point
+    parameters that have learned.
+    """
     x, y, _ = regression.problem()
     with isolated(0):
         net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).double()
-    bnn = BNN(net, Gaussian(std=0.5), random="last").fit((x, y), method, seed=3, progress=False, **how)
+    bnn = BNN(net, Gaussian(std=0.5), random="last").fit(
+        (x, y), method, seed=3, progress=False, **how
+    )
     family = next(family for family in bnn.posterior.members if isinstance(family, Samples))
-    assert set(family.names) == {"2.weight", "2.bias"} and bnn.posterior.fixed == {"0.weight", "0.bias"}
+    assert set(family.names) == {"2.weight", "2.bias"} and bnn.posterior.fixed == {
+        "0.weight",
+        "0.bias",
+    }
     assert float(family.flat.std(0).min()) > 0
     start = bnn.model.random_values(mix(3, "chain", 0))
-    assert all(not torch.equal(bnn.posterior.mean()[name], start[name]) for name in ("0.weight", "0.bias"))
+    assert all(
+        not torch.equal(bnn.posterior.mean()[name], start[name]) for name in ("0.weight", "0.bias")
+    )
     outputs = bnn.functions(x, family.atoms)
-    assert outputs.isfinite().all() and float((outputs.mean(0) - y).square().mean() / y.var()) < 0.5  # it explains the data
+    assert (
+        outputs.isfinite().all() and float((outputs.mean(0) - y).square().mean() / y.var()) < 0.5
+    )  # it explains the data
     return bnn
 
 
 def noise_error(method, **how):
-    """How far a sampler's learned log std ends from the maximum of the evidence, in units of what 30 data know of it: sqrt(1 / 60)."""
+    """How far a sampler's learned log std ends from the maximum of the evidence, in units of what
+    30 data know of it: sqrt(1 / 60).
+    """
     x, y, design = regression.problem()
     bnn = regression.bnn(likelihood=Gaussian()).fit((x, y), method, progress=False, **how)
-    best = max((regression.exact(design, y[:, 0].numpy(), math.exp(s))[2], s) for s in torch.linspace(-1.5, 0.5, 401).tolist())[1]
+    best = max(
+        (regression.exact(design, y[:, 0].numpy(), math.exp(s))[2], s)
+        for s in torch.linspace(-1.5, 0.5, 401).tolist()
+    )[1]
     assert abs(best) > 3 * math.sqrt(1 / 60)  # the start, log std 0, is a wrong answer
     return abs(float(bnn.likelihood.log_std.detach()) - best) / math.sqrt(1 / 60)
 
@@ -265,7 +323,9 @@ def density(model):
 def weights(model, chains=3, seed=0, size=0.5):
     """Positions of chains over a model's random parameters."""
     count = sum(site.numel for site in model.random.values())
-    return size * torch.randn(chains, count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return size * torch.randn(
+        chains, count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
 
 
 def split(model, row):

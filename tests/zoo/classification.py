@@ -1,4 +1,6 @@
-"""A small classification problem, a network with BatchNorm for it, and settings of a fit that only has to run."""
+"""A small classification problem, a network with BatchNorm for it, and settings of a fit that only
+has to run.
+"""
 
 import torch
 from torch import nn

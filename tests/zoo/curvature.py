@@ -1,4 +1,6 @@
-"""Derivatives of small networks by brute force, one backward pass per output of every example, and what is summed from them."""
+"""Derivatives of small networks by brute force, one backward pass per output of every example, and
+what is summed from them.
+"""
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +15,9 @@ from zoo.networks import B
 
 
 class Nearby(nn.Module):
-    """Several kinds of layers side by side, each tapped in its own way: strides, padding and dilation in one, two and three axes."""
+    """Several kinds of layers side by side, each tapped in its own way: strides, padding and
+    dilation in one, two and three axes.
+    """
 
     def __init__(self, layer, size):
         super().__init__()
@@ -29,7 +33,9 @@ def _conv(layer, *size):
 
 
 class OtherUse(nn.Module):
-    """A layer that is called once, and whose weight is used once more without it, before a layer that is tapped too."""
+    """A layer that is called once, and whose weight is used once more without it, before a layer
+    that is tapped too.
+    """
 
     def __init__(self):
         super().__init__()
@@ -44,7 +50,9 @@ class Standardised(nn.Conv2d):
 
     def forward(self, input):
         flat = self.weight.flatten(1)
-        weight = (self.weight - flat.mean(1)[:, None, None, None]) / flat.std(1)[:, None, None, None]
+        weight = (self.weight - flat.mean(1)[:, None, None, None]) / flat.std(1)[
+            :, None, None, None
+        ]
         return F.conv2d(input, weight, self.bias, self.stride, self.padding)
 
 
@@ -71,11 +79,18 @@ class Positions(nn.Module):
 
 
 class Unused(nn.Module):
-    """A layer that is called but does not reach the output, one that is never called, and a bare parameter nobody reads."""
+    """A layer that is called but does not reach the output, one that is never called, and a bare
+    parameter nobody reads.
+    """
 
     def __init__(self):
         super().__init__()
-        self.layer, self.lost, self.idle, self.head = nn.Linear(5, 6), nn.Linear(5, 2), nn.Linear(5, 2), nn.Linear(6, 2)
+        self.layer, self.lost, self.idle, self.head = (
+            nn.Linear(5, 6),
+            nn.Linear(5, 2),
+            nn.Linear(5, 2),
+            nn.Linear(6, 2),
+        )
         self.bare = nn.Parameter(torch.randn(2))
 
     def forward(self, x):
@@ -95,7 +110,9 @@ class Pair(nn.Module):
 
 
 class Constant(nn.Module):
-    """A layer that reads the same vector whatever the example is, with as many rows as there are examples in a dry run."""
+    """A layer that reads the same vector whatever the example is, with as many rows as there are
+    examples in a dry run.
+    """
 
     def __init__(self):
         super().__init__()
@@ -145,7 +162,9 @@ MORE = {
     "conv_3d": _conv(lambda: nn.Conv3d(2, 3, (2, 1, 2), padding=(0, 1, 1)), 2, 4, 2, 5),
     "point_conv": _conv(lambda: nn.Conv2d(2, 3, (4, 5)), 2, 4, 5),
     "standardised": _conv(lambda: Standardised(2, 3, 3), 2, 5, 5),
-    "weight_normed_conv": _conv(lambda: nn.utils.parametrizations.weight_norm(nn.Conv2d(2, 3, 3)), 2, 5, 5),
+    "weight_normed_conv": _conv(
+        lambda: nn.utils.parametrizations.weight_norm(nn.Conv2d(2, 3, 3)), 2, 5, 5
+    ),
     "batch_norm_2d": (lambda: normed(trained_batchnorm), _image),
     "group_norm": (lambda: normed(lambda: nn.GroupNorm(2, 4)), _image),
     "layer_norm": (layer_norm, lambda: torch.randn(B, 5)),
@@ -179,10 +198,14 @@ def jacobian(net, x, names, output=None):
     own = dict(net.named_parameters())
     rows = {name: [] for name in names}
     for value in out.reshape(-1):
-        grads = torch.autograd.grad(value, [own[n] for n in names], retain_graph=True, allow_unused=True)
+        grads = torch.autograd.grad(
+            value, [own[n] for n in names], retain_graph=True, allow_unused=True
+        )
         for name, grad in zip(names, grads, strict=True):
             rows[name].append((torch.zeros_like(own[name]) if grad is None else grad).reshape(-1))
-    return {name: torch.stack(found).reshape(*out.shape, -1) for name, found in rows.items()}, out.detach()
+    return {
+        name: torch.stack(found).reshape(*out.shape, -1) for name, found in rows.items()
+    }, out.detach()
 
 
 def dense(net, x, model, output=None):
@@ -227,7 +250,9 @@ def targets(n=B):
 
 
 def matrix(blocks, model):
-    """The curvature that blocks stand for, dense ``(P, P)`` in the order of the model's random parameters."""
+    """The curvature that blocks stand for, dense ``(P, P)`` in the order of the model's random
+    parameters.
+    """
     sizes = {n: s.numel for n, s in model.random.items()}
     starts, total = {}, 0
     for name, size in sizes.items():

@@ -1,4 +1,6 @@
-"""Networks with dropout of their own, multiplicative posteriors over any network, and what their passes should be: enumeration of masks."""
+"""Networks with dropout of their own, multiplicative posteriors over any network, and what their
+passes should be: enumeration of masks.
+"""
 
 import itertools
 
@@ -18,7 +20,9 @@ METHODS = ("mc_dropout", "concrete_dropout", "gaussian_dropout", "variational_dr
 
 
 class Residual(nn.Module):
-    """The first mask feeds the second layer alone; the second mask is added to what is not masked before anything reads it."""
+    """The first mask feeds the second layer alone; the second mask is added to what is not masked
+    before anything reads it.
+    """
 
     def __init__(self, p=0.3):
         super().__init__()
@@ -61,7 +65,12 @@ class Sequence(nn.Module):
 
     def __init__(self, p=0.3):
         super().__init__()
-        self.first, self.drop, self.mix, self.head = nn.Linear(5, 6), nn.Dropout(p), nn.Linear(6, 6), nn.Linear(6, 2)
+        self.first, self.drop, self.mix, self.head = (
+            nn.Linear(5, 6),
+            nn.Dropout(p),
+            nn.Linear(6, 6),
+            nn.Linear(6, 2),
+        )
 
     def forward(self, x):
         return self.head(torch.tanh(self.mix(self.drop(torch.tanh(self.first(x))))).mean(1))
@@ -72,7 +81,10 @@ class Recurrent(nn.Module):
 
     def __init__(self, p=0.3, inner=0.3):
         super().__init__()
-        self.drop, self.lstm = nn.Dropout(p), nn.LSTM(5, 6, num_layers=2, dropout=inner, batch_first=True)
+        self.drop, self.lstm = (
+            nn.Dropout(p),
+            nn.LSTM(5, 6, num_layers=2, dropout=inner, batch_first=True),
+        )
         self.head = nn.Linear(6, 2)
 
     def forward(self, x):
@@ -109,10 +121,19 @@ def dense(p=0.3):
 
 
 def image(p=0.3):
-    """Channels dropped before a convolution, and channels dropped before they are flattened into a dense layer."""
+    """Channels dropped before a convolution, and channels dropped before they are flattened into a
+    dense layer.
+    """
     return nn.Sequential(
-        nn.Conv2d(2, 6, 3), nn.Tanh(), nn.Dropout2d(p), nn.Conv2d(6, 4, 3), nn.Tanh(), nn.Dropout2d(p), nn.Flatten(), nn.Linear(16, 2),
-    )  # fmt: skip
+        nn.Conv2d(2, 6, 3),
+        nn.Tanh(),
+        nn.Dropout2d(p),
+        nn.Conv2d(6, 4, 3),
+        nn.Tanh(),
+        nn.Dropout2d(p),
+        nn.Flatten(),
+        nn.Linear(16, 2),
+    )
 
 
 FLAT, STEPS, TOKENS, IMAGE = (3, 5), (3, 6, 5), (3, 6, 8), (3, 2, 6, 6)
@@ -142,22 +163,30 @@ def begin(method, net, x, prior=None, random="all", likelihood="gaussian", **set
     model = chosen.adapt(make_model(net, random, likelihood, prior))
     places, rates = chosen.places(model, x)
     values = model.values()
-    return model, with_points(model, values, [chosen.make_family({n: values[n] for n in model.random}, places, rates)])
+    return model, with_points(
+        model, values, [chosen.make_family({n: values[n] for n in model.random}, places, rates)]
+    )
 
 
 def outputs(model, posterior, x, samples, seed=2, **how):
     """Outputs ``(S, B, F)`` of draws."""
-    return sampled_outputs(model, Draws.of(posterior, samples, seed), x, model.buffers(), seed, **how)[0]
+    return sampled_outputs(
+        model, Draws.of(posterior, samples, seed), x, model.buffers(), seed, **how
+    )[0]
 
 
 def cross(draws):
-    """Products of centred outputs of one input ``(S, B, F, F)``: their mean is the covariance over outputs."""
+    """Products of centred outputs of one input ``(S, B, F, F)``: their mean is the covariance over
+    outputs.
+    """
     centred = draws - draws.mean(0)
     return centred.unsqueeze(-1) * centred.unsqueeze(-2)
 
 
 def agree(method, net, x, estimator, draws=1200, reference=6000, **settings):
-    """z-tests of mean and covariance over outputs of every input: passes of an estimator against draws of weights; the plan."""
+    """z-tests of mean and covariance over outputs of every input: passes of an estimator against
+    draws of weights; the plan.
+    """
     model, posterior = begin(method, net, x, **settings)
     passes = Passes(model, posterior, estimator, x)
     ours, truth = passes(draws, seed=1), outputs(model, posterior, x, reference, vectorise=True)
@@ -168,6 +197,8 @@ def agree(method, net, x, estimator, draws=1200, reference=6000, **settings):
 
 
 def masks(rates):
-    """Every mask over independent units ``(C, K)``, and its probability ``(C,)``, differentiable in the drop rates ``(K,)``."""
+    """Every mask over independent units ``(C, K)``, and its probability ``(C,)``, differentiable in
+    the drop rates ``(K,)``.
+    """
     rows = torch.tensor(list(itertools.product((0.0, 1.0), repeat=len(rates))), dtype=rates.dtype)
     return rows, (rows * (1 - rates) + (1 - rows) * rates).prod(1)

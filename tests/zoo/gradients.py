@@ -1,4 +1,6 @@
-"""Many independent gradients of the negative ELBO at once, and what they should average to: quadrature and enumeration."""
+"""Many independent gradients of the negative ELBO at once, and what they should average to:
+quadrature and enumeration.
+"""
 
 import itertools
 
@@ -22,7 +24,9 @@ def gradients(elbo, x, y, n, seed=0):
         return nll + kl
 
     with isolated(seed):
-        return vmap(grad(loss), (None, 0), randomness="different", chunk_size=5000)(parameters, torch.arange(n))
+        return vmap(grad(loss), (None, 0), randomness="different", chunk_size=5000)(
+            parameters, torch.arange(n)
+        )
 
 
 def looped(elbo, x, y, n, seed=0):
@@ -31,7 +35,9 @@ def looped(elbo, x, y, n, seed=0):
     parameters = list(elbo.posterior.parameters())
     with isolated(seed):
         for _ in range(n):
-            rows.append(torch.cat([g.flatten() for g in torch.autograd.grad(sum(elbo(x, y)), parameters)]))
+            rows.append(
+                torch.cat([g.flatten() for g in torch.autograd.grad(sum(elbo(x, y)), parameters)])
+            )
     return torch.stack(rows)
 
 
@@ -46,13 +52,23 @@ def outputs_at(elbo, weights, x):
 
 
 def quadrature(elbo, x, y, nodes=24):
-    """-ELBO of a mean-field posterior over very few weights by Gauss-Hermite quadrature, differentiable."""
+    """-ELBO of a mean-field posterior over very few weights by Gauss-Hermite quadrature,
+    differentiable.
+    """
     import numpy as np
 
     family = elbo.posterior.members[0]
     points, weights = (torch.from_numpy(a) for a in np.polynomial.hermite_e.hermegauss(nodes))
-    grid = torch.tensor(list(itertools.product(points.tolist(), repeat=family.layout.numel)), dtype=torch.float64)
-    mass = torch.tensor(list(itertools.product((weights / weights.sum()).tolist(), repeat=family.layout.numel))).double().prod(1)
+    grid = torch.tensor(
+        list(itertools.product(points.tolist(), repeat=family.layout.numel)), dtype=torch.float64
+    )
+    mass = (
+        torch.tensor(
+            list(itertools.product((weights / weights.sum()).tolist(), repeat=family.layout.numel))
+        )
+        .double()
+        .prod(1)
+    )
     flat = family.flat_mean + family.scale.std(family.raw_std) * grid
     params = family.layout.split(flat)
     for other in elbo.posterior.members[1:]:
@@ -67,7 +83,9 @@ def _kl(elbo):
 
 
 class Enumerated:
-    """A network of few discrete weights at every one of its configurations: exact evidence, posterior and ELBO."""
+    """A network of few discrete weights at every one of its configurations: exact evidence,
+    posterior and ELBO.
+    """
 
     def __init__(self, elbo, x, y):
         self.elbo, self.family = elbo, elbo.posterior.members[0]
@@ -78,7 +96,9 @@ class Enumerated:
         params = dict(self.weights)
         for other in elbo.posterior.members[1:]:
             assert isinstance(other, Delta)
-            params |= {n: v.detach().expand(len(self.index), *v.shape) for n, v in other.mean().items()}
+            params |= {
+                n: v.detach().expand(len(self.index), *v.shape) for n, v in other.mean().items()
+            }
         with torch.no_grad():
             self.log_likelihood = elbo.likelihood.log_prob(outputs_at(elbo, params, x), y).sum(-1)
             self.log_prior = elbo.terms(0).priors[0].log_prob(self.weights)
@@ -102,11 +122,15 @@ class Enumerated:
         return torch.einsum("c,cpk->pk", self.posterior, hot)
 
     def best(self, starts=6, steps=300):
-        """The highest exact ELBO that gradient ascent on it finds from several starts, and its logits."""
+        """The highest exact ELBO that gradient ascent on it finds from several starts, and its
+        logits.
+        """
         found = []
         for seed in range(starts):
             generator = torch.Generator().manual_seed(seed)
-            logits = torch.randn(self.family.logits.shape, generator=generator, dtype=torch.float64).requires_grad_()
+            logits = torch.randn(
+                self.family.logits.shape, generator=generator, dtype=torch.float64
+            ).requires_grad_()
             optimizer = torch.optim.Adam([logits], lr=0.1)
             for _ in range(steps):
                 optimizer.zero_grad()

@@ -1,4 +1,6 @@
-"""Fits of the group-sparse methods on small problems: a regression that needs two of six inputs, and what the methods share."""
+"""Fits of the group-sparse methods on small problems: a regression that needs two of six inputs,
+and what the methods share.
+"""
 
 import pytest
 import torch
@@ -17,7 +19,9 @@ def regression(outputs=2):
     """y depends on the first two of six inputs."""
     x = torch.randn(300, 6, generator=generator("x"), dtype=torch.float64)
     weights = torch.tensor([[2.0, -1.0], [-1.5, 1.0]], dtype=torch.float64)[:, :outputs]
-    y = x[:, :2] @ weights + 0.1 * torch.randn(300, outputs, generator=generator("y"), dtype=torch.float64)
+    y = x[:, :2] @ weights + 0.1 * torch.randn(
+        300, outputs, generator=generator("y"), dtype=torch.float64
+    )
     return x, y
 
 
@@ -33,10 +37,17 @@ def fit_linear(method, **how):
 
 
 def fits_predicts_and_saves(method, tmp_path, **how):
-    """A small convolutional network with normalisation: spread, a history of groups, a file that predicts the same."""
+    """A small convolutional network with normalisation: spread, a history of groups, a file that
+    predicts the same.
+    """
     with isolated(1):
-        net, x = credo.nets.small_cnn(1, 3, channels=(4, 4), batch_norm=True), torch.randn(24, 1, 8, 8)
-    bnn = BNN(net).fit((x, torch.arange(24) % 3), method, epochs=3, batch_size=12, progress=False, **how)
+        net, x = (
+            credo.nets.small_cnn(1, 3, channels=(4, 4), batch_norm=True),
+            torch.randn(24, 1, 8, 8),
+        )
+    bnn = BNN(net).fit(
+        (x, torch.arange(24) % 3), method, epochs=3, batch_size=12, progress=False, **how
+    )
     outputs = bnn.predict(x, 5).outputs
     assert float(outputs.std(0).min()) > 0 and "sparsity" in bnn.history[-1]
     assert any(key.startswith("kept/") for key in bnn.history[-1])

@@ -6,7 +6,12 @@ from torch import nn
 from credo import BNN
 
 STILL = {"train": False, "tune": "none", "progress": False}
-DESCENT = {"epochs": 500, "lr": 0.1, "batch_size": 1000, "progress": False}  # all data at once, to the optimum
+DESCENT = {
+    "epochs": 500,
+    "lr": 0.1,
+    "batch_size": 1000,
+    "progress": False,
+}  # all data at once, to the optimum
 FORMS = ("diagonal", "kfac", "low_rank", "full")
 
 

@@ -15,7 +15,16 @@ from credo.posteriors import Flow, Mixture, Posterior, Samples
 from credo.priors import as_prior, default_prior
 from zoo.stats import same_mean, same_variance
 
-FAMILIES = ("mean_field", "mean_field_softplus", "low_rank", "full", "kron", "mixture", "samples", "flow")
+FAMILIES = (
+    "mean_field",
+    "mean_field_softplus",
+    "low_rank",
+    "full",
+    "kron",
+    "mixture",
+    "samples",
+    "flow",
+)
 
 
 def make_model(net, random="all", likelihood="gaussian", prior=None, output=None):
@@ -23,23 +32,37 @@ def make_model(net, random="all", likelihood="gaussian", prior=None, output=None
     dtype = next(net.parameters()).dtype
     own = likelihoods.get(likelihood) if isinstance(likelihood, str) else likelihood
     return Model(
-        net, own.to(dtype), default_prior() if prior is None else as_prior(prior), chosen, point, torch.device("cpu"), output
+        net,
+        own.to(dtype),
+        default_prior() if prior is None else as_prior(prior),
+        chosen,
+        point,
+        torch.device("cpu"),
+        output,
     )
 
 
 def shaken(module, seed=0, size=0.3):
-    """The same family with every number moved at random, so that no symmetry of the start is left."""
+    """The same family with every number moved at random, so that no symmetry of the start is
+    left.
+    """
     with torch.no_grad():
         for index, parameter in enumerate(module.parameters()):
-            parameter += size * torch.randn(parameter.shape, generator=generator(seed, "shake", index), dtype=torch.float64)
+            parameter += size * torch.randn(
+                parameter.shape, generator=generator(seed, "shake", index), dtype=torch.float64
+            )
     return module
 
 
 def make_posterior(kind, model, std=0.3, seed=0):
-    """A posterior of the named kind over a model's random parameters, with standard deviations around ``std``."""
+    """A posterior of the named kind over a model's random parameters, with standard deviations
+    around ``std``.
+    """
     values = model.values()
     if kind == "mixture":
-        return Posterior([Mixture.of([make_posterior("mean_field", model, std, s) for s in (1, 2)], [0.3, 0.7])])
+        return Posterior(
+            [Mixture.of([make_posterior("mean_field", model, std, s) for s in (1, 2)], [0.3, 0.7])]
+        )
     if kind == "samples":
         draws = make_posterior("mean_field", model, std).sample(5)
         return Posterior([Samples.of({n: draws[n] for n in model.random})])
@@ -50,8 +73,14 @@ def make_posterior(kind, model, std=0.3, seed=0):
     if kind == "delta":
         return point_posterior(model, values)
     family, _, scale = kind.partition("_softplus")
-    posterior = start_posterior(model, family, values, std, 2, "softplus" if "softplus" in kind else "log", seed)
-    members = [shaken(f, seed, 0.1) if f.name == "full" else shaken(f, seed) for f in posterior.members if f.atoms is None]
+    posterior = start_posterior(
+        model, family, values, std, 2, "softplus" if "softplus" in kind else "log", seed
+    )
+    members = [
+        shaken(f, seed, 0.1) if f.name == "full" else shaken(f, seed)
+        for f in posterior.members
+        if f.atoms is None
+    ]
     return Posterior([*members, *[f for f in posterior.members if f.atoms is not None]])
 
 
@@ -59,12 +88,19 @@ class Passes:
     """Repeated passes through a model's network under one estimator, as training makes them."""
 
     def __init__(self, model, posterior, estimator, x, train=False):
-        self.model, self.posterior, self.x, self.estimator = model, posterior, x, estimators[estimator]
+        self.model, self.posterior, self.x, self.estimator = (
+            model,
+            posterior,
+            x,
+            estimators[estimator],
+        )
         self.shell = model.shell()
         self.shell.train(train)
         self.shell.place(model.frozen())
         sites = with_masks(model.random, posterior)
-        self.plan = make_plan(self.shell, posterior, sites, self.estimator, x, model.buffers(), model.device)
+        self.plan = make_plan(
+            self.shell, posterior, sites, self.estimator, x, model.buffers(), model.device
+        )
 
     def one(self):
         self.shell.place(self.model.buffers())
@@ -78,17 +114,20 @@ class Passes:
 
 
 def agree(net, x, kind, estimator, random="all", draws=2500, vectorise=True, reference=8000):
-    """z-tests of mean and variance of every output of every input: an estimator against weight draws; the estimator's plan.
+    """z-tests of mean and variance of every output of every input: an estimator against weight
+    draws; the estimator's plan.
 
-    The weight draws are many, so that the estimator's own sampling error is what limits the test: a variance that is
-    20 % off fails at 2,500 draws.
+    The weight draws are many, so that the estimator's own sampling error is what limits the test: a
+    variance that is 20 % off fails at 2,500 draws.
     """
     model = make_model(net, random)
     posterior = make_posterior(kind, model)
     passes = Passes(model, posterior, estimator, x)
     ours = passes(draws, seed=1)
     if vectorise:
-        truth, _ = sampled_outputs(model, Draws.of(posterior, reference, 2), x, model.buffers(), 2, vectorise=True)
+        truth, _ = sampled_outputs(
+            model, Draws.of(posterior, reference, 2), x, model.buffers(), 2, vectorise=True
+        )
     else:
         truth = Passes(model, posterior, "weights", x)(draws, seed=2)
     same_mean(ours, truth)

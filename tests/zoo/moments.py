@@ -12,7 +12,9 @@ DRAWS = 20_000
 
 
 def gaussian(shape, full, seed=0, spread=0.7, dtype=torch.float64):
-    """Moments of the given shape (examples first) with unequal variances, and for ``full`` with strong correlations."""
+    """Moments of the given shape (examples first) with unequal variances, and for ``full`` with
+    strong correlations.
+    """
     mean = 0.8 * torch.randn(shape, generator=generator("mean", seed), dtype=dtype)
     units = mean[0].numel()
     if not full:
@@ -33,7 +35,9 @@ def sample(x, draws=DRAWS, seed=1):
 
 
 def agrees(function, x, draws=DRAWS):
-    """The rule of ``function`` on ``x`` against Monte Carlo, by z-tests on every mean and (co)variance."""
+    """The rule of ``function`` on ``x`` against Monte Carlo, by z-tests on every mean and
+    (co)variance.
+    """
     out = function(x)
     assert isinstance(out, Moments) and out.full == x.full
     values = function(sample(x, draws).flatten(0, 1)).reshape(draws, *out.shape)
@@ -50,6 +54,8 @@ def matches(out, values):
 
 
 def shell_and_posterior(net, make):
-    """A shell of ``net`` and the posterior of one family ``make(values)`` over all its parameters."""
+    """A shell of ``net`` and the posterior of one family ``make(values)`` over all its
+    parameters.
+    """
     values = {name: parameter.detach() for name, parameter in net.named_parameters()}
     return Shell(net), Posterior([make(values)])

@@ -1,11 +1,15 @@
-"""A zoo of small networks with inputs. Every entry is (network, inputs) in double precision; outputs are ``(B, 2)``."""
+"""A zoo of small networks with inputs.
+
+Every entry is (network, inputs) in double precision; outputs are ``(B, 2)``.
+"""
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-B = 3  # examples; no other axis of any input is 3 or 4, so that the example axis is known by its size
+# examples; no other axis of any input is 3 or 4, so that the example axis is known by its size
+B = 3
 
 
 class Checkpointed(nn.Module):
@@ -53,7 +57,10 @@ class Transformer(nn.Module):
     def __init__(self):
         super().__init__()
         layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
-        self.encoder, self.head = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), nn.Linear(8, 2)
+        self.encoder, self.head = (
+            nn.TransformerEncoder(layer, 2, enable_nested_tensor=False),
+            nn.Linear(8, 2),
+        )
 
     def forward(self, x):
         return self.head(self.encoder(x)[:, 0])
@@ -106,7 +113,9 @@ class Matmul(nn.Module):
         self.layer, self.head = nn.Linear(6, 6), nn.Linear(6, 2)
 
     def forward(self, x):
-        return self.head(torch.tanh(torch.tanh(x @ self.bare) @ self.layer.weight.T + self.layer.bias))
+        return self.head(
+            torch.tanh(torch.tanh(x @ self.bare) @ self.layer.weight.T + self.layer.bias)
+        )
 
 
 class CustomFunction(nn.Module):
@@ -161,24 +170,50 @@ def mlp(width=6):
 
 
 def inplace():
-    return nn.Sequential(nn.Linear(5, 6), nn.ReLU(inplace=True), nn.Linear(6, 6), nn.Dropout(0.0, inplace=True), nn.Linear(6, 2))
+    return nn.Sequential(
+        nn.Linear(5, 6),
+        nn.ReLU(inplace=True),
+        nn.Linear(6, 6),
+        nn.Dropout(0.0, inplace=True),
+        nn.Linear(6, 2),
+    )
 
 
 def conv(groups=1, pooled=True):
-    body = [nn.Conv2d(2, 6, 3, padding=1, groups=groups), nn.Tanh(), nn.Conv2d(6, 6, 3, groups=groups), nn.Tanh()]
-    tail = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 2)] if pooled else [nn.Flatten(), nn.Linear(6 * 16, 2)]
+    body = [
+        nn.Conv2d(2, 6, 3, padding=1, groups=groups),
+        nn.Tanh(),
+        nn.Conv2d(6, 6, 3, groups=groups),
+        nn.Tanh(),
+    ]
+    tail = (
+        [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 2)]
+        if pooled
+        else [nn.Flatten(), nn.Linear(6 * 16, 2)]
+    )
     return nn.Sequential(*body, *tail)
 
 
 def transposed():
     return nn.Sequential(
-        nn.ConvTranspose2d(2, 6, 3, stride=2, groups=2), nn.Tanh(), nn.ConvTranspose2d(6, 5, 2), nn.Tanh(), nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(), nn.Linear(5, 2),
-    )  # fmt: skip
+        nn.ConvTranspose2d(2, 6, 3, stride=2, groups=2),
+        nn.Tanh(),
+        nn.ConvTranspose2d(6, 5, 2),
+        nn.Tanh(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(5, 2),
+    )
 
 
 def conv1d():
-    return nn.Sequential(nn.Conv1d(5, 6, 3), nn.Tanh(), nn.ConvTranspose1d(6, 5, 2), nn.Flatten(), nn.Linear(5 * 5, 2))
+    return nn.Sequential(
+        nn.Conv1d(5, 6, 3),
+        nn.Tanh(),
+        nn.ConvTranspose1d(6, 5, 2),
+        nn.Flatten(),
+        nn.Linear(5 * 5, 2),
+    )
 
 
 def batchnorm():
@@ -194,7 +229,9 @@ def weight_norm_old():
 
 
 def weight_norm_new():
-    return nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(5, 6)), nn.Tanh(), nn.Linear(6, 2))
+    return nn.Sequential(
+        nn.utils.parametrizations.weight_norm(nn.Linear(5, 6)), nn.Tanh(), nn.Linear(6, 2)
+    )
 
 
 def _flat():

@@ -1,4 +1,6 @@
-"""Linear regression whose answers are known in closed form, computed here with numpy and scipy alone."""
+"""Linear regression whose answers are known in closed form, computed here with numpy and scipy
+alone.
+"""
 
 import numpy as np
 import torch
@@ -24,11 +26,17 @@ def problem(n=30, features=3, outputs=1, std=0.5, seed=0):
 def bnn(features=3, outputs=1, likelihood=None, std=0.5, prior=None, dtype=torch.float64):
     torch.manual_seed(0)
     net = nn.Linear(features, outputs).to(dtype)
-    return BNN(net, Gaussian(std=std) if likelihood is None else likelihood, prior=prior or Normal(0.0, PRIOR_STD))
+    return BNN(
+        net,
+        Gaussian(std=std) if likelihood is None else likelihood,
+        prior=prior or Normal(0.0, PRIOR_STD),
+    )
 
 
 def exact(design, y, std=0.5):
-    """Posterior mean and covariance for one output under N(0, PRIOR_STD^2), and the log evidence."""
+    """Posterior mean and covariance for one output under N(0, PRIOR_STD^2), and the log
+    evidence.
+    """
     precision = np.eye(design.shape[1]) / PRIOR_STD**2 + design.T @ design / std**2
     cov = np.linalg.inv(precision)
     mean = cov @ design.T @ y / std**2
@@ -37,7 +45,9 @@ def exact(design, y, std=0.5):
 
 
 def exact_unknown(design, y, shape=0.01, rate=0.01):
-    """Normal-inverse-gamma posterior (mean, V, a, b), w given s^2 ~ N(0, s^2 PRIOR_STD^2), and the log evidence."""
+    """Normal-inverse-gamma posterior (mean, V, a, b), w given s^2 ~ N(0, s^2 PRIOR_STD^2), and the
+    log evidence.
+    """
     prior_precision = np.eye(design.shape[1]) / PRIOR_STD**2
     cov = np.linalg.inv(prior_precision + design.T @ design)
     mean = cov @ design.T @ y

@@ -16,7 +16,9 @@ class Shell:
         return self._runner.invoke(app, [str(word) for word in words])
 
     def refuses(self, *words):
-        """The message of a command that must exit with 2 in one line on stderr and leave every file as it was."""
+        """The message of a command that must exit with 2 in one line on stderr and leave every file
+        as it was.
+        """
         before = self.listing()
         result = self(*words)
         assert result.exit_code == 2, (result.output, result.stderr, result.exception)
@@ -26,4 +28,6 @@ class Shell:
         return lines[0]
 
     def listing(self):
-        return {path: path.read_bytes() if path.is_file() else None for path in self.folder.rglob("*")}
+        return {
+            path: path.read_bytes() if path.is_file() else None for path in self.folder.rglob("*")
+        }

@@ -1,4 +1,6 @@
-"""Networks with every kind of channel traffic, and a way to prune whole rows and columns of them."""
+"""Networks with every kind of channel traffic, and a way to prune whole rows and columns of
+them.
+"""
 
 import torch
 from torch import nn
@@ -12,14 +14,20 @@ def normal(*shape, seed=0):
 
 
 class Residual(nn.Module):
-    """Two blocks: one identity, one with a strided shortcut; activations in place, and a view with its sizes written out."""
+    """Two blocks: one identity, one with a strided shortcut; activations in place, and a view with
+    its sizes written out.
+    """
 
     def __init__(self):
         super().__init__()
         self.stem, self.relu = nn.Conv2d(3, 12, 3, padding=1), nn.ReLU(inplace=True)
         self.one, self.norm = nn.Conv2d(12, 10, 3, padding=1, bias=False), nn.BatchNorm2d(10)
         self.two, self.after = nn.Conv2d(10, 12, 1), nn.BatchNorm2d(12)
-        self.down, self.three, self.head = nn.Conv2d(12, 16, 1, 2), nn.Conv2d(12, 16, 3, 2, 1), nn.Linear(64, 7)
+        self.down, self.three, self.head = (
+            nn.Conv2d(12, 16, 1, 2),
+            nn.Conv2d(12, 16, 3, 2, 1),
+            nn.Linear(64, 7),
+        )
 
     def forward(self, x):
         kept = self.relu(self.stem(x))
@@ -31,12 +39,18 @@ class Residual(nn.Module):
 
 
 class Joined(nn.Module):
-    """Concatenation, depthwise and grouped convolutions, a gate, a transposed convolution, slopes per channel."""
+    """Concatenation, depthwise and grouped convolutions, a gate, a transposed convolution, slopes
+    per channel.
+    """
 
     def __init__(self):
         super().__init__()
         self.a, self.b = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 6, 3, padding=1, padding_mode="reflect")
-        self.depth, self.slopes, self.gate = nn.Conv2d(14, 14, 3, padding=1, groups=14), nn.PReLU(14), nn.Linear(14, 14)
+        self.depth, self.slopes, self.gate = (
+            nn.Conv2d(14, 14, 3, padding=1, groups=14),
+            nn.PReLU(14),
+            nn.Linear(14, 14),
+        )
         self.mix, self.up, self.grouped, self.head = (
             nn.Conv2d(14, 8, 1),
             nn.ConvTranspose2d(8, 6, 2, 2),
@@ -75,7 +89,12 @@ class Sound(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.a, self.gate, self.b, self.head = nn.Conv1d(2, 8, 3), nn.Linear(8, 8), nn.Conv1d(8, 6, 3, padding=1), nn.Linear(6, 5)
+        self.a, self.gate, self.b, self.head = (
+            nn.Conv1d(2, 8, 3),
+            nn.Linear(8, 8),
+            nn.Conv1d(8, 6, 3, padding=1),
+            nn.Linear(6, 5),
+        )
 
     def forward(self, x):
         x = self.a(x)
@@ -100,17 +119,33 @@ class Overwritten(nn.Module):
 
 def mlp():
     return nn.Sequential(
-        nn.Flatten(), nn.Linear(32, 20), nn.ReLU(), nn.Dropout(0.5), nn.Linear(20, 16, bias=False), nn.Softplus(), nn.Linear(16, 16), nn.Tanh(),
+        nn.Flatten(),
+        nn.Linear(32, 20),
+        nn.ReLU(),
+        nn.Dropout(0.5),
+        nn.Linear(20, 16, bias=False),
+        nn.Softplus(),
+        nn.Linear(16, 16),
+        nn.Tanh(),
         nn.Linear(16, 3),
-    )  # fmt: skip
+    )
 
 
 def convolutional():
     block = nn.Sequential(nn.Conv2d(8, 10, 3, bias=False), nn.BatchNorm2d(10), nn.ELU())
     return nn.Sequential(
-        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), block, nn.AvgPool2d(2, padding=1), nn.Flatten(),
-        nn.Linear(40, 12), nn.BatchNorm1d(12), nn.LeakyReLU(), nn.Linear(12, 4),
-    )  # fmt: skip
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        block,
+        nn.AvgPool2d(2, padding=1),
+        nn.Flatten(),
+        nn.Linear(40, 12),
+        nn.BatchNorm1d(12),
+        nn.LeakyReLU(),
+        nn.Linear(12, 4),
+    )
 
 
 NETS = {
@@ -130,7 +165,9 @@ LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.ConvTranspose2d)
 
 @torch.no_grad()
 def pruned(net, seed=0, share=0.5):
-    """Rows and columns of random layers set to zero, some with their biases, some scales of normalisation too; statistics that matter."""
+    """Rows and columns of random layers set to zero, some with their biases, some scales of
+    normalisation too; statistics that matter.
+    """
     draw = torch.Generator().manual_seed(seed)
 
     def some(count, most):
@@ -141,7 +178,11 @@ def pruned(net, seed=0, share=0.5):
             dead = some(module.weight.shape[0], 2 * share)
             module.weight[dead] = 0
             module.weight[:, some(module.weight.shape[1], 2 * share)] = 0
-            if module.bias is not None and module.bias.shape == dead.shape and torch.rand((), generator=draw) < 0.5:
+            if (
+                module.bias is not None
+                and module.bias.shape == dead.shape
+                and torch.rand((), generator=draw) < 0.5
+            ):
                 module.bias[dead] = 0
         if isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d)):
             module.running_mean.normal_(generator=draw)

@@ -1,4 +1,6 @@
-"""Quantised networks for tests: sparse as pruning leaves them, with some units much fuller than others and most of them empty."""
+"""Quantised networks for tests: sparse as pruning leaves them, with some units much fuller than
+others and most of them empty.
+"""
 
 import torch
 from torch import nn
@@ -6,9 +8,15 @@ from torch import nn
 from credo.compress.quantised import Coded, Quantised, Raw
 from credo.nets.lenet import lenet5_caffe
 
-#: Nonzero weights per layer of a well pruned LeNet-5, 1,300 in all, and the share of output and of input units that stay.
+#: Nonzero weights per layer of a well pruned LeNet-5, 1,300 in all, and the share of output and of
+#: input units that stay.
 LENET_COUNTS = {"0.weight": 110, "2.weight": 400, "5.weight": 600, "7.weight": 190}
-LENET_ALIVE = {"0.weight": (0.5, 1.0), "2.weight": (0.5, 0.5), "5.weight": (0.2, 0.3), "7.weight": (1.0, 0.2)}
+LENET_ALIVE = {
+    "0.weight": (0.5, 1.0),
+    "2.weight": (0.5, 0.5),
+    "5.weight": (0.2, 0.3),
+    "7.weight": (1.0, 0.2),
+}
 
 
 def generator(seed=0):
@@ -16,7 +24,9 @@ def generator(seed=0):
 
 
 def sparse_codes(shape, count, rows, columns, levels=6, step=0.0625, seed=0):
-    """``count`` nonzeros among the share ``rows`` x ``columns`` of units, each unit with a density of its own, on a grid of 2 * levels values."""
+    """``count`` nonzeros among the share ``rows`` x ``columns`` of units, each unit with a density
+    of its own, on a grid of 2 * levels values.
+    """
     noise = generator(seed)
     height, width = shape[0], shape.numel() // shape[0]
     fullness = [
@@ -38,10 +48,14 @@ def lenet_like(seed=0):
     entries = {}
     for name, tensor in net.state_dict().items():
         if name in LENET_COUNTS:
-            entries[name] = sparse_codes(tensor.shape, LENET_COUNTS[name], *LENET_ALIVE[name], seed=seed)
+            entries[name] = sparse_codes(
+                tensor.shape, LENET_COUNTS[name], *LENET_ALIVE[name], seed=seed
+            )
             alive = entries[name].codes.flatten(1).any(1)
         else:
-            entries[name] = Coded.of(alive * (torch.randn(len(tensor), generator=generator(seed)) * 4).round() / 8)
+            entries[name] = Coded.of(
+                alive * (torch.randn(len(tensor), generator=generator(seed)) * 4).round() / 8
+            )
     return net, Quantised(entries)
 
 
@@ -51,7 +65,10 @@ def with_batchnorm():
         torch.manual_seed(0)
         net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 3))
         net(torch.randn(8, 1, 4, 4))
-    entries = {n: Raw(t) if n.startswith("1.") else Coded.of((t * 8).round() / 8) for n, t in net.state_dict().items()}
+    entries = {
+        n: Raw(t) if n.startswith("1.") else Coded.of((t * 8).round() / 8)
+        for n, t in net.state_dict().items()
+    }
     return net, Quantised(entries)
 
 
@@ -61,6 +78,12 @@ def random_codes(net, seed, density, levels):
     entries = {}
     for name, tensor in net.state_dict().items():
         book = torch.randn(levels, generator=noise).unique()
-        codes = torch.randint(1, len(book) + 1, tensor.shape, generator=noise) if len(book) else torch.zeros(tensor.shape)
-        entries[name] = Coded((codes * (torch.rand(tensor.shape, generator=noise) < density)).int(), book)
+        codes = (
+            torch.randint(1, len(book) + 1, tensor.shape, generator=noise)
+            if len(book)
+            else torch.zeros(tensor.shape)
+        )
+        entries[name] = Coded(
+            (codes * (torch.rand(tensor.shape, generator=noise) < density)).int(), book
+        )
     return Quantised(entries)

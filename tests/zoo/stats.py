@@ -1,7 +1,8 @@
 """Tests of distributions with a declared failure rate.
 
-Every comparison is a z-score against ``Z``: a right program fails one comparison with probability 5.7e-7 (two-sided normal
-tail at 5), so a suite of 10,000 comparisons fails once in 175 seeds; and the seeds are fixed.
+Every comparison is a z-score against ``Z``: a right program fails one comparison with probability
+5.7e-7 (two-sided normal tail at 5), so a suite of 10,000 comparisons fails once in 175 seeds; and
+the seeds are fixed.
 """
 
 import math
@@ -14,7 +15,9 @@ P_VALUE = 5.7e-7
 
 
 def _var_error(a):
-    """Squared standard error of the sample variance of draws along axis 0, from the fourth moment."""
+    """Squared standard error of the sample variance of draws along axis 0, from the fourth
+    moment.
+    """
     centred = a - a.mean(0)
     return ((centred**4).mean(0) - a.var(0, correction=0) ** 2).clamp_min(0) / len(a)
 
@@ -23,7 +26,9 @@ def _check(difference, squared_error, what, z):
     # A rounding floor: two equal constants differ by float noise and have no sampling error at all.
     floor = 1e-9 if difference.dtype == torch.float64 else 1e-5
     scores = difference.abs() / (squared_error.sqrt() + floor)
-    assert torch.isfinite(scores).all() and float(scores.max()) < z, f"{what}: |z| = {float(scores.max()):.2f} > {z}"
+    assert torch.isfinite(scores).all() and float(scores.max()) < z, (
+        f"{what}: |z| = {float(scores.max()):.2f} > {z}"
+    )
 
 
 def same_mean(a, b, z=Z):

@@ -1,4 +1,6 @@
-"""Made-up regression sets in the form of the UCI files, in a folder of their own that ``credo.data.load`` reads."""
+"""Made-up regression sets in the form of the UCI files, in a folder of their own that
+``credo.data.load`` reads.
+"""
 
 import hashlib
 
@@ -6,7 +8,9 @@ import numpy as np
 
 
 def made_up(num_data=60, splits=3, seed=0):
-    """Arrays of a set: three inputs of which the last is constant, a curved target of size 10, and splits of 90 % and 10 %."""
+    """Arrays of a set: three inputs of which the last is constant, a curved target of size 10, and
+    splits of 90 % and 10 %.
+    """
     source = np.random.default_rng(seed)
     x = source.normal(size=(num_data, 3)) * [1.0, 5.0, 0.0] + [0.0, 2.0, 7.0]
     y = 10.0 * np.sin(x[:, 0]) + x[:, 1] + source.normal(size=num_data)
@@ -20,5 +24,11 @@ def write_set(folder, name, arrays):
     path = folder / f"{name}.npz"
     np.savez(path, **arrays)
     sums = folder / "SHA256SUMS"
-    lines = [line for line in sums.read_text().splitlines() if not line.endswith(path.name)] if sums.is_file() else []
-    sums.write_text("\n".join([*lines, f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}"]) + "\n")
+    lines = (
+        [line for line in sums.read_text().splitlines() if not line.endswith(path.name)]
+        if sums.is_file()
+        else []
+    )
+    sums.write_text(
+        "\n".join([*lines, f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}"]) + "\n"
+    )

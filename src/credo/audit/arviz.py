@@ -24,11 +24,13 @@ STATISTICS = {
 
 
 def to_arviz(bnn: BNN, x: Any = None) -> Any:
-    """The draws as ``arviz.InferenceData`` (from ArviZ 1 on, an ``xarray.DataTree`` with the same groups).
+    """The draws as ``arviz.InferenceData`` (from ArviZ 1 on, an ``xarray.DataTree`` with the same
+    groups).
 
-    ``posterior``: one variable per parameter, ``(chain, draw, *shape)``. ``sample_stats``: what the history holds of the draws; numbers
-    that samplers record for all chains together have the dimension ``draw`` alone. With ``x``: ``predictions``, whose variable
-    ``functions`` holds the network's outputs ``(chain, draw, input, output)``. Fails for posteriors that are not chains.
+    ``posterior``: one variable per parameter, ``(chain, draw, *shape)``. ``sample_stats``: what the
+    history holds of the draws; numbers that samplers record for all chains together have the
+    dimension ``draw`` alone. With ``x``: ``predictions``, whose variable ``functions`` holds the
+    network's outputs ``(chain, draw, input, output)``. Fails for posteriors that are not chains.
     """
     families = chains_of(bnn)
     arviz, xarray = _package("arviz"), _package("xarray")
@@ -45,9 +47,14 @@ def to_arviz(bnn: BNN, x: Any = None) -> Any:
         groups["sample_stats"] = xarray.Dataset(statistics, axes)
     if x is not None:
         outputs = function_draws(bnn, x).detach().cpu().numpy()
-        groups["predictions"] = xarray.Dataset({"functions": (("chain", "draw", "input", "output"), outputs)}, axes)
+        groups["predictions"] = xarray.Dataset(
+            {"functions": (("chain", "draw", "input", "output"), outputs)}, axes
+        )
     for dataset in groups.values():
-        dataset.attrs |= {"inference_library": "credo", "method": bnn.method.name if bnn.method else ""}
+        dataset.attrs |= {
+            "inference_library": "credo",
+            "method": bnn.method.name if bnn.method else "",
+        }
     if hasattr(arviz, "InferenceData"):  # ArviZ 1 has given it up for xarray's own tree
         return arviz.InferenceData(**groups)
     return xarray.DataTree.from_dict(groups)
@@ -57,11 +64,15 @@ def _package(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise CredoError("to_arviz needs ArviZ, which is not installed; pip install arviz.") from error
+        raise CredoError(
+            "to_arviz needs ArviZ, which is not installed; pip install arviz."
+        ) from error
 
 
 def _statistics(bnn: BNN, chains: int, draws: int) -> dict[str, Any]:
-    """Columns of the history by ArviZ's names; a history that does not belong to these draws gives none."""
+    """Columns of the history by ArviZ's names; a history that does not belong to these draws gives
+    none.
+    """
     rows = [row for row in bnn.history if row.get("warmup") is False]
     out: dict[str, Any] = {}
     if len(rows) != draws:

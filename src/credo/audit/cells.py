@@ -1,8 +1,9 @@
-"""Draws cut into cells, stretches of one chain each, so that any union of cells is quick to evaluate.
+"""Draws cut into cells, stretches of one chain each, so that any union of cells is quick to
+evaluate.
 
-What distances need of a cell is averaged once; what they need of a union of cells is a weighted mean of those averages. Leaving out one
-cell after another gives standard errors that respect the memory of chains (jackknife over blocks), and chains against chains what chance
-alone does.
+What distances need of a cell is averaged once; what they need of a union of cells is a weighted
+mean of those averages. Leaving out one cell after another gives standard errors that respect the
+memory of chains (jackknife over blocks), and chains against chains what chance alone does.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ class Cells(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """Per cell, first and second moments ``(B, R, K)`` about a common centre ``(R, K)``: R rows, K columns with units of their own."""
+    """Per cell, first and second moments ``(B, R, K)`` about a common centre ``(R, K)``: R rows, K
+    columns with units of their own.
+    """
 
     centre: Tensor
     first: Tensor
@@ -41,16 +44,25 @@ class Moments(NamedTuple):
 class Side:
     """One set of S draws, averaged cell by cell.
 
-    Given per draw, ``(S, R, K)`` each: ``functions``, whose spread is compared, ``shown``, whose laws are compared, ``means`` of y. Given
-    per cell, ``(B, ...)``: ``table``, probabilities of y, and ``scores``, what targets add (their labels excepted, which have no cells).
+    Given per draw, ``(S, R, K)`` each: ``functions``, whose spread is compared, ``shown``, whose
+    laws are compared, ``means`` of y. Given per cell, ``(B, ...)``: ``table``, probabilities of y,
+    and ``scores``, what targets add (their labels excepted, which have no cells).
     """
 
     def __init__(
-        self, cells: Cells, functions: Tensor, shown: Tensor, means: Tensor, table: Tensor, scores: dict[str, Tensor]
+        self,
+        cells: Cells,
+        functions: Tensor,
+        shown: Tensor,
+        means: Tensor,
+        table: Tensor,
+        scores: dict[str, Tensor],
     ) -> None:
         self.cells, self.table, self.scores = cells, table, scores
         self.count = torch.bincount(cells.of_draw).to(table.dtype)
-        self.functions, self.shown, self.means = (_moments(values, self.average) for values in (functions, shown, means))
+        self.functions, self.shown, self.means = (
+            _moments(values, self.average) for values in (functions, shown, means)
+        )
         flat = shown.flatten(1).mT.contiguous()
         self.sorted, order = flat.sort(-1)
         self.place = cells.of_draw[order]
@@ -66,17 +78,28 @@ class Side:
 
     def part(self, keep: Tensor | None = None) -> Part:
         """The union of the cells in the mask ``keep (B,)``; all by default."""
-        return Part(self, torch.ones_like(self.cells.chain, dtype=torch.bool) if keep is None else keep)
+        return Part(
+            self, torch.ones_like(self.cells.chain, dtype=torch.bool) if keep is None else keep
+        )
 
     def without_each(self) -> list[Part]:
         """All but one cell, for every cell; nothing where there is only one."""
         size = len(self.count)
-        return [self.part(torch.arange(size, device=self.count.device) != out) for out in range(size)] if size > 1 else []
+        return (
+            [self.part(torch.arange(size, device=self.count.device) != out) for out in range(size)]
+            if size > 1
+            else []
+        )
 
     def halves(self) -> list[tuple[Part, Part]]:
-        """Half of the chains and the other half, for up to 10 ways of halving (:func:`halvings`)."""
+        """Half of the chains and the other half, for up to 10 ways of halving
+        (:func:`halvings`).
+        """
         chain = self.cells.chain
-        first = [torch.isin(chain, torch.tensor(way, device=chain.device)) for way in halvings(int(chain.max()) + 1)]
+        first = [
+            torch.isin(chain, torch.tensor(way, device=chain.device))
+            for way in halvings(int(chain.max()) + 1)
+        ]
         return [(self.part(half), self.part(~half)) for half in first]
 
 
@@ -100,7 +123,11 @@ class Part:
     def sorted(self) -> Tensor:
         """Every scalar's draws in order, ``(R K, S')``."""
         values = self.side.sorted
-        return values if bool(self.keep.all()) else values[self.keep[self.side.place]].reshape(len(values), -1)
+        return (
+            values
+            if bool(self.keep.all())
+            else values[self.keep[self.side.place]].reshape(len(values), -1)
+        )
 
     def log_prob(self) -> Tensor:
         """log (1/S) sum_s p_s(y), ``(N,)``, from the cells' own."""
@@ -121,9 +148,15 @@ def _moments(values: Tensor, average: Callable[[Tensor], Tensor]) -> Moments:
 
 
 def cells(draws: int, chains: int, device: torch.device | str = "cpu") -> Cells:
-    """Equal stretches of each chain, at least 10 in all where draws suffice; a single chain counts as four, one after another."""
+    """Equal stretches of each chain, at least 10 in all where draws suffice; a single chain counts
+    as four, one after another.
+    """
     length = draws // chains
-    each = min(math.ceil(BLOCKS / chains), length) if chains > 1 else min(4 * math.ceil(BLOCKS / 4), draws)
+    each = (
+        min(math.ceil(BLOCKS / chains), length)
+        if chains > 1
+        else min(4 * math.ceil(BLOCKS / 4), draws)
+    )
     place = torch.arange(draws, device=device)
     of_draw = place // length * each + place % length * each // length
     cell = torch.arange(each * chains, device=device)
@@ -131,7 +164,9 @@ def cells(draws: int, chains: int, device: torch.device | str = "cpu") -> Cells:
 
 
 def jackknife(values: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Standard errors from what each of b deletions leaves: sqrt((b - 1) / b sum_i (v_i - mean)^2); empty without deletions."""
+    """Standard errors from what each of b deletions leaves: sqrt((b - 1) / b sum_i (v_i - mean)^2);
+    empty without deletions.
+    """
     count = len(values)
     if not count:
         return {}
@@ -143,10 +178,17 @@ def jackknife(values: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 def halvings(chains: int) -> list[tuple[int, ...]]:
-    """Which chains make the first half, for up to 10 ways of halving; a half and its complement are one way."""
+    """Which chains make the first half, for up to 10 ways of halving; a half and its complement are
+    one way.
+    """
     half = chains // 2
-    if math.comb(chains, half) > LISTED:  # two of ten draws that are the same way have become unlikely
-        orders = [torch.randperm(chains, generator=generator("halvings", chains, way)) for way in range(SPLITS)]
+    if (
+        math.comb(chains, half) > LISTED
+    ):  # two of ten draws that are the same way have become unlikely
+        orders = [
+            torch.randperm(chains, generator=generator("halvings", chains, way))
+            for way in range(SPLITS)
+        ]
         return [tuple(sorted(order[:half].tolist())) for order in orders]
     ways = [way for way in itertools.combinations(range(chains), half) if chains % 2 or 0 in way]
     count = min(len(ways), SPLITS)

@@ -1,8 +1,10 @@
-"""How far a posterior's predictions are from the reference's, each distance with its Monte Carlo error and its ceiling.
+"""How far a posterior's predictions are from the reference's, each distance with its Monte Carlo
+error and its ceiling.
 
-Draws of both sides are cut into cells, contiguous within chains. Every distance is a function of two unions of cells: all against all is
-the distance, leaving out one cell at a time gives its error (jackknife), and one half of the reference's chains against the other
-gives what chance alone does to draws from the same posterior.
+Draws of both sides are cut into cells, contiguous within chains. Every distance is a function of
+two unions of cells: all against all is the distance, leaving out one cell at a time gives its error
+(jackknife), and one half of the reference's chains against the other gives what chance alone does
+to draws from the same posterior.
 """
 
 from __future__ import annotations
@@ -27,27 +29,41 @@ DRAWS = 2000  # of a continuous reference
 SIGNED = ("nll_difference", "calibration_difference")
 
 
-def compare(bnn: BNN, reference: BNN, x: Any, y: Any = None, samples: int | None = None, seed: int = 0) -> dict[str, float]:
-    """Distances of ``bnn``'s predictions at ``x`` from ``reference``'s; each ``key`` comes with ``key_error`` and ``key_ceiling``.
+def compare(
+    bnn: BNN, reference: BNN, x: Any, y: Any = None, samples: int | None = None, seed: int = 0
+) -> dict[str, float]:
+    """Distances of ``bnn``'s predictions at ``x`` from ``reference``'s; each ``key`` comes with
+    ``key_error`` and ``key_ceiling``.
 
     - ``agreement`` (labels): share of inputs with the same predicted label.
     - ``total_variation``: of the predictive distributions of y, mean over inputs, between 0 and 1.
-    - ``wasserstein``: W1 between the laws across draws of outputs (labels: probabilities), in the reference's mean deviations.
-    - ``sd_ratio``: deviation across draws of outputs (labels: centred log probabilities) over the reference's, geometric mean.
-    - ``mean_shift``: root mean square difference of predictive means, in the reference's deviations across draws.
-    - with ``y``: ``nll_difference`` in nats per datum, and ``calibration_difference``: of the expected calibration error (labels)
-      or of the coverage of the central 90 % interval. Both are ``bnn`` minus reference.
+    - ``wasserstein``: W1 between the laws across draws of outputs (labels: probabilities), in the
+      reference's mean deviations.
+    - ``sd_ratio``: deviation across draws of outputs (labels: centred log probabilities) over the
+      reference's, geometric mean.
+    - ``mean_shift``: root mean square difference of predictive means, in the reference's deviations
+      across draws.
+    - with ``y``: ``nll_difference`` in nats per datum, and ``calibration_difference``: of the
+      expected calibration error (labels) or of the coverage of the central 90 % interval. Both are
+      ``bnn`` minus reference.
 
-    ``_error`` is the standard error from finite draws on both sides, not from finite data; it needs chains whose memory is short against
-    a tenth of all draws. ``_ceiling`` is the same distance between halves of the reference's own chains: no method does better
-    but by luck, since distances between finite sets of draws are above zero even where the posteriors are the same. Of signed
-    differences it is the mean size, and of ``sd_ratio`` exp(mean abs(log ratio)). ``samples``: draws of a continuous posterior, by
-    default as many as the reference has. Memory grows with draws times inputs; some hundred inputs tell as much as many thousand.
+    ``_error`` is the standard error from finite draws on both sides, not from finite data; it needs
+    chains whose memory is short against a tenth of all draws. ``_ceiling`` is the same distance
+    between halves of the reference's own chains: no method does better but by luck, since distances
+    between finite sets of draws are above zero even where the posteriors are the same. Of signed
+    differences it is the mean size, and of ``sd_ratio`` exp(mean abs(log ratio)). ``samples``:
+    draws of a continuous posterior, by default as many as the reference has. Memory grows with
+    draws times inputs; some hundred inputs tell as much as many thousand.
     """
     theirs = _predict(reference, x, DRAWS if samples is None else samples, seed)
     if theirs.num_samples < 4:
-        raise CredoError(f"The reference holds {theirs.num_samples} draws and cannot be compared with itself; raise num_draws.")
-    ours = _predict(bnn, x, positive("samples", samples, theirs.num_samples), seed).to(theirs.outputs.device)
+        raise CredoError(
+            f"The reference holds {theirs.num_samples} draws and cannot be compared with itself; "
+            "raise num_draws."
+        )
+    ours = _predict(bnn, x, positive("samples", samples, theirs.num_samples), seed).to(
+        theirs.outputs.device
+    )
     _check_same(ours, theirs)
     kind = KINDS[theirs.likelihood.metric_family]
     edges = kind.edges(ours, theirs)
@@ -57,7 +73,8 @@ def compare(bnn: BNN, reference: BNN, x: Any, y: Any = None, samples: int | None
     )
     if not second.varies:
         raise CredoError(
-            f"All {theirs.num_samples} draws of the reference predict the same at x; there is no unit to measure in."
+            f"All {theirs.num_samples} draws of the reference predict the same at x; there is no "
+            "unit to measure in."
         )
     one, other = first.part(), second.part()
     value = kind.distances(one, other)
@@ -85,19 +102,29 @@ def _check_same(ours: Predictive, theirs: Predictive) -> None:
     pairs = [(p.likelihood.name, p.outputs.shape[-1]) for p in (ours, theirs)]
     if pairs[0] != pairs[1]:
         one, other = (f"{name} with {width} outputs" for name, width in pairs)
-        raise CredoError(f"Different models: {one} against a reference that is {other}; take the reference of this very model.")
+        raise CredoError(
+            f"Different models: {one} against a reference that is {other}; take the reference of "
+            "this very model."
+        )
 
 
 def _chains(bnn: BNN) -> int:
     """Chains that lie one after another in the draws; 1 where draws are independent."""
     if bnn.posterior.atoms is None:
         return 1
-    return max([1, *(family.chains for family in bnn.posterior.members if isinstance(family, Samples))])
+    return max(
+        [1, *(family.chains for family in bnn.posterior.members if isinstance(family, Samples))]
+    )
 
 
 def _ceiling(kind: Kind, side: Side) -> dict[str, float]:
-    """Means over halvings; a half that does not vary at all makes what is measured in its spread infinite."""
+    """Means over halvings; a half that does not vary at all makes what is measured in its spread
+    infinite.
+    """
     rows = [kind.distances(*pair) for pair in side.halves()]
     found = {key: torch.tensor([row[key] for row in rows], dtype=torch.float64) for key in rows[0]}
-    out = {key: float((column.abs() if key in SIGNED else column).mean()) for key, column in found.items()}
+    out = {
+        key: float((column.abs() if key in SIGNED else column).mean())
+        for key, column in found.items()
+    }
     return out | {"sd_ratio": float(found["sd_ratio"].log().abs().mean().exp())}

@@ -1,7 +1,8 @@
 """Have a sampler's chains mixed? Judged by what the network computes, with the weights beside it.
 
-Weights of a network have symmetries (units may change places and signs), so chains in different but equal corners of weight space
-disagree in every weight and in no prediction. What decides is therefore R-hat and effective draws of the network's outputs.
+Weights of a network have symmetries (units may change places and signs), so chains in different but
+equal corners of weight space disagree in every weight and in no prediction. What decides is
+therefore R-hat and effective draws of the network's outputs.
 """
 
 from __future__ import annotations
@@ -19,13 +20,16 @@ from credo.core.settings import positive
 from credo.metrics.chains import MIN_DRAWS, bfmi, summarise
 from credo.posteriors import Samples
 
-ELEMENTS = 2000  # of one parameter that are looked at, evenly spaced: a second of work per thousand draws
+ELEMENTS = (
+    2000  # of one parameter that are looked at, evenly spaced: a second of work per thousand draws
+)
 LOW_BFMI = 0.3  # of the energy's fraction of missing information, below which tails are not reached
 DIVERGING = 0.01  # share of draws that may have ended in a divergent trajectory
 
 
 class Mixing(NamedTuple):
-    """The worst of ``checked`` scalars out of ``size``: largest R-hat and ``mcse`` (of the mean, in standard deviations), smallest ESS.
+    """The worst of ``checked`` scalars out of ``size``: largest R-hat and ``mcse`` (of the mean, in
+    standard deviations), smallest ESS.
 
     Scalars that never move have no diagnostics and are left out; NaN where none moves.
     """
@@ -41,9 +45,11 @@ class Mixing(NamedTuple):
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Chains in numbers: one :class:`Mixing` per parameter, one of the network's outputs where inputs were given, and the moves.
+    """Chains in numbers: one :class:`Mixing` per parameter, one of the network's outputs where
+    inputs were given, and the moves.
 
-    ``divergences`` (of all draws), ``acceptance`` (mean) and ``bfmi`` (per chain) are None where the sampler keeps no such record.
+    ``divergences`` (of all draws), ``acceptance`` (mean) and ``bfmi`` (per chain) are None where
+    the sampler keeps no such record.
     """
 
     chains: int
@@ -56,11 +62,15 @@ class Diagnosis:
 
     def rows(self) -> list[dict[str, Any]]:
         """One dictionary per line of a table, the outputs' last."""
-        return [item._asdict() for item in (*self.parameters, *([self.functions] if self.functions else []))]
+        return [
+            item._asdict()
+            for item in (*self.parameters, *([self.functions] if self.functions else []))
+        ]
 
 
 class Convergence(NamedTuple):
-    """The verdict ``ok`` with what it rests on, and ``text`` for people; ``rhat_parameters`` is for information only.
+    """The verdict ``ok`` with what it rests on, and ``text`` for people; ``rhat_parameters`` is for
+    information only.
 
     ``bfmi`` is the smallest over chains, NaN where the sampler records no energy.
     """
@@ -76,37 +86,47 @@ class Convergence(NamedTuple):
 
 
 def chains_of(bnn: BNN) -> list[Samples]:
-    """The families of the posterior that are draws of chains; a ``CredoError`` where there are none, or too few draws."""
+    """The families of the posterior that are draws of chains; a ``CredoError`` where there are
+    none, or too few draws.
+    """
     found = [family for family in bnn.posterior.members if isinstance(family, Samples)]
     method = bnn.method.name if bnn.method else "this method"
     if not found or bnn.posterior.atoms is None:
         raise CredoError(
-            f"The posterior of {method!r} is no set of chains and has nothing to diagnose; fit with 'hmc' or 'nuts'."
+            f"The posterior of {method!r} is no set of chains and has nothing to diagnose; fit "
+            "with 'hmc' or 'nuts'."
         )
     per_chain = min((family.atoms or 0) // family.chains for family in found)
     if per_chain < MIN_DRAWS:
         raise CredoError(
-            f"The posterior of {method!r} holds {per_chain} draws per chain; diagnostics need at least {MIN_DRAWS}: raise num_draws."
+            f"The posterior of {method!r} holds {per_chain} draws per chain; diagnostics need at "
+            f"least {MIN_DRAWS}: raise num_draws."
         )
     return found
 
 
 def function_draws(bnn: BNN, x: Any) -> Tensor:
-    """Network outputs at ``x`` of every draw, chain by chain: ``(C, D, N, F)``, without observation noise."""
+    """Network outputs at ``x`` of every draw, chain by chain: ``(C, D, N, F)``, without observation
+    noise.
+    """
     family = chains_of(bnn)[0]
     return bnn.functions(x, n=family.atoms or 1).unflatten(0, (family.chains, -1))
 
 
 def diagnose(bnn: BNN, x: Any = None, elements: int = ELEMENTS) -> Diagnosis:
-    """R-hat, effective draws and Monte Carlo errors of every parameter and, with ``x``, of the network's outputs there.
+    """R-hat, effective draws and Monte Carlo errors of every parameter and, with ``x``, of the
+    network's outputs there.
 
-    Of a parameter with more than ``elements`` entries that many are looked at, evenly spaced; each row says how many. Judge by the
-    outputs: a large R-hat of weights may be nothing but symmetry. Blind to modes that no chain has visited.
+    Of a parameter with more than ``elements`` entries that many are looked at, evenly spaced; each
+    row says how many. Judge by the outputs: a large R-hat of weights may be nothing but symmetry.
+    Blind to modes that no chain has visited.
     """
     positive("elements", elements, ELEMENTS)
     families = chains_of(bnn)
     rows = [row for family in families for row in _parameters(family, elements)]
-    outputs = None if x is None else _mixing("functions", function_draws(bnn, x).flatten(2), elements)
+    outputs = (
+        None if x is None else _mixing("functions", function_draws(bnn, x).flatten(2), elements)
+    )
     first, record = families[0], _record(bnn)
     rate = [row["acceptance"] for row in record if "acceptance" in row]
     return Diagnosis(
@@ -121,10 +141,11 @@ def diagnose(bnn: BNN, x: Any = None, elements: int = ELEMENTS) -> Diagnosis:
 
 
 def converged(reference: BNN, x: Any, rhat: float = 1.05, ess: float = 100.0) -> Convergence:
-    """Whether chains may serve as ground truth at ``x``: outputs' R-hat below ``rhat`` and bulk and tail ESS above ``ess``.
+    """Whether chains may serve as ground truth at ``x``: outputs' R-hat below ``rhat`` and bulk and
+    tail ESS above ``ess``.
 
-    Also needed: no infinite or NaN output, at most 1 % divergent draws, and an E-BFMI of at least 0.3 in every chain where energies
-    are on record. Chains that all miss the same mode pass.
+    Also needed: no infinite or NaN output, at most 1 % divergent draws, and an E-BFMI of at least
+    0.3 in every chain where energies are on record. Chains that all miss the same mode pass.
     """
     outputs = function_draws(reference, x)
     told = diagnose(reference, elements=100)
@@ -143,28 +164,48 @@ def converged(reference: BNN, x: Any, rhat: float = 1.05, ess: float = 100.0) ->
     worst = max((row.rhat for row in told.parameters if not math.isnan(row.rhat)), default=math.nan)
     energy = "" if math.isnan(lowest) else f"; E-BFMI {lowest:.2f}"
     found = (
-        f"{told.chains} chains of {told.draws} draws: outputs have R-hat {seen.rhat:.3f}, ESS {seen.ess_bulk:.0f} (bulk) and "
-        f"{seen.ess_tail:.0f} (tail); {split} divergent{energy}; weights have R-hat up to {worst:.2f}."
+        f"{told.chains} chains of {told.draws} draws: outputs have R-hat {seen.rhat:.3f}, ESS "
+        f"{seen.ess_bulk:.0f} (bulk) and "
+        f"{seen.ess_tail:.0f} (tail); {split} divergent{energy}; weights have R-hat up to "
+        f"{worst:.2f}."
     )
     text = f"Not converged ({'; '.join(wrong)}). {found}" if wrong else f"Converged. {found}"
-    return Convergence(not wrong, seen.rhat, seen.ess_bulk, seen.ess_tail, split, lowest, worst, text)
+    return Convergence(
+        not wrong, seen.rhat, seen.ess_bulk, seen.ess_tail, split, lowest, worst, text
+    )
 
 
 def _parameters(family: Samples, elements: int) -> list[Mixing]:
     """One row per name; views of the draws, so that chains on disk are read site by site."""
     pieces = family.flat.unflatten(0, (family.chains, -1)).split_with_sizes(family.layout.sizes, -1)
-    return [_mixing(name, piece, elements) for name, piece in zip(family.layout.shapes, pieces, strict=True)]
+    return [
+        _mixing(name, piece, elements)
+        for name, piece in zip(family.layout.shapes, pieces, strict=True)
+    ]
 
 
 def _mixing(name: str, draws: Tensor, elements: int) -> Mixing:
     """The worst over scalars of ``(C, D, P)``."""
     size = draws.shape[-1]
     if size > elements:
-        draws = draws[..., torch.linspace(0, size - 1, elements, device=draws.device, dtype=torch.float64).round().long()]
+        draws = draws[
+            ...,
+            torch.linspace(0, size - 1, elements, device=draws.device, dtype=torch.float64)
+            .round()
+            .long(),
+        ]
     found = summarise(draws)
     most, least = (lambda v: _extreme(v, 1.0)), (lambda v: _extreme(v, -1.0))
     error = found.mcse_mean / found.sd
-    return Mixing(name, size, draws.shape[-1], most(found.rhat), least(found.ess_bulk), least(found.ess_tail), most(error))
+    return Mixing(
+        name,
+        size,
+        draws.shape[-1],
+        most(found.rhat),
+        least(found.ess_bulk),
+        least(found.ess_tail),
+        most(error),
+    )
 
 
 def _extreme(values: Tensor, sign: float) -> float:

@@ -1,6 +1,7 @@
 """Distances between the predictions of two sets of draws.
 
-The likelihood's family of metrics says which there are: those of ``labels`` or those of real ``values``.
+The likelihood's family of metrics says which there are: those of ``labels`` or those of real
+``values``.
 """
 
 from __future__ import annotations
@@ -25,12 +26,16 @@ STILL = 1e-12  # deviation, relative to the largest value, that is rounding and 
 
 
 def wasserstein(a: Tensor, b: Tensor) -> Tensor:
-    """W1 = integral of abs(F_a^-1(u) - F_b^-1(u)) du of draws in order, ``(R, S)`` and ``(R, T)``, row by row: ``(R,)``, exact."""
+    """W1 = integral of abs(F_a^-1(u) - F_b^-1(u)) du of draws in order, ``(R, S)`` and ``(R, T)``,
+    row by row: ``(R,)``, exact.
+    """
     n, m = a.shape[-1], b.shape[-1]
     if n == m:
         return (a - b).abs().mean(-1)
     # Both quantile functions are steps; their joint steps end at whole multiples of 1 / (n m).
-    ends = torch.cat([torch.arange(1, n + 1, device=a.device) * m, torch.arange(1, m + 1, device=a.device) * n]).unique()
+    ends = torch.cat(
+        [torch.arange(1, n + 1, device=a.device) * m, torch.arange(1, m + 1, device=a.device) * n]
+    ).unique()
     width = ends.diff(prepend=ends.new_zeros(1)).to(a.dtype) / (n * m)
     left, right = (ends - 1) // m, (ends - 1) // n
     rows = max(1, ELEMENTS // len(ends))
@@ -61,7 +66,9 @@ class Kind(ABC):
         out["wasserstein"] = float(_share(moved.mean(0), var.sqrt().mean(0)).mean())
         out["sd_ratio"] = _ratio(p, q)
         (ours, _), (theirs, spread) = p.moments(p.side.means), q.moments(q.side.means)
-        out["mean_shift"] = float(_share((ours - theirs).square().mean(0), spread.mean(0)).mean().sqrt())
+        out["mean_shift"] = float(
+            _share((ours - theirs).square().mean(0), spread.mean(0)).mean().sqrt()
+        )
         if "log_prob" in p.side.scores:
             out["nll_difference"] = float((q.log_prob() - p.log_prob()).mean())
             out["calibration_difference"] = self.calibration(p) - self.calibration(q)
@@ -73,13 +80,17 @@ class Kind(ABC):
 
 
 def _share(value: Tensor, unit: Tensor) -> Tensor:
-    """Columns in units of the reference's spread, without those that the reference does not vary in; infinite if it varies in none."""
+    """Columns in units of the reference's spread, without those that the reference does not vary
+    in; infinite if it varies in none.
+    """
     known = unit > 0
     return value[known] / unit[known] if bool(known.any()) else torch.full_like(value[:1], math.inf)
 
 
 def _ratio(p: Part, q: Part) -> float:
-    """Geometric mean of the ratio of deviations over all scalars that vary in the reference; 0 for a point."""
+    """Geometric mean of the ratio of deviations over all scalars that vary in the reference; 0 for
+    a point.
+    """
     ours, (centre, theirs) = p.moments(p.side.functions)[1], q.moments(q.side.functions)
     varied = theirs.sqrt() > STILL * centre.abs().max()
     if not bool(varied.any()):
@@ -105,15 +116,29 @@ class Labels(Kind):
         scores = {}
         if y is not None:
             labels = p.likelihood.label_table(probs.mean(0), y)[1]
-            scores = {"log_prob": _log_means(p.likelihood.log_prob(p.outputs, y), cells), "labels": labels}
-        # Logarithms, because deviations of probabilities near 0 say how near they are; centred, because a shift of all changes nothing.
-        return Side(cells, logs - logs.mean(-1, keepdim=True), shown, shown, cell_means(table, cells.of_draw), scores)
+            scores = {
+                "log_prob": _log_means(p.likelihood.log_prob(p.outputs, y), cells),
+                "labels": labels,
+            }
+        # Logarithms, because deviations of probabilities near 0 say how near they are; centred,
+        # because a shift of all changes nothing.
+        return Side(
+            cells,
+            logs - logs.mean(-1, keepdim=True),
+            shown,
+            shown,
+            cell_means(table, cells.of_draw),
+            scores,
+        )
 
     def own(self, p: Part, q: Part) -> dict[str, float]:
         """Agreement of labels, and 1/2 sum_c abs(p_c - q_c) of the mean probabilities."""
         ours, theirs = p.average(p.side.table), q.average(q.side.table)
         same = (ours.argmax(-1) == theirs.argmax(-1)).to(ours.dtype)
-        return {"agreement": float(same.mean()), "total_variation": float((ours - theirs).abs().sum(-1).mean()) / 2.0}
+        return {
+            "agreement": float(same.mean()),
+            "total_variation": float((ours - theirs).abs().sum(-1).mean()) / 2.0,
+        }
 
     def calibration(self, p: Part) -> float:
         """Expected calibration error."""
@@ -131,7 +156,9 @@ class Values(Kind):
         return torch.cat([_quantiles(first), _quantiles(second)]).sort(0).values
 
     def side(self, p: Predictive, cells: Cells, edges: Tensor | None, y: Tensor | None) -> Side:
-        """Outputs of every draw, means of y given them, and probabilities of the bins between ``edges``."""
+        """Outputs of every draw, means of y given them, and probabilities of the bins between
+        ``edges``.
+        """
         assert edges is not None
         below = _cdf(p, edges, cells)
         none, all_of_it = torch.zeros_like(below[:, :1]), torch.ones_like(below[:, :1])
@@ -145,7 +172,9 @@ class Values(Kind):
         return Side(cells, p.outputs, p.outputs, p.likelihood.moments(p.outputs)[0], table, scores)
 
     def own(self, p: Part, q: Part) -> dict[str, float]:
-        """1/2 sum_b abs(p_b - q_b) over bins: a lower bound of 1/2 integral abs(p - q), short only where densities cross inside a bin."""
+        """1/2 sum_b abs(p_b - q_b) over bins: a lower bound of 1/2 integral abs(p - q), short only
+        where densities cross inside a bin.
+        """
         gap = (p.average(p.side.table) - q.average(q.side.table)).abs().sum(0)
         return {"total_variation": float(gap.mean()) / 2.0}
 
@@ -168,14 +197,23 @@ def _log_means(log_prob: Tensor, cells: Cells) -> Tensor:
 def _cdf(p: Predictive, y: Tensor, cells: Cells) -> Tensor:
     """Cell means of P(Y <= y) at ``y (E, N, D)``: ``(B, E, N, D)``."""
     size = max(1, ELEMENTS // (p.num_samples * y[0].numel()))
-    parts = [p.likelihood.marginal_cdf(p.outputs, part.unsqueeze(1)).transpose(0, 1) for part in y.split(size)]
+    parts = [
+        p.likelihood.marginal_cdf(p.outputs, part.unsqueeze(1)).transpose(0, 1)
+        for part in y.split(size)
+    ]
     return torch.cat([cell_means(part, cells.of_draw) for part in parts], 1)
 
 
 def _quantiles(p: Predictive) -> Tensor:
-    """Evenly spaced among points mean + sd z of some draws, where z runs through normal quantiles with an offset of each draw's own."""
+    """Evenly spaced among points mean + sd z of some draws, where z runs through normal quantiles
+    with an offset of each draw's own.
+    """
     mean, var = p.likelihood.moments(p.outputs)
-    few = torch.arange(min(p.num_samples, 64), device=mean.device) * p.num_samples // min(p.num_samples, 64)
+    few = (
+        torch.arange(min(p.num_samples, 64), device=mean.device)
+        * p.num_samples
+        // min(p.num_samples, 64)
+    )
     levels = math.ceil(POINTS / len(few))
     steps = torch.arange(levels, dtype=mean.dtype, device=mean.device).unsqueeze(1)
     offsets = (torch.arange(len(few), dtype=mean.dtype, device=mean.device) + 0.5) / len(few)

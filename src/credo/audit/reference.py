@@ -1,7 +1,9 @@
-"""Ground truth for a model of the user's own: the same model, its posterior drawn by a method that is exact in the limit.
+"""Ground truth for a model of the user's own: the same model, its posterior drawn by a method that
+is exact in the limit.
 
-What is audited is the approximation of the weights' posterior, and nothing else: everything that a fit found beside it (learned noise,
-point parameters, a learned prior, buffers) is held where the fit left it, so that both posteriors belong to one model.
+What is audited is the approximation of the weights' posterior, and nothing else: everything that a
+fit found beside it (learned noise, point parameters, a learned prior, buffers) is held where the
+fit left it, so that both posteriors belong to one model.
 """
 
 from __future__ import annotations
@@ -48,66 +50,99 @@ def reference(
     device: torch.device | str | None = None,
     **settings: Any,
 ) -> BNN:
-    """Draws from the posterior of ``bnn``'s model given ``data``, as a BNN of its own; ``bnn`` is left as it is.
+    """Draws from the posterior of ``bnn``'s model given ``data``, as a BNN of its own; ``bnn`` is
+    left as it is.
 
-    ``method``: one whose fidelity is not "approximate"; more ``settings`` of it, or of ``fit``, may follow. The network runs in
-    evaluation mode, so masks and other noise of its own play no part. ``rows`` takes a subsample; a comparison is then fair only with
-    a ``bnn`` fitted to ``subsample(data, rows, seed)``. What was done, and whether chains have converged at the first 64 inputs, is
-    in ``history[-1]["reference"]``; chains that have not are warned about. If ``bnn`` is not fitted, the sampler learns point
-    parameters and noise in its warm-up. Fails on improper priors and on noise that was drawn with the weights.
+    ``method``: one whose fidelity is not "approximate"; more ``settings`` of it, or of ``fit``, may
+    follow. The network runs in evaluation mode, so masks and other noise of its own play no part.
+    ``rows`` takes a subsample; a comparison is then fair only with a ``bnn`` fitted to
+    ``subsample(data, rows, seed)``. What was done, and whether chains have converged at the first
+    64 inputs, is in ``history[-1]["reference"]``; chains that have not are warned about. If ``bnn``
+    is not fitted, the sampler learns point parameters and noise in its warm-up. Fails on improper
+    priors and on noise that was drawn with the weights.
     """
     kind = methods[method]
     if kind.fidelity == "approximate":
         fit = [name for name, other in methods.items() if other.fidelity != "approximate"]
-        raise SettingError(f"method={method!r} is approximate and no ground truth; expected one of {', '.join(fit)}.")
+        raise SettingError(
+            f"method={method!r} is approximate and no ground truth; expected one of "
+            f"{', '.join(fit)}."
+        )
     counts = {"num_chains": num_chains, "num_warmup": num_warmup, "num_draws": num_draws}
-    chosen: dict[str, Any] = {name: value for name, value in counts.items() if name in kind.__dataclass_fields__} | settings
+    chosen: dict[str, Any] = {
+        name: value for name, value in counts.items() if name in kind.__dataclass_fields__
+    } | settings
     truth = held(bnn)
     given = data if rows is None else subsample(data, rows, seed)
     where = bnn.model.device if device is None else device
-    own = mix(seed, "reference")  # other numbers than a fit of ``bnn`` by the same sampler with this seed had
+    own = mix(
+        seed, "reference"
+    )  # other numbers than a fit of ``bnn`` by the same sampler with this seed had
     truth.fit(given, method, seed=own, device=where, run=run, progress=progress, **chosen)
-    source = intake(given, num_data=settings.get("num_data"), dtype=next(iter(truth.random.values())).dtype)
+    source = intake(
+        given, num_data=settings.get("num_data"), dtype=next(iter(truth.random.values())).dtype
+    )
     record: dict[str, Any] = {"rows": rows, "num_data": source.num_data, "seed": seed}
     if any(isinstance(family, Samples) for family in truth.posterior.members):
         verdict = converged(truth, source.example(PROBES))
         record |= verdict._asdict()
         if not verdict.ok:
-            warnings.warn(f"The reference is no ground truth yet. {verdict.text} Raise num_warmup and num_draws.", stacklevel=2)
+            warnings.warn(
+                f"The reference is no ground truth yet. {verdict.text} Raise num_warmup and "
+                "num_draws.",
+                stacklevel=2,
+            )
     truth.history[-1][RECORD] = record
     return truth
 
 
 def subsample(data: Any, rows: int, seed: int = 0) -> tuple[Tree, Tensor]:
-    """The first ``rows`` examples of a seeded permutation as ``(x, y)``; data sets and loaders are read once, in their order."""
+    """The first ``rows`` examples of a seeded permutation as ``(x, y)``; data sets and loaders are
+    read once, in their order.
+    """
     count = positive("rows", rows, 1)
     source = intake(data, num_data=1)  # N plays no part here, so a loader need not know it
     x, y = source.arrays() or _joined(list(source(None, None)))
     if count > len(y):
-        raise SettingError(f"rows={rows} is more than the {len(y)} examples there are; give fewer, or None for all.")
+        raise SettingError(
+            f"rows={rows} is more than the {len(y)} examples there are; give fewer, or None for "
+            "all."
+        )
     order = torch.randperm(len(y), generator=generator(seed, "subsample"))[:count].to(y.device)
     return take(x, order), y[order]
 
 
 def _joined(batches: list[tuple[Tree, Tensor]]) -> tuple[Tree, Tensor]:
-    x = pytree.tree_map(lambda *parts: torch.cat(parts), batches[0][0], *(batch for batch, _ in batches[1:]))
+    x = pytree.tree_map(
+        lambda *parts: torch.cat(parts), batches[0][0], *(batch for batch, _ in batches[1:])
+    )
     return x, torch.cat([y for _, y in batches])
 
 
 def held(bnn: BNN) -> BNN:
-    """A new BNN of the same model, not fitted, with all that a fit of ``bnn`` estimated beside the weights held at its values."""
+    """A new BNN of the same model, not fitted, with all that a fit of ``bnn`` estimated beside the
+    weights held at its values.
+    """
     model = bnn.model
     if not bnn.proper:
         raise CredoError(
-            f"The prior ({model.prior.describe()}) does not integrate to one, so there may be no posterior to compare with; take a "
+            f"The prior ({model.prior.describe()}) does not integrate to one, so there may be no "
+            "posterior to compare with; take a "
             "reference of credo.BNN(net, likelihood, prior=...) with a proper prior."
         )
     if bnn._fitted is None:
-        return BNN(bnn.net, bnn.likelihood, bnn.prior, [glob.escape(name) for name in model.random], bnn.output)
+        return BNN(
+            bnn.net,
+            bnn.likelihood,
+            bnn.prior,
+            [glob.escape(name) for name in model.random],
+            bnn.output,
+        )
     drawn = [name for name in bnn.posterior.names if name.startswith(LIKELIHOOD)]
     if drawn:
         raise CredoError(
-            f"This posterior also draws {', '.join(drawn)}, and samplers hold what belongs to the likelihood; fit with known noise, "
+            f"This posterior also draws {', '.join(drawn)}, and samplers hold what belongs to the "
+            "likelihood; fit with known noise, "
             "e.g. method='exact', noise='known'."
         )
     likelihood = copy.deepcopy(model.likelihood).requires_grad_(False)
@@ -116,11 +151,14 @@ def held(bnn: BNN) -> BNN:
 
 @torch.no_grad()
 def _frozen_net(bnn: BNN) -> nn.Module:
-    """A copy of the network in which point parameters and buffers have the fit's values; the former no longer train."""
+    """A copy of the network in which point parameters and buffers have the fit's values; the former
+    no longer train.
+    """
     varied = [name for name in bnn.model.point if name not in bnn.posterior.fixed]
     if varied:
         raise CredoError(
-            f"{', '.join(varied)}: point parameters that differ between the posterior's components; make everything random "
+            f"{', '.join(varied)}: point parameters that differ between the posterior's "
+            "components; make everything random "
             "(random='all'), or audit a single component."
         )
     net = copy.deepcopy(bnn.net)
@@ -135,9 +173,17 @@ def _frozen_net(bnn: BNN) -> nn.Module:
 
 
 def _frozen_prior(model: Model) -> Prior:
-    """The prior itself, or if some of it was learned the distribution it has come to, parameter by parameter."""
+    """The prior itself, or if some of it was learned the distribution it has come to, parameter by
+    parameter.
+    """
     if not model.prior.parts():
         return model.prior
     prior = copy.deepcopy(model.prior)
     nn.ModuleList(prior.parts()).requires_grad_(False)
-    return ByPattern({glob.escape(name): prior.at(site) for name, site in model.sites.items() if name in model.random})
+    return ByPattern(
+        {
+            glob.escape(name): prior.at(site)
+            for name, site in model.sites.items()
+            if name in model.random
+        }
+    )

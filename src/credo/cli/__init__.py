@@ -1,4 +1,6 @@
-"""The command line: ``credo demo | fit | predict | evaluate | audit | methods | reproduce | vae``."""
+"""The command line: ``credo demo | fit | predict | evaluate | audit | methods | reproduce |
+vae``.
+"""
 
 from credo.cli.app import main
 

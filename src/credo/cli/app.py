@@ -17,10 +17,18 @@ from credo.cli.predict import predict
 from credo.cli.task import task
 from credo.cli.vae import vae
 
-app = typer.Typer(name="credo", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = typer.Typer(
+    name="credo",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
 for command in (demo, fit, predict, evaluate, audit, compress, methods):
     app.command()(command)
-for entry in entry_points(group="credo.commands"):  # of packages beside credo, such as credo_reproduce
+for entry in entry_points(
+    group="credo.commands"
+):  # of packages beside credo, such as credo_reproduce
     app.command(entry.name)(entry.load())
 app.add_typer(task)
 app.add_typer(vae)
@@ -35,7 +43,10 @@ def _version(asked: bool) -> None:
 @app.callback()
 def root(
     show_version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Print the version and stop."
+        ),
     ] = False,
 ) -> None:
     """Bayesian deep learning: fit a posterior to any network, and predict with uncertainty."""

@@ -11,11 +11,14 @@ from credo.core.errors import SettingError, nearest
 _TRUE, _FALSE = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
 
 
-def parse_assignments(pairs: Iterable[str], rows: list[dict[str, Any]], owner: str) -> dict[str, Any]:
-    """``{"name": value}`` of texts ``name=value``; ``rows`` are the settings as ``core.settings.describe`` gives them.
+def parse_assignments(
+    pairs: Iterable[str], rows: list[dict[str, Any]], owner: str
+) -> dict[str, Any]:
+    """``{"name": value}`` of texts ``name=value``; ``rows`` are the settings as
+    ``core.settings.describe`` gives them.
 
-    Refuses text without ``=``, a name given twice, a name the owner does not have (naming the nearest), and a value
-    that is not of the setting's kind.
+    Refuses text without ``=``, a name given twice, a name the owner does not have (naming the
+    nearest), and a value that is not of the setting's kind.
     """
     known = {row["name"]: row for row in rows}
     values: dict[str, Any] = {}
@@ -23,7 +26,10 @@ def parse_assignments(pairs: Iterable[str], rows: list[dict[str, Any]], owner: s
         name, mark, text = pair.partition("=")
         name = name.strip()
         if not mark or not name:
-            raise SettingError(f"--set {pair!r} is not of the form name=value, such as --set {next(iter(known), 'name')}=1.")
+            raise SettingError(
+                f"--set {pair!r} is not of the form name=value, such as --set "
+                f"{next(iter(known), 'name')}=1."
+            )
         if name not in known:
             raise SettingError(f"{owner} has no setting {name!r}.{nearest(name, known)}")
         if name in values:
@@ -37,7 +43,8 @@ def parse_sizes(text: str, flag: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not all(part.isdecimal() and int(part) > 0 for part in parts):
         raise SettingError(
-            f"{flag} {text!r} is not valid; expected whole numbers above 0 with commas between them, such as 50,50."
+            f"{flag} {text!r} is not valid; expected whole numbers above 0 with commas between "
+            "them, such as 50,50."
         )
     return tuple(map(int, parts))
 
@@ -75,5 +82,11 @@ def _json_or_text(text: str) -> Any:
         return text
 
 
-_READERS: dict[Any, Callable[[str], Any]] = {int: int, float: float, bool: _bool, tuple: _numbers, str: str}
+_READERS: dict[Any, Callable[[str], Any]] = {
+    int: int,
+    float: float,
+    bool: _bool,
+    tuple: _numbers,
+    str: str,
+}
 _ORDER = (bool, int, float, str, tuple)  # the narrowest kind that takes the text wins

@@ -20,44 +20,84 @@ if TYPE_CHECKING:
     from credo.audit import Diagnosis
     from credo.bnn import BNN
 
-_UNSETTLED = "The reference has not converged, so verdicts carry a question mark; raise --warmup and --draws."
+_UNSETTLED = (
+    "The reference has not converged, so verdicts carry a question mark; raise --warmup and "
+    "--draws."
+)
 
 
 @guarded
 def audit(
-    run: Annotated[Path, typer.Argument(help="Run directory written by credo fit.", show_default=False)],
-    data: Annotated[Path, typer.Argument(help="The table the run was fitted to: .csv, .tsv or .parquet.", show_default=False)],
+    run: Annotated[
+        Path, typer.Argument(help="Run directory written by credo fit.", show_default=False)
+    ],
+    data: Annotated[
+        Path,
+        typer.Argument(
+            help="The table the run was fitted to: .csv, .tsv or .parquet.", show_default=False
+        ),
+    ],
     test: Annotated[
-        Path | None, typer.Option(help="Table with the target column to compare predictions at; DATA if not given.")
+        Path | None,
+        typer.Option(
+            help="Table with the target column to compare predictions at; DATA if not given."
+        ),
     ] = None,
-    inputs: Annotated[int, typer.Option(min=1, help="Rows to compare predictions at, at most; picked at random.")] = 200,
-    rows: Annotated[int | None, typer.Option(min=1, help="Draw the reference on so many random rows of DATA only.")] = None,
+    inputs: Annotated[
+        int, typer.Option(min=1, help="Rows to compare predictions at, at most; picked at random.")
+    ] = 200,
+    rows: Annotated[
+        int | None,
+        typer.Option(min=1, help="Draw the reference on so many random rows of DATA only."),
+    ] = None,
     method: Annotated[
-        str, typer.Option(help="Sampler of the reference: hmc, nuts, or another that is exact in the limit.")
+        str,
+        typer.Option(
+            help="Sampler of the reference: hmc, nuts, or another that is exact in the limit."
+        ),
     ] = "hmc",
     chains: Annotated[int, typer.Option(min=1, help="Chains of the reference.")] = 4,
-    warmup: Annotated[int, typer.Option(min=0, help="Moves of every chain before its first draw.")] = 500,
+    warmup: Annotated[
+        int, typer.Option(min=0, help="Moves of every chain before its first draw.")
+    ] = 500,
     draws: Annotated[int, typer.Option(min=4, help="Draws of every chain.")] = 500,
     samples: Annotated[
-        int | None, typer.Option(min=1, help="Draws of the run's posterior; as many as the reference has if not given.")
+        int | None,
+        typer.Option(
+            min=1, help="Draws of the run's posterior; as many as the reference has if not given."
+        ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the reference; the run's plus one if not given.")] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(min=0, help="Seed of the reference; the run's plus one if not given."),
+    ] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of the sampler; repeat for more.")
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="A setting of the sampler; repeat for more."
+        ),
     ] = None,
     reference: Annotated[
         Path | None,
-        typer.Option(help="Directory to keep the reference in, as a run; one that is there is continued or used again."),
+        typer.Option(
+            help="Directory to keep the reference in, as a run; one that is there is continued or "
+            "used again."
+        ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Directory for the report; RUN-audit if not given, and none with --json.")
+        Path | None,
+        typer.Option(
+            help="Directory for the report; RUN-audit if not given, and none with --json."
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON in place of a table.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON in place of a table.")
+    ] = False,
 ) -> None:
     """Compare a run with exact draws from the posterior of its own model.
 
-    The reference has the run's network, prior and noise, so what differs is the approximation alone. It takes its sampler's time:
-    many passes over DATA per draw.
+    The reference has the run's network, prior and noise, so what differs is the approximation
+    alone. It takes its sampler's time: many passes over DATA per draw.
     """
     import credo
     from credo.audit import compare, converged
@@ -79,18 +119,32 @@ def audit(
     places, note = rows_of_fit(x, y, fit, run, data)
     notes = [] if note is None else [note]
     if rows is not None and rows > len(places):
-        raise SettingError(f"--rows {rows} is more than the {len(places)} rows there are; give fewer, or leave it out for all.")
+        raise SettingError(
+            f"--rows {rows} is more than the {len(places)} rows there are; give fewer, or leave "
+            "it out for all."
+        )
     total = fit.get("num_data") or len(places)
     if rows is not None and rows < total:
         notes.append(
-            f"{run} was fitted to {total} rows, the reference to {rows}; distances are only fair where both have the same."
+            f"{run} was fitted to {total} rows, the reference to {rows}; distances are only fair "
+            "where both have the same."
         )
     for note in notes:
         say(f"Note: {note}")
     shown = (x, y, places) if test is None else _all(*_encoded(files, read_table(test)))
     moves = {"num_chains": chains, "num_warmup": warmup, "num_draws": draws} | settings
     started = time.perf_counter()
-    truth = draw(files, bnn, (x[places], y[places]), reference, run, method=method, rows=rows, seed=chosen, **moves)
+    truth = draw(
+        files,
+        bnn,
+        (x[places], y[places]),
+        reference,
+        run,
+        method=method,
+        rows=rows,
+        seed=chosen,
+        **moves,
+    )
     drawn = time.perf_counter()
     at, targets, numbers = _picked(*shown, inputs, chosen)
     found = compare(bnn, truth, at, targets, samples=samples, seed=chosen)
@@ -104,7 +158,10 @@ def audit(
         "inputs": len(numbers),
         "notes": notes if mixed.ok else [*notes, _UNSETTLED],
         "reference": {"method": method, "settings": moves, **drawn_on}
-        | {key: finite(value) if isinstance(value, float) else value for key, value in mixed._asdict().items()},
+        | {
+            key: finite(value) if isinstance(value, float) else value
+            for key, value in mixed._asdict().items()
+        },
         "own_chains": None if own is None else own[0],
         "measures": judge(found, mixed.ok),
         "seconds": {"reference": drawn - started, "comparison": time.perf_counter() - drawn},
@@ -125,7 +182,10 @@ def _folder(run: Path, out: Path | None, as_json: bool) -> Path | None:
     named = run if run.name not in ("", "..") else run.resolve()
     folder = out or named.with_name(f"{named.name}-audit")
     if folder.is_file():
-        raise RunError(f"{folder} is a file; expected a directory to write the report into: choose one with --out.")
+        raise RunError(
+            f"{folder} is a file; expected a directory to write the report into: choose one with "
+            "--out."
+        )
     return folder
 
 
@@ -139,7 +199,9 @@ def _all(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return x, y, torch.arange(len(y))
 
 
-def _picked(x: Tensor, y: Tensor, places: Tensor, count: int, seed: int) -> tuple[Tensor, Tensor, list[int]]:
+def _picked(
+    x: Tensor, y: Tensor, places: Tensor, count: int, seed: int
+) -> tuple[Tensor, Tensor, list[int]]:
     """Inputs, targets and row numbers, from 1, of up to ``count`` random ones of these places."""
     from credo.audit import subsample
 
@@ -148,7 +210,9 @@ def _picked(x: Tensor, y: Tensor, places: Tensor, count: int, seed: int) -> tupl
 
 
 def _own_chains(bnn: BNN, x: Tensor) -> tuple[str, Diagnosis | None] | None:
-    """How well the run's own chains have mixed, where it is made of chains: in words and, unless they are too short, in numbers."""
+    """How well the run's own chains have mixed, where it is made of chains: in words and, unless
+    they are too short, in numbers.
+    """
     from credo.audit import converged, diagnose
     from credo.methods.sampling.parts.chains import Sampler
 
@@ -171,15 +235,30 @@ def _print(summary: dict[str, Any]) -> None:
     typer.echo()
     header = ["measure", "value", "±", CHANCE, "verdict"]
     rows = [
-        [row["label"], *(format_value(row[key], 4) for key in ("value", "error", "ceiling")), row["verdict"]]
+        [
+            row["label"],
+            *(format_value(row[key], 4) for key in ("value", "error", "ceiling")),
+            row["verdict"],
+        ]
         for row in summary["measures"]
     ]
-    print_table(f"{summary['run']} ({summary['method']}) against the exact posterior, at {summary['inputs']} rows", header, rows)
-    typer.echo(f"{CHANCE.capitalize()}: the reference with itself. '{EXACT}': at most two errors (±) worse than that.")
+    print_table(
+        f"{summary['run']} ({summary['method']}) against the exact posterior, at "
+        f"{summary['inputs']} rows",
+        header,
+        rows,
+    )
+    typer.echo(
+        f"{CHANCE.capitalize()}: the reference with itself. '{EXACT}': at most two errors (±) "
+        "worse than that."
+    )
     if not summary["reference"]["ok"]:
         typer.echo(_UNSETTLED)
     seconds = summary["seconds"]
-    typer.echo(f"Seconds: {seconds['reference']:.1f} for the reference, {seconds['comparison']:.1f} to compare.")
+    typer.echo(
+        f"Seconds: {seconds['reference']:.1f} for the reference, {seconds['comparison']:.1f} to "
+        "compare."
+    )
 
 
 def _write(
@@ -200,7 +279,10 @@ def _write(
     parts = [
         audit_page.distances(summary, audit_page.predictions(bnn, truth, x, target, name)),
         audit_page.diagnosis(
-            "The reference", summary["reference"]["text"], diagnose(truth, x), audit_page.chains(truth, x, numbers, target)
+            "The reference",
+            summary["reference"]["text"],
+            diagnose(truth, x),
+            audit_page.chains(truth, x, numbers, target),
         ),
     ]
     if own is not None and own[1] is not None:

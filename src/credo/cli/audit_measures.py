@@ -1,4 +1,6 @@
-"""Distances of ``credo.audit.compare`` in plain words, and when they are as good as an exact method's."""
+"""Distances of ``credo.audit.compare`` in plain words, and when they are as good as an exact
+method's.
+"""
 
 from __future__ import annotations
 
@@ -41,42 +43,50 @@ MEASURES = {
     "agreement": Measure("same label predicted", "Share of rows; 1 is best.", _lower_is_worse),
     "total_variation": Measure(
         "predictions apart",
-        "Total variation of the distributions of the target, mean over rows: 0 is the same, 1 is nothing in common.",
+        "Total variation of the distributions of the target, mean over rows: 0 is the same, 1 is "
+        "nothing in common.",
         _higher_is_worse,
     ),
     "wasserstein": Measure(
         "draws apart",
-        "How far draws of the prediction would have to be moved (Wasserstein distance), in deviations across the reference's draws.",
+        "How far draws of the prediction would have to be moved (Wasserstein distance), in "
+        "deviations across the reference's draws.",
         _higher_is_worse,
     ),
     "sd_ratio": Measure(
         "relative spread of draws",
-        "Deviation across draws (of log probabilities, for classes) over the reference's: below 1 is too certain, above 1 too uncertain.",
+        "Deviation across draws (of log probabilities, for classes) over the reference's: below 1 "
+        "is too certain, above 1 too uncertain.",
         _away_from_one,
     ),
     "mean_shift": Measure(
         "mean prediction off by",
-        "Root mean square difference of the predicted means, in deviations across the reference's draws.",
+        "Root mean square difference of the predicted means, in deviations across the reference's "
+        "draws.",
         _higher_is_worse,
     ),
     "nll_difference": Measure(
         "loss difference",
-        "Negative log probability of the targets less the reference's, in nats per row; below 0 the run explains these rows better.",
+        "Negative log probability of the targets less the reference's, in nats per row; below 0 "
+        "the run explains these rows better.",
         _away_from_zero,
     ),
     "calibration_difference": Measure(
         "calibration difference",
-        "Expected calibration error (classes) or share of targets inside the 90 % interval (numbers), less the reference's.",
+        "Expected calibration error (classes) or share of targets inside the 90 % interval "
+        "(numbers), less the reference's.",
         _away_from_zero,
     ),
 }
 
 
 def judge(found: dict[str, float], settled: bool) -> list[dict[str, Any]]:
-    """One row per distance of ``credo.audit.compare``: key, label, value, error, ceiling, verdict, about; None for what is not finite.
+    """One row per distance of ``credo.audit.compare``: key, label, value, error, ceiling, verdict,
+    about; None for what is not finite.
 
-    "as good as exact": at most two Monte Carlo errors worse than the reference's distance from itself, else "off"; "unknown" where
-    one of the three is not finite. Without a ``settled`` reference every verdict ends in a question mark.
+    "as good as exact": at most two Monte Carlo errors worse than the reference's distance from
+    itself, else "off"; "unknown" where one of the three is not finite. Without a ``settled``
+    reference every verdict ends in a question mark.
     """
     rows = []
     for key, measure in MEASURES.items():
@@ -87,7 +97,15 @@ def judge(found: dict[str, float], settled: bool) -> list[dict[str, Any]]:
         near = known and measure.excess(value, ceiling) <= ERRORS * error + ROUNDING
         verdict = (EXACT if near else OFF if known else UNKNOWN) + ("" if settled else "?")
         numbers = {"value": finite(value), "error": finite(error), "ceiling": finite(ceiling)}
-        rows.append({"key": key, "label": measure.label, **numbers, "verdict": verdict, "about": measure.about})
+        rows.append(
+            {
+                "key": key,
+                "label": measure.label,
+                **numbers,
+                "verdict": verdict,
+                "about": measure.about,
+            }
+        )
     return rows
 
 

@@ -1,4 +1,6 @@
-"""Where ``credo audit`` gets its reference: which sampler, on which rows of the table, drawn now or taken from a directory."""
+"""Where ``credo audit`` gets its reference: which sampler, on which rows of the table, drawn now or
+taken from a directory.
+"""
 
 from __future__ import annotations
 
@@ -22,40 +24,65 @@ _OPTIONS = {"num_chains": "--chains", "num_warmup": "--warmup", "num_draws": "--
 
 
 def sampler_settings(method: str, pairs: list[str], kept: bool) -> dict[str, Any]:
-    """Settings ``name=value`` of a sampler that can be ground truth; any other method is refused, and options of their own."""
+    """Settings ``name=value`` of a sampler that can be ground truth; any other method is refused,
+    and options of their own.
+    """
     from credo.core.settings import describe
     from credo.methods import make_method, methods
     from credo.methods.sampling.parts.chains import Sampler
 
-    exact = {name: kind for name, kind in methods.items() if kind.fidelity != "approximate" and issubclass(kind, Sampler)}
+    exact = {
+        name: kind
+        for name, kind in methods.items()
+        if kind.fidelity != "approximate" and issubclass(kind, Sampler)
+    }
     if method not in exact:
-        raise SettingError(f"--method {method!r} is no sampler that is exact in the limit.{nearest(method, exact)}")
+        raise SettingError(
+            f"--method {method!r} is no sampler that is exact in the limit.{nearest(method, exact)}"
+        )
     settings = parse_assignments(pairs, describe(exact[method]), f"Method {method!r}")
     for name, option in _OPTIONS.items():
         if name in settings:
-            raise SettingError(f"--set {name}={settings[name]} has an option of its own; give {option} {settings[name]}.")
+            raise SettingError(
+                f"--set {name}={settings[name]} has an option of its own; give {option} "
+                f"{settings[name]}."
+            )
     make_method(method, settings)
     if settings.get("store") == "disk" and not kept:
-        raise SettingError("--set store=disk keeps the draws in the reference's directory; name one with --reference.")
+        raise SettingError(
+            "--set store=disk keeps the draws in the reference's directory; name one with "
+            "--reference."
+        )
     return settings
 
 
 def check(bnn: BNN, run: Path, method: str, seed: int, fit: dict[str, Any]) -> None:
-    """Refuse runs without a posterior to compare with, and a reference that would repeat the run's own chains."""
+    """Refuse runs without a posterior to compare with, and a reference that would repeat the run's
+    own chains.
+    """
     own = bnn.method.name if bnn.method else "a method of its own"
     if not bnn.proper:
         raise CredoError(
-            f"{run} was fitted with {own}, whose prior ({bnn.model.prior.describe()}) does not integrate to one, so there is no "
-            "posterior to compare with; audit a run of --method vi, map or another with a proper prior."
+            f"{run} was fitted with {own}, whose prior ({bnn.model.prior.describe()}) does not "
+            "integrate to one, so there is no "
+            "posterior to compare with; audit a run of --method vi, map or another with a proper "
+            "prior."
         )
     if own == method and seed == fit.get("seed"):
-        raise SettingError(f"--seed {seed} is the seed of {run} itself, and {method} would repeat its chains; choose another.")
+        raise SettingError(
+            f"--seed {seed} is the seed of {run} itself, and {method} would repeat its chains; "
+            "choose another."
+        )
 
 
-def rows_of_fit(x: Tensor, y: Tensor, fit: dict[str, Any], run: Path, data: Path) -> tuple[Tensor, str | None]:
-    """Places ``(N,)`` of the rows that the run was fitted to, where the table has them, else of all, and what to tell the user.
+def rows_of_fit(
+    x: Tensor, y: Tensor, fit: dict[str, Any], run: Path, data: Path
+) -> tuple[Tensor, str | None]:
+    """Places ``(N,)`` of the rows that the run was fitted to, where the table has them, else of
+    all, and what to tell the user.
 
-    ``fit`` is the run's record of its data: their number, their digest, and the seed by which rows were held out.
+    ``fit`` is the run's record of its data: their number, their digest, and the seed by which rows
+    were held out.
     """
     import torch
 
@@ -71,16 +98,29 @@ def rows_of_fit(x: Tensor, y: Tensor, fit: dict[str, Any], run: Path, data: Path
         if intake((x[kept], y[kept])).fingerprint() == digest:
             return (
                 kept,
-                f"{run} was fitted to {count} of the {total} rows of {data} and held out the others; so does the reference.",
+                f"{run} was fitted to {count} of the {total} rows of {data} and held out the "
+                "others; so does the reference.",
             )
-    differs = f"{data} ({total} rows) is not the table that {run} was fitted to ({count} rows), or has its rows in another order"
+    differs = (
+        f"{data} ({total} rows) is not the table that {run} was fitted to ({count} rows), or has "
+        "its rows in another order"
+    )
     return every, f"{differs}; distances are only fair on the rows of the fit."
 
 
-def draw(files: RunFiles, bnn: BNN, pair: tuple[Tensor, Tensor], folder: Path | None, run: Path, **options: Any) -> BNN:
-    """The reference of ``bnn`` on ``pair``, from ``folder`` as far as it is there; ``options`` go to ``credo.audit.reference``.
+def draw(
+    files: RunFiles,
+    bnn: BNN,
+    pair: tuple[Tensor, Tensor],
+    folder: Path | None,
+    run: Path,
+    **options: Any,
+) -> BNN:
+    """The reference of ``bnn`` on ``pair``, from ``folder`` as far as it is there; ``options`` go
+    to ``credo.audit.reference``.
 
-    A folder with the reference of a model that was held at other numbers is refused: its config alone would not tell.
+    A folder with the reference of a model that was held at other numbers is refused: its config
+    alone would not tell.
     """
     from credo.audit import reference
     from credo.engine.run import Run, write_json
@@ -91,7 +131,10 @@ def draw(files: RunFiles, bnn: BNN, pair: tuple[Tensor, Tensor], folder: Path | 
         _check_kept(folder, before, digest, run)
     existed = folder is not None and folder.is_dir()
     size = options["rows"] or len(pair[1])
-    moves = f"{options['num_chains']} chain(s) of {options['num_warmup']} + {options['num_draws']} moves on {size} rows"
+    moves = (
+        f"{options['num_chains']} chain(s) of {options['num_warmup']} + {options['num_draws']} "
+        f"moves on {size} rows"
+    )
     told: list[str] = []
 
     def tell(verb: str) -> None:
@@ -108,8 +151,12 @@ def draw(files: RunFiles, bnn: BNN, pair: tuple[Tensor, Tensor], folder: Path | 
 
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="The reference is no ground truth yet")  # the results say so
-            truth = reference(bnn, pair, run=folder, progress=is_terminal(), callbacks=(begun,), **options)
+            warnings.filterwarnings(
+                "ignore", message="The reference is no ground truth yet"
+            )  # the results say so
+            truth = reference(
+                bnn, pair, run=folder, progress=is_terminal(), callbacks=(begun,), **options
+            )
     except (CredoError, OSError):
         if folder is not None and before is None:
             discard(folder, existed=existed)
@@ -123,11 +170,14 @@ def _check_kept(folder: Path, config: dict[str, Any], digest: str, run: Path) ->
 
     if not (folder / HELD).is_file():
         if config.get("complete"):
-            raise RunError(f"{folder} holds a run that credo audit did not draw; choose another --reference.")
+            raise RunError(
+                f"{folder} holds a run that credo audit did not draw; choose another --reference."
+            )
         return  # killed before its first move
     if read_json(folder / HELD).get("held") != digest:
         raise RunError(
-            f"{folder} holds the reference of another fit: what {run} learned beside its weights (noise, prior, point parameters) "
+            f"{folder} holds the reference of another fit: what {run} learned beside its weights "
+            "(noise, prior, point parameters) "
             "is not what that reference was drawn with; choose another --reference."
         )
 
@@ -139,9 +189,18 @@ def _digest(bnn: BNN) -> str:
     from credo.audit import held
 
     model = held(bnn)
-    numbers = {f"net/{name}": value for name, value in model.net.state_dict().items() if name not in model.random}
-    numbers |= {f"likelihood/{name}": value for name, value in model.likelihood.state_dict().items()}
-    numbers |= {f"prior/{name}": value for name, value in torch.nn.ModuleList(bnn.model.prior.parts()).state_dict().items()}
+    numbers = {
+        f"net/{name}": value
+        for name, value in model.net.state_dict().items()
+        if name not in model.random
+    }
+    numbers |= {
+        f"likelihood/{name}": value for name, value in model.likelihood.state_dict().items()
+    }
+    numbers |= {
+        f"prior/{name}": value
+        for name, value in torch.nn.ModuleList(bnn.model.prior.parts()).state_dict().items()
+    }
     digest = hashlib.blake2b(digest_size=8)
     for name, value in sorted(numbers.items()):
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())

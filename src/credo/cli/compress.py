@@ -13,31 +13,55 @@ from credo.cli.run_files import RunFiles
 
 @guarded
 def compress(
-    run: Annotated[Path, typer.Argument(help="Run directory written by credo fit.", show_default=False)],
+    run: Annotated[
+        Path, typer.Argument(help="Run directory written by credo fit.", show_default=False)
+    ],
     out: Annotated[Path, typer.Option(help="File to write.")] = Path("model.credo"),
     by: Annotated[
-        str, typer.Option(help="Pruning rule: own, snr, magnitude, or auto (own where the posterior has one).")
+        str,
+        typer.Option(
+            help="Pruning rule: own, snr, magnitude, or auto (own where the posterior has one)."
+        ),
     ] = "auto",
     threshold: Annotated[
-        float | None, typer.Option(help="Threshold of the rule; own has one by itself.", show_default=False)
+        float | None,
+        typer.Option(help="Threshold of the rule; own has one by itself.", show_default=False),
     ] = None,
     share: Annotated[
-        float | None, typer.Option(help="Share of weights that goes, in place of a threshold.", show_default=False)
+        float | None,
+        typer.Option(
+            help="Share of weights that goes, in place of a threshold.", show_default=False
+        ),
     ] = None,
-    step: Annotated[float, typer.Option(help="Largest rounding error, in posterior standard deviations of a layer.")] = 1.0,
-    levels: Annotated[int | None, typer.Option(min=1, help="Values per layer, in place of a grid.", show_default=False)] = None,
+    step: Annotated[
+        float,
+        typer.Option(help="Largest rounding error, in posterior standard deviations of a layer."),
+    ] = 1.0,
+    levels: Annotated[
+        int | None,
+        typer.Option(min=1, help="Values per layer, in place of a grid.", show_default=False),
+    ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="Table with targets, to measure what each step costs.", show_default=False)
+        Path | None,
+        typer.Option(
+            help="Table with targets, to measure what each step costs.", show_default=False
+        ),
     ] = None,
     tune: Annotated[
-        int, typer.Option(min=0, help="Epochs of retraining the kept weights and then the shared values on --train.")
+        int,
+        typer.Option(
+            min=0,
+            help="Epochs of retraining the kept weights and then the shared values on --train.",
+        ),
     ] = 0,
-    train: Annotated[Path | None, typer.Option(help="Table to retrain on.", show_default=False)] = None,
+    train: Annotated[
+        Path | None, typer.Option(help="Table to retrain on.", show_default=False)
+    ] = None,
 ) -> None:
     """Prune, quantise and entropy-code the mean network of a run, and show what it costs.
 
-    The file holds the sparsity pattern, shared values, biases and a checksum; the run's network description reads it back:
-    credo.compress.decode(FILE, net).
+    The file holds the sparsity pattern, shared values, biases and a checksum; the run's network
+    description reads it back: credo.compress.decode(FILE, net).
     """
     import torch
 
@@ -85,8 +109,13 @@ def compress(
         ]
         for name, cost in told.tensors.items()
     ]
-    print_table("What the bytes are", ["tensor", "numbers", "left", "positions", "values", "book"], parts)
-    typer.echo(f"{out}: {told.bytes:,} bytes, {told.ratio:.0f} times smaller than float32 ({told.float32_bytes:,} bytes).")
+    print_table(
+        "What the bytes are", ["tensor", "numbers", "left", "positions", "values", "book"], parts
+    )
+    typer.echo(
+        f"{out}: {told.bytes:,} bytes, {told.ratio:.0f} times smaller than float32 "
+        f"({told.float32_bytes:,} bytes)."
+    )
 
 
 def _pair(files: RunFiles, table: Path) -> Any:

@@ -1,4 +1,6 @@
-"""``credo demo``: six ways to fit one network on two data sets that are always there, as tables and as a page."""
+"""``credo demo``: six ways to fit one network on two data sets that are always there, as tables and
+as a page.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +18,21 @@ from credo.core.errors import RunError
 @guarded
 def demo(
     out: Annotated[Path, typer.Option(help="Directory for the report.")] = Path("credo-demo"),
-    fast: Annotated[bool, typer.Option("--fast", help="A tenth of the training, to see that everything runs.")] = False,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="A tenth of the training, to see that everything runs.")
+    ] = False,
 ) -> None:
-    """Compare point estimates, variational posteriors and dropout on embedded data, and write a report."""
+    """Compare point estimates, variational posteriors and dropout on embedded data, and write a
+    report.
+    """
     from credo.cli.demo_tasks import ENTRIES, diabetes, digits
     from credo.report import require, write
 
     require()
     if out.is_file():
         raise RunError(f"--out {out} is a file; expected a directory to write the report into.")
-    # Networks this small gain nothing from threads, and lose much where other programs want the cores too.
+    # Networks this small gain nothing from threads, and lose much where other programs want the
+    # cores too.
     with _one_thread(), _reporting(2 * len(ENTRIES)) as report:
         tasks = [digits(fast, report), diabetes(fast, report)]
     for task in tasks:
@@ -41,7 +48,10 @@ def _print(task: dict[str, Any]) -> None:
     from credo.report.html import format_value
 
     columns = task["columns"]
-    rows = [[row["method"], *(format_value(row[c["key"]], c["digits"]) for c in columns)] for row in task["rows"]]
+    rows = [
+        [row["method"], *(format_value(row[c["key"]], c["digits"]) for c in columns)]
+        for row in task["rows"]
+    ]
     print_table(task["title"], ["method", *(c["label"] for c in columns)], rows)
 
 

@@ -1,4 +1,6 @@
-"""The two comparisons of ``credo demo``: what is fitted, what is measured, what the report shows."""
+"""The two comparisons of ``credo demo``: what is fitted, what is measured, what the report
+shows.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ class Entry:
     lr: float | None = None
 
 
-ARD = Entry("VI, ARD prior", "vi", {"estimator": "local"}, "ard", 2e-2)  # a learned width has further to go than a weight
+ARD = Entry(
+    "VI, ARD prior", "vi", {"estimator": "local"}, "ard", 2e-2
+)  # a learned width has further to go than a weight
 ENTRIES = (
     Entry("MLE", "mle", {}),
     Entry("MAP", "map", {}),
@@ -52,8 +56,18 @@ def digits(fast: bool, report: Callable[[str], None]) -> dict[str, Any]:
     task = _task("Handwritten digits: classification", _DIGITS_ABOUT, _DIGITS_COLUMNS)
     for entry in ENTRIES:
         report(f"digits: {entry.label}")
-        bnn, seconds = _fit(nets.mlp, (64, (100,), 10), "categorical", (x[train], y[train]), entry, 12 if fast else 120, lr=1e-2)
-        inside, letter, noisy = (bnn.predict(part, samples=_samples(fast)) for part in (x[test], strange, noise))
+        bnn, seconds = _fit(
+            nets.mlp,
+            (64, (100,), 10),
+            "categorical",
+            (x[train], y[train]),
+            entry,
+            12 if fast else 120,
+            lr=1e-2,
+        )
+        inside, letter, noisy = (
+            bnn.predict(part, samples=_samples(fast)) for part in (x[test], strange, noise)
+        )
         found = {
             "accuracy": metrics.accuracy(inside.mean, y[test]),
             "nll": -inside.log_prob(y[test]).mean(),
@@ -64,13 +78,17 @@ def digits(fast: bool, report: Callable[[str], None]) -> dict[str, Any]:
         row: dict[str, float | None] = {name: float(value) for name, value in found.items()}
         # A point estimate has no epistemic part to rank by.
         ranked = float(inside.epistemic.max()) > 1e-6
-        row["letters_epistemic"] = float(metrics.auroc(inside.epistemic, letter.epistemic)) if ranked else None
+        row["letters_epistemic"] = (
+            float(metrics.auroc(inside.epistemic, letter.epistemic)) if ranked else None
+        )
         task["rows"].append({"method": entry.label, **row, "seconds": seconds})
         bins = metrics.reliability(inside.mean, y[test], bins=10)
         task["reliability"].append({"method": entry.label} | _bins(bins))
         groups = [("test digits", inside), ("letters", letter), ("noise", noisy)]
         shown = [{"name": name, "values": _numbers(p.total)} for name, p in groups]
-        task["uncertainty"].append({"method": entry.label, "measure": "total uncertainty (nats)", "groups": shown})
+        task["uncertainty"].append(
+            {"method": entry.label, "measure": "total uncertainty (nats)", "groups": shown}
+        )
         _add_objective(task, entry, bnn)
     return task
 
@@ -83,7 +101,9 @@ def diabetes(fast: bool, report: Callable[[str], None]) -> dict[str, Any]:
     from credo.data.table import TableSchema
 
     data = load("diabetes")
-    frame = pd.DataFrame(data["x"], columns=[str(name) for name in data["feature_names"]]).assign(progression=data["y"])
+    frame = pd.DataFrame(data["x"], columns=[str(name) for name in data["feature_names"]]).assign(
+        progression=data["y"]
+    )
     train, test = _split(len(frame), 88, seed=1)
     inside, outside = frame.iloc[train.numpy()], frame.iloc[test.numpy()]
     schema = TableSchema.fit(inside, "progression", "regression")
@@ -91,12 +111,22 @@ def diabetes(fast: bool, report: Callable[[str], None]) -> dict[str, Any]:
     held = schema.encode(outside), schema.encode_target(outside)
     grid = torch.linspace(-2.5, 4.0, 60)
     along = list(inside.columns).index("bmi")
-    slice_ = torch.zeros(len(grid), schema.num_features).index_copy(1, torch.tensor([along]), grid[:, None])
+    slice_ = torch.zeros(len(grid), schema.num_features).index_copy(
+        1, torch.tensor([along]), grid[:, None]
+    )
     bmi = schema.columns[along]
     task = _task("Diabetes: regression", _DIABETES_ABOUT, _DIABETES_COLUMNS)
     for entry in (*ENTRIES, ARD):
         report(f"diabetes: {entry.label}")
-        bnn, seconds = _fit(nets.mlp, (schema.num_features, (50,), 1), "gaussian", pair, entry, 20 if fast else 200, lr=5e-3)
+        bnn, seconds = _fit(
+            nets.mlp,
+            (schema.num_features, (50,), 1),
+            "gaussian",
+            pair,
+            entry,
+            20 if fast else 200,
+            lr=5e-3,
+        )
         found = schema.target.metrics(bnn.evaluate(held, samples=_samples(fast)))
         columns = schema.target.columns(bnn.predict(held[0], samples=_samples(fast)), LEVEL)
         truth = outside["progression"].to_numpy()
@@ -125,7 +155,13 @@ def diabetes(fast: bool, report: Callable[[str], None]) -> dict[str, Any]:
 
 
 def _fit(
-    net: Callable[..., Any], shape: tuple[Any, ...], likelihood: str, pair: Any, entry: Entry, epochs: int, lr: float
+    net: Callable[..., Any],
+    shape: tuple[Any, ...],
+    likelihood: str,
+    pair: Any,
+    entry: Entry,
+    epochs: int,
+    lr: float,
 ) -> Any:
     import credo
 
@@ -133,7 +169,16 @@ def _fit(
         torch.manual_seed(0)
         bnn = credo.BNN(net(*shape), likelihood, entry.prior)
     started = time.perf_counter()
-    bnn.fit(pair, method=entry.method, epochs=epochs, batch_size=64, lr=entry.lr or lr, seed=0, progress=False, **entry.settings)
+    bnn.fit(
+        pair,
+        method=entry.method,
+        epochs=epochs,
+        batch_size=64,
+        lr=entry.lr or lr,
+        seed=0,
+        progress=False,
+        **entry.settings,
+    )
     return bnn, time.perf_counter() - started
 
 
@@ -165,7 +210,10 @@ def _add_objective(task: dict[str, Any], entry: Entry, bnn: Any) -> None:
     from credo.report.curves import rates
 
     names = {"nll": "data term", "kl": "prior term (KL)"}
-    parts = [{"name": label, "values": [float(row[key]) for row in bnn.history]} for key, label in names.items()]
+    parts = [
+        {"name": label, "values": [float(row[key]) for row in bnn.history]}
+        for key, label in names.items()
+    ]
     curve = rates(entry.label, bnn.history)
     if curve is not None:
         task["curves"].append(curve)
@@ -182,7 +230,8 @@ def _relevance(bnn: Any, names: list[str]) -> dict[str, Any]:
         "names": [name for name, _ in pairs],
         "values": [value for _, value in pairs],
         "x_label": "prior sd of the input's weights",
-        "caption": "Every input has a prior width of its own, learned with the weights. A width near zero switches the input off; the "
+        "caption": "Every input has a prior width of its own, learned with the weights. A width "
+        "near zero switches the input off; the "
         "bars say what the network may use, not the direction of an effect.",
     }
 
@@ -224,7 +273,8 @@ _DIGITS_COLUMNS: list[dict[str, Any]] = [
         "label": "letters AUROC (total)",
         "digits": 3,
         "better": "high",
-        "help": "Chance that a letter gets a higher total uncertainty than a test digit; 0.5 is guessing.",
+        "help": "Chance that a letter gets a higher total uncertainty than a test digit; 0.5 is "
+        "guessing.",
     },
     {
         "key": "letters_epistemic",
@@ -233,7 +283,13 @@ _DIGITS_COLUMNS: list[dict[str, Any]] = [
         "better": "high",
         "help": "The same by epistemic uncertainty, which a point estimate does not have.",
     },
-    {"key": "noise_total", "label": "noise AUROC (total)", "digits": 3, "better": "high", "help": "The same for random pixels."},
+    {
+        "key": "noise_total",
+        "label": "noise AUROC (total)",
+        "digits": 3,
+        "better": "high",
+        "help": "The same for random pixels.",
+    },
     _SECONDS,
 ]
 _DIABETES_COLUMNS: list[dict[str, Any]] = [
@@ -249,7 +305,8 @@ _DIABETES_COLUMNS: list[dict[str, Any]] = [
         "key": "coverage",
         "label": "coverage of 90 %",
         "digits": 3,
-        "help": "Share of test outcomes inside their 90 % interval; 0.9 is right, less is over-confident.",
+        "help": "Share of test outcomes inside their 90 % interval; 0.9 is right, less is "
+        "over-confident.",
     },
     {
         "key": "width",
@@ -260,11 +317,14 @@ _DIABETES_COLUMNS: list[dict[str, Any]] = [
     _SECONDS,
 ]
 _DIGITS_ABOUT = (
-    "The 8 x 8 digits of scikit-learn: 1,437 to learn from, 360 to test. Letters A to J and random pixels, which belong to no "
-    "class, show whether the network notices that it is being asked something strange. One network, 64-100-10, "
+    "The 8 x 8 digits of scikit-learn: 1,437 to learn from, 360 to test. Letters A to J and "
+    "random pixels, which belong to no "
+    "class, show whether the network notices that it is being asked something strange. One "
+    "network, 64-100-10, "
     f"the default prior, {len(ENTRIES)} ways to fit it."
 )
 _DIABETES_ABOUT = (
-    "Progression of diabetes after a year for 442 patients, from ten measurements: 354 to learn from, 88 to test. "
+    "Progression of diabetes after a year for 442 patients, from ten measurements: 354 to learn "
+    "from, 88 to test. "
     f"One network, 10-50-1, the default prior, {len(ENTRIES)} ways to fit it, and an ARD prior."
 )

@@ -14,11 +14,20 @@ from credo.cli.run_files import RunFiles
 
 @guarded
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="Run directory written by credo fit.", show_default=False)],
-    data: Annotated[Path, typer.Argument(help="Table with the target column: .csv, .tsv or .parquet.", show_default=False)],
+    run: Annotated[
+        Path, typer.Argument(help="Run directory written by credo fit.", show_default=False)
+    ],
+    data: Annotated[
+        Path,
+        typer.Argument(
+            help="Table with the target column: .csv, .tsv or .parquet.", show_default=False
+        ),
+    ],
     samples: Annotated[int, typer.Option(min=1, help="Posterior draws.")] = 100,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the draws.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON in place of a table.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON in place of a table.")
+    ] = False,
 ) -> None:
     """Compare predictions with known targets, in the units of the training table."""
     import credo
@@ -33,4 +42,8 @@ def evaluate(
     if as_json:
         typer.echo(json.dumps(metrics, indent=2))
     else:
-        print_table(f"{run} on {data} ({len(frame)} rows)", ["metric", "value"], [[k, f"{v:.4g}"] for k, v in metrics.items()])
+        print_table(
+            f"{run} on {data} ({len(frame)} rows)",
+            ["metric", "value"],
+            [[k, f"{v:.4g}"] for k, v in metrics.items()],
+        )

@@ -18,25 +18,55 @@ _STEPS = 2000
 
 @guarded
 def fit(
-    data: Annotated[Path, typer.Argument(help="Table to learn from: .csv, .tsv or .parquet.", show_default=False)],
+    data: Annotated[
+        Path,
+        typer.Argument(help="Table to learn from: .csv, .tsv or .parquet.", show_default=False),
+    ],
     target: Annotated[str, typer.Option(help="Column to predict.", show_default=False)],
-    method: Annotated[str, typer.Option(help="Method that fits the posterior; see credo methods.")] = "vi",
-    task: Annotated[str | None, typer.Option(help="classification or regression; read off the target if not given.")] = None,
+    method: Annotated[
+        str, typer.Option(help="Method that fits the posterior; see credo methods.")
+    ] = "vi",
+    task: Annotated[
+        str | None,
+        typer.Option(help="classification or regression; read off the target if not given."),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Run directory to write.")] = Path("run"),
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
-    hidden: Annotated[str, typer.Option(help="Sizes of the hidden layers, with commas between them; empty: linear.")] = "50,50",
+    hidden: Annotated[
+        str,
+        typer.Option(help="Sizes of the hidden layers, with commas between them; empty: linear."),
+    ] = "50,50",
     epochs: Annotated[
-        int | None, typer.Option(min=1, help="Passes over the data; if not given the method's default, and at least 2,000 steps.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Passes over the data; if not given the method's default, and at least 2,000 "
+            "steps.",
+        ),
     ] = None,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Rows per step; the method's default if not given.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate; the method's default if not given.")] = None,
-    validation: Annotated[float | None, typer.Option(help="Share of the rows held out to watch training, such as 0.1.")] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Rows per step; the method's default if not given.")
+    ] = None,
+    lr: Annotated[
+        float | None, typer.Option(help="Learning rate; the method's default if not given.")
+    ] = None,
+    validation: Annotated[
+        float | None,
+        typer.Option(help="Share of the rows held out to watch training, such as 0.1."),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of every random choice.")] = 0,
     prior: Annotated[
-        str | None, typer.Option(help="Prior of the weights by name, such as laplace, horseshoe or ard; N(0, 1) if not given.")
+        str | None,
+        typer.Option(
+            help="Prior of the weights by name, such as laplace, horseshoe or ard; N(0, 1) if not "
+            "given."
+        ),
     ] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of the method; repeat for more.")
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="A setting of the method; repeat for more."
+        ),
     ] = None,
 ) -> None:
     """Fit a network with a posterior to a table and write a run directory."""
@@ -50,27 +80,46 @@ def fit(
     if prior is not None:
         presets[prior]  # an unknown name is refused before anything is read
     if validation is not None and not 0.0 < validation < 1.0:
-        raise SettingError(f"--validation {validation} is not valid; expected a share above 0 and below 1, such as 0.1.")
+        raise SettingError(
+            f"--validation {validation} is not valid; expected a share above 0 and below 1, such "
+            "as 0.1."
+        )
     sizes = parse_sizes(hidden, "--hidden")
     existed = check_directory(out, resume)
     frame = read_table(data)
     files = _describe(frame, target, task, sizes)
     if resume and (out / TABLE).is_file():
         _check_same(files, RunFiles.read(out), out)
-    pair, held_out = _hold_out(files.schema.encode(frame), files.schema.encode_target(frame), validation, seed)
+    pair, held_out = _hold_out(
+        files.schema.encode(frame), files.schema.encode_target(frame), validation, seed
+    )
     if methods[method].takes_epochs:
         epochs = epochs or enough_epochs(methods[method], len(pair[1]), batch_size)
-    options: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "lr": lr, "validation": held_out}
-    bnn = _train(files, pair, out, existed, resume, prior, method=method, seed=seed, **options, **settings)
+    options: dict[str, Any] = {
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "lr": lr,
+        "validation": held_out,
+    }
+    bnn = _train(
+        files, pair, out, existed, resume, prior, method=method, seed=seed, **options, **settings
+    )
     _print_relevance(bnn, files)
-    say(f"{out}: {method} on {len(frame)} rows, {files.schema.target.task} of {target!r}. Next: credo predict {out} NEW.csv")
+    say(
+        f"{out}: {method} on {len(frame)} rows, {files.schema.target.task} of {target!r}. Next: "
+        f"credo predict {out} NEW.csv"
+    )
 
 
 def _describe(frame: Any, target: str, task: str | None, sizes: tuple[int, ...]) -> RunFiles:
     from credo.data.table import TableSchema
 
     schema = TableSchema.fit(frame, target, task)
-    args = {"in_features": schema.num_features, "hidden": list(sizes), "out_features": schema.target.outputs}
+    args = {
+        "in_features": schema.num_features,
+        "hidden": list(sizes),
+        "out_features": schema.target.outputs,
+    }
     return RunFiles(schema, {"name": "mlp", "args": args})
 
 
@@ -80,7 +129,9 @@ def enough_epochs(method: Any, rows: int, batch_size: int | None) -> int:
     return max(method.epochs, math.ceil(_STEPS / math.ceil(rows / size)))
 
 
-def _hold_out(x: Any, y: Any, share: float | None, seed: int) -> tuple[tuple[Any, Any], tuple[Any, Any] | None]:
+def _hold_out(
+    x: Any, y: Any, share: float | None, seed: int
+) -> tuple[tuple[Any, Any], tuple[Any, Any] | None]:
     """Training rows, and a random share of the rows to watch training by."""
     if share is None:
         return (x, y), None
@@ -88,7 +139,10 @@ def _hold_out(x: Any, y: Any, share: float | None, seed: int) -> tuple[tuple[Any
 
     count = round(share * len(y))
     if not 0 < count < len(y):
-        raise SettingError(f"--validation {share} of {len(y)} rows is {count}; expected at least one row on either side.")
+        raise SettingError(
+            f"--validation {share} of {len(y)} rows is {count}; expected at least one row on "
+            "either side."
+        )
     order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))
     held, kept = order[:count], order[count:]
     return (x[kept], y[kept]), (x[held], y[held])
@@ -102,12 +156,24 @@ def _print_relevance(bnn: Any, files: RunFiles) -> None:
         values = bnn.relevance()
     except CredoError:
         return  # the prior has nothing to say about inputs
-    rows = sorted(zip(files.schema.feature_names, values.tolist(), strict=True), key=lambda row: -row[1])
-    print_table("Input relevance: learned prior sd of each input's weights", ["input", "sd"], [[n, f"{v:.3g}"] for n, v in rows])
+    rows = sorted(
+        zip(files.schema.feature_names, values.tolist(), strict=True), key=lambda row: -row[1]
+    )
+    print_table(
+        "Input relevance: learned prior sd of each input's weights",
+        ["input", "sd"],
+        [[n, f"{v:.3g}"] for n, v in rows],
+    )
 
 
 def _train(
-    files: RunFiles, pair: tuple[Any, Any], out: Path, existed: bool, resume: bool, prior: str | None, **options: Any
+    files: RunFiles,
+    pair: tuple[Any, Any],
+    out: Path,
+    existed: bool,
+    resume: bool,
+    prior: str | None,
+    **options: Any,
 ) -> Any:
     import credo
 
@@ -130,7 +196,10 @@ def _train(
 
 def _check_same(now: RunFiles, before: RunFiles, out: Path) -> None:
     if now.schema != before.schema:
-        raise RunError(f"{out} was fitted to another table or target; resume with the same data, or choose another --out.")
+        raise RunError(
+            f"{out} was fitted to another table or target; resume with the same data, or choose "
+            "another --out."
+        )
     if now.network != before.network:
         raise RunError(
             f"{out} holds a network with hidden layers {before.network['args'].get('hidden')}, "

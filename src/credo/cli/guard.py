@@ -1,4 +1,6 @@
-"""Errors at the command line: the user's are one line and exit code 2, ours a traceback and exit code 1."""
+"""Errors at the command line: the user's are one line and exit code 2, ours a traceback and exit
+code 1.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,22 @@ import typer
 from credo.core.errors import CredoError
 
 # Conditions of the user's machine that no code of ours can mend.
-_OUTSIDE = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}
+_OUTSIDE = {
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ENAMETOOLONG,
+}
 
 
 def guarded(command: Callable[..., None]) -> Callable[..., None]:
-    """Run a command so that a ``CredoError`` or a full disk ends in ``credo: <message>`` on stderr and exit code 2."""
+    """Run a command so that a ``CredoError`` or a full disk ends in ``credo: <message>`` on stderr
+    and exit code 2.
+    """
 
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:

@@ -12,7 +12,10 @@ from credo.cli.guard import guarded
 
 @guarded
 def methods(
-    name: Annotated[str | None, typer.Argument(help="A method, to see its settings and reference.", show_default=False)] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="A method, to see its settings and reference.", show_default=False),
+    ] = None,
 ) -> None:
     """List the methods, or the settings and the reference of one."""
     from credo.cli.printing import print_table
@@ -33,5 +36,7 @@ def methods(
     typer.echo(f"Posterior: {kind.fidelity}")
     epochs = f"--epochs {kind.epochs} " if kind.takes_epochs else ""
     typer.echo(f"Defaults: {epochs}--batch-size {kind.batch_size or 'all'} --lr {kind.lr:g}\n")
-    rows = [[row["name"], repr(row["default"]), row["range"], row["help"]] for row in describe(kind)]
+    rows = [
+        [row["name"], repr(row["default"]), row["range"], row["help"]] for row in describe(kind)
+    ]
     print_table("Settings (--set name=value)", ["name", "default", "values", "meaning"], rows)

@@ -16,30 +16,47 @@ _DIGITS = "%.9g"  # all that single precision holds
 
 @guarded
 def predict(
-    run: Annotated[Path, typer.Argument(help="Run directory written by credo fit.", show_default=False)],
-    data: Annotated[Path, typer.Argument(help="Table to predict: .csv, .tsv or .parquet.", show_default=False)],
-    out: Annotated[Path | None, typer.Option(help="File to write, .csv or .parquet; stdout (CSV) if not given.")] = None,
+    run: Annotated[
+        Path, typer.Argument(help="Run directory written by credo fit.", show_default=False)
+    ],
+    data: Annotated[
+        Path, typer.Argument(help="Table to predict: .csv, .tsv or .parquet.", show_default=False)
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="File to write, .csv or .parquet; stdout (CSV) if not given."),
+    ] = None,
     samples: Annotated[int, typer.Option(min=1, help="Posterior draws.")] = 100,
-    level: Annotated[float, typer.Option(help="Probability that the interval of a regression holds.")] = 0.9,
+    level: Annotated[
+        float, typer.Option(help="Probability that the interval of a regression holds.")
+    ] = 0.9,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the draws.")] = 0,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Rows per pass; all at once if not given.")] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Rows per pass; all at once if not given.")
+    ] = None,
 ) -> None:
     """Predict the rows of a table, in the units of the training table.
 
-    Regression: mean, std, lower and upper end of the interval, and the variances total, aleatoric and epistemic.
-    Classification: label, one probability per class, and total, aleatoric and epistemic uncertainty in nats.
+    Regression: mean, std, lower and upper end of the interval, and the variances total, aleatoric
+    and epistemic. Classification: label, one probability per class, and total, aleatoric and
+    epistemic uncertainty in nats.
     """
     import credo
     from credo.data.table import read_table
 
     if not 0.0 < level < 1.0:
-        raise SettingError(f"--level {level} is not valid; expected a probability above 0 and below 1, such as 0.9.")
+        raise SettingError(
+            f"--level {level} is not valid; expected a probability above 0 and below 1, such as "
+            "0.9."
+        )
     if out is not None and out.suffix.lower() not in _WRITERS:
         raise SettingError(f"--out {out} ends in {out.suffix!r}; expected .csv or .parquet.")
     files = RunFiles.read(run)
     x = files.schema.encode(read_table(data))
     bnn = credo.load(run, files.build())
-    columns = files.schema.target.columns(bnn.predict(x, samples=samples, seed=seed, batch_size=batch_size), level)
+    columns = files.schema.target.columns(
+        bnn.predict(x, samples=samples, seed=seed, batch_size=batch_size), level
+    )
     _write(columns, out)
 
 
@@ -53,7 +70,9 @@ def _write(columns: dict[str, Any], out: Path | None) -> None:
         typer.echo(frame.to_csv(index=False, float_format=_DIGITS), nl=False)
         return
     if not out.parent.is_dir():
-        raise SettingError(f"--out {out}: the directory {out.parent} does not exist; create it first.")
+        raise SettingError(
+            f"--out {out}: the directory {out.parent} does not exist; create it first."
+        )
     write_atomic(out, lambda beside: _WRITERS[out.suffix.lower()](frame, beside))
     say(f"{out}: {len(frame)} predictions ({', '.join(frame.columns)})")
 

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 
 def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table with a title; every column but the first is aligned to the right where all of it looks numeric."""
+    """A table with a title; every column but the first is aligned to the right where all of it
+    looks numeric.
+    """
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -15,7 +17,9 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]
     table = Table(box=box.SIMPLE_HEAD)
     for place, name in enumerate(header):
         numeric = place > 0 and all(_looks_numeric(row[place]) for row in rows)
-        table.add_column(name, justify="right" if numeric else "left", no_wrap=numeric or place == 0)
+        table.add_column(
+            name, justify="right" if numeric else "left", no_wrap=numeric or place == 0
+        )
     for row in rows:
         # Text, because rich reads square brackets in plain strings as markup.
         table.add_row(*(Text(cell) for cell in row))
@@ -29,4 +33,12 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]
 
 
 def _looks_numeric(text: str) -> bool:
-    return text == "–" or text.replace(",", "").replace(".", "").replace("e", "").lstrip("-+").replace("-", "").isdecimal()
+    return (
+        text == "–"
+        or text.replace(",", "")
+        .replace(".", "")
+        .replace("e", "")
+        .lstrip("-+")
+        .replace("-", "")
+        .isdecimal()
+    )

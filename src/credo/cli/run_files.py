@@ -1,4 +1,6 @@
-"""What the command line keeps in a run directory beside the posterior: the table's schema and the network's description."""
+"""What the command line keeps in a run directory beside the posterior: the table's schema and the
+network's description.
+"""
 
 from __future__ import annotations
 
@@ -54,8 +56,14 @@ class RunFiles:
             what = "does not exist" if not run.exists() else f"has no {missing[0]}"
             raise RunError(f"{run} {what}; expected a run directory written by credo fit.")
         network = read_json(run / NETWORK)
-        if not isinstance(network, dict) or not isinstance(network.get("name"), str) or not isinstance(network.get("args"), dict):
-            raise RunError(f"{run / NETWORK} is not the description of a network; fit the run again.")
+        if (
+            not isinstance(network, dict)
+            or not isinstance(network.get("name"), str)
+            or not isinstance(network.get("args"), dict)
+        ):
+            raise RunError(
+                f"{run / NETWORK} is not the description of a network; fit the run again."
+            )
         return RunFiles(TableSchema.from_json((run / TABLE).read_text()), network)
 
 
@@ -68,12 +76,17 @@ def check_directory(out: Path, resume: bool) -> bool:
     if resume and not (out / CONFIG).is_file():
         raise RunError(f"{out} holds no run to resume; leave out --resume to start one there.")
     if not resume and out.is_dir() and any(out.iterdir()):
-        raise RunError(f"{out} is not empty; pass --resume to continue the run in it, or choose another directory with --out.")
+        raise RunError(
+            f"{out} is not empty; pass --resume to continue the run in it, or choose another "
+            "directory with --out."
+        )
     return out.is_dir()
 
 
 def discard(run: Path, *, existed: bool) -> None:
-    """Remove what a failed fit wrote into a directory that was new or empty, unless there is a checkpoint to resume from."""
+    """Remove what a failed fit wrote into a directory that was new or empty, unless there is a
+    checkpoint to resume from.
+    """
     from credo.engine.run import CHECKPOINT, POSTERIOR
 
     if not run.is_dir() or any((run / name).exists() for name in (CHECKPOINT, POSTERIOR)):

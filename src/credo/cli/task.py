@@ -6,7 +6,13 @@ import typer
 
 from credo.cli.task_distill import distill
 
-task = typer.Typer(name="task", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+task = typer.Typer(
+    name="task",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
 for command in (distill,):
     task.command()(command)
 

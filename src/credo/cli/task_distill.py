@@ -24,42 +24,80 @@ _UNIT = {"total": "mse"}  # a total uncertainty has the unit of a squared error
 
 @guarded
 def distill(
-    run: Annotated[Path, typer.Argument(help="Run directory of the teacher, written by credo fit.", show_default=False)],
+    run: Annotated[
+        Path,
+        typer.Argument(
+            help="Run directory of the teacher, written by credo fit.", show_default=False
+        ),
+    ],
     data: Annotated[
         Path,
-        typer.Argument(help="Table with the inputs to teach at, .csv, .tsv or .parquet; it needs no target.", show_default=False),
+        typer.Argument(
+            help="Table with the inputs to teach at, .csv, .tsv or .parquet; it needs no target.",
+            show_default=False,
+        ),
     ],
-    out: Annotated[Path, typer.Option(help="Run directory of the student to write.")] = Path("student"),
+    out: Annotated[Path, typer.Option(help="Run directory of the student to write.")] = Path(
+        "student"
+    ),
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
-    hidden: Annotated[str, typer.Option(help="Sizes of the student's hidden layers, with commas between them.")] = "50,50",
+    hidden: Annotated[
+        str, typer.Option(help="Sizes of the student's hidden layers, with commas between them.")
+    ] = "50,50",
     inputs: Annotated[
-        str, typer.Option(help="training: the rows as they are; perturbed: with fresh noise in every epoch.")
+        str,
+        typer.Option(
+            help="training: the rows as they are; perturbed: with fresh noise in every epoch."
+        ),
     ] = "training",
-    noise: Annotated[float, typer.Option(help="Noise of perturbed rows, in deviations of every column.")] = 0.1,
+    noise: Annotated[
+        float, typer.Option(help="Noise of perturbed rows, in deviations of every column.")
+    ] = 0.1,
     samples: Annotated[
         int | None,
-        typer.Option(min=1, help="Posterior draws behind a prediction to learn; 100, or 10 of perturbed rows, if not given."),
+        typer.Option(
+            min=1,
+            help="Posterior draws behind a prediction to learn; 100, or 10 of perturbed rows, if "
+            "not given.",
+        ),
     ] = None,
     method: Annotated[str, typer.Option(help="Method that fits the student.")] = "mle",
     epochs: Annotated[
-        int | None, typer.Option(min=1, help="Passes over the rows; if not given the method's default, and at least 2,000 steps.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Passes over the rows; if not given the method's default, and at least 2,000 "
+            "steps.",
+        ),
     ] = None,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Rows per step; the method's default if not given.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate; the method's default if not given.")] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Rows per step; the method's default if not given.")
+    ] = None,
+    lr: Annotated[
+        float | None, typer.Option(help="Learning rate; the method's default if not given.")
+    ] = None,
     test: Annotated[
         Path | None,
-        typer.Option(help="Table to compare student and teacher at; DATA if not given. With the target, also against it."),
+        typer.Option(
+            help="Table to compare student and teacher at; DATA if not given. With the target, "
+            "also against it."
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of every random choice.")] = 0,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of the method; repeat for more.")
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="A setting of the method; repeat for more."
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON in place of a table.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON in place of a table.")
+    ] = False,
 ) -> None:
     """Teach one network to predict, in one pass, what the posterior of a run predicts with many.
 
-    The student's run directory serves credo predict and credo evaluate. Its uncertainty is the teacher's total; how much of it more data
-    would remove is lost.
+    The student's run directory serves credo predict and credo evaluate. Its uncertainty is the
+    teacher's total; how much of it more data would remove is lost.
     """
     import credo
     from credo.cli.printing import print_table
@@ -78,34 +116,51 @@ def distill(
     if methods[method].takes_epochs:
         epochs = epochs or enough_epochs(methods[method], len(x), batch_size)
     files = RunFiles(schema, _network(teacher, x, sizes))
-    options: dict[str, Any] = {"inputs": inputs, "noise": noise, "samples": samples, "method": method, "epochs": epochs}
+    options: dict[str, Any] = {
+        "inputs": inputs,
+        "noise": noise,
+        "samples": samples,
+        "method": method,
+        "epochs": epochs,
+    }
     options |= {"batch_size": batch_size, "lr": lr, "test": held_out, "seed": seed}
     found = _teach(teacher, files, x, out, existed, resume, **options, **settings)
     values = {key: _in_units(key, value, schema.target) for key, value in found.fidelity.items()}
     if as_json:
         typer.echo(
-            json.dumps({key: value if value == value else None for key, value in values.items()}, indent=2)
+            json.dumps(
+                {key: value if value == value else None for key, value in values.items()}, indent=2
+            )
         )  # NaN is no JSON
     else:
         rows = [[key, f"{value:.4g}"] for key, value in values.items()]
-        print_table(f"{out} against its teacher {run}, at {test or data}", ["measure", "value"], rows)
+        print_table(
+            f"{out} against its teacher {run}, at {test or data}", ["measure", "value"], rows
+        )
     say(f"{out}: a student of {run}, taught at {len(x)} rows. Next: credo predict {out} NEW.csv")
 
 
 def _test(files: RunFiles, frame: Any) -> Any:
     """Inputs, and the target where the table has it."""
     x = files.schema.encode(frame)
-    return (x, files.schema.encode_target(frame)) if files.schema.target.name in frame.columns else x
+    return (
+        (x, files.schema.encode_target(frame)) if files.schema.target.name in frame.columns else x
+    )
 
 
 def _network(teacher: BNN, x: Any, sizes: tuple[int, ...]) -> dict[str, Any]:
     """A perceptron as wide as the student's likelihood needs."""
     likelihood = teacher.model.likelihood
     width = likelihood.student().student_outputs(likelihood, teacher.functions(x[:2], 1).shape[-1])
-    return {"name": "mlp", "args": {"in_features": x.shape[1], "hidden": list(sizes), "out_features": width}}
+    return {
+        "name": "mlp",
+        "args": {"in_features": x.shape[1], "hidden": list(sizes), "out_features": width},
+    }
 
 
-def _teach(teacher: BNN, files: RunFiles, x: Any, out: Path, existed: bool, resume: bool, **options: Any) -> Distilled:
+def _teach(
+    teacher: BNN, files: RunFiles, x: Any, out: Path, existed: bool, resume: bool, **options: Any
+) -> Distilled:
     from credo.tasks import distill as task
 
     def describe_run(_row: dict[str, Any]) -> None:
@@ -115,7 +170,15 @@ def _teach(teacher: BNN, files: RunFiles, x: Any, out: Path, existed: bool, resu
 
     try:
         student = files.build(options["seed"])
-        found = task.distill(teacher, student, x, run=out, progress=is_terminal(), callbacks=(describe_run,), **options)
+        found = task.distill(
+            teacher,
+            student,
+            x,
+            run=out,
+            progress=is_terminal(),
+            callbacks=(describe_run,),
+            **options,
+        )
         files.write(out)
         return found
     except (CredoError, OSError):
@@ -125,7 +188,9 @@ def _teach(teacher: BNN, files: RunFiles, x: Any, out: Path, existed: bool, resu
 
 
 def _in_units(key: str, value: float, target: Target) -> float:
-    """A measure of the teacher or the student in the units of the table; measures of both have none."""
+    """A measure of the teacher or the student in the units of the table; measures of both have
+    none.
+    """
     name, _, who = key.rpartition("_")
     if who not in ("teacher", "student"):
         return value

@@ -39,50 +39,82 @@ _WATCHED = 1000  # held-out images whose bound is measured after every epoch
 def fit(
     data: Annotated[str, typer.Argument(help=SOURCE, show_default=False)],
     out: Annotated[Path, typer.Option(help="Run directory to write.")] = Path("run"),
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out, with the same options.")] = False,
-    latent: Annotated[int, typer.Option(min=1, help="Latent variables: the numbers an image is encoded in.")] = 20,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run in --out, with the same options.")
+    ] = False,
+    latent: Annotated[
+        int, typer.Option(min=1, help="Latent variables: the numbers an image is encoded in.")
+    ] = 20,
     likelihood: Annotated[
         str | None,
-        typer.Option(help="Distribution of a pixel; bernoulli if all are 0 or 1, else continuous_bernoulli, if not given."),
+        typer.Option(
+            help="Distribution of a pixel; bernoulli if all are 0 or 1, else "
+            "continuous_bernoulli, if not given."
+        ),
     ] = None,
     binarise: Annotated[
-        bool, typer.Option("--binarise", help="Draw black and white images from the grey values at every step; with bernoulli.")
+        bool,
+        typer.Option(
+            "--binarise",
+            help="Draw black and white images from the grey values at every step; with bernoulli.",
+        ),
     ] = False,
-    net: Annotated[str, typer.Option(help="Networks: mlp (dense layers) or conv (convolutions).")] = "mlp",
+    net: Annotated[
+        str, typer.Option(help="Networks: mlp (dense layers) or conv (convolutions).")
+    ] = "mlp",
     hidden: Annotated[
         str | None,
         typer.Option(
-            help="mlp: sizes of the hidden layers, 500,500 if not given. conv: channels, then a dense layer: 32,64,256."
+            help="mlp: sizes of the hidden layers, 500,500 if not given. conv: channels, then a "
+            "dense layer: 32,64,256."
         ),
     ] = None,
-    posterior: Annotated[str, typer.Option(help="Family of q(z|x): diagonal, full, flow or categorical.")] = "diagonal",
-    prior: Annotated[str | None, typer.Option(help="p(z): normal, mixture or vamp (uniform for categorical).")] = None,
+    posterior: Annotated[
+        str, typer.Option(help="Family of q(z|x): diagonal, full, flow or categorical.")
+    ] = "diagonal",
+    prior: Annotated[
+        str | None, typer.Option(help="p(z): normal, mixture or vamp (uniform for categorical).")
+    ] = None,
     epochs: Annotated[
-        int | None, typer.Option(min=1, help="Passes over the data; if not given 20, and at least 2,000 steps.")
+        int | None,
+        typer.Option(
+            min=1, help="Passes over the data; if not given 20, and at least 2,000 steps."
+        ),
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images per step.")] = 100,
     lr: Annotated[float, typer.Option(help="Learning rate.")] = 1e-3,
     method: Annotated[
-        str, typer.Option(help="mle for plain weights; vi and others give the decoder's weights a posterior.")
+        str,
+        typer.Option(
+            help="mle for plain weights; vi and others give the decoder's weights a posterior."
+        ),
     ] = "mle",
     seed: Annotated[int, typer.Option(min=0, help="Seed of every random choice.")] = 0,
-    limit: Annotated[int | None, typer.Option(min=1, help="Use at most so many training images.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Use at most so many training images.")
+    ] = None,
     size: Annotated[
         str | None,
-        typer.Option(metavar="HEIGHT,WIDTH", help="Resize the images of a folder to this; read flat rows of an array as such."),
+        typer.Option(
+            metavar="HEIGHT,WIDTH",
+            help="Resize the images of a folder to this; read flat rows of an array as such.",
+        ),
     ] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     set_: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="NAME=VALUE", help="A setting of the bound (such as beta=4) or of the method; repeat for more."
+            "--set",
+            metavar="NAME=VALUE",
+            help="A setting of the bound (such as beta=4) or of the method; repeat for more.",
         ),
     ] = None,
 ) -> None:
     """Fit a variational autoencoder to images and write a run directory.
 
-    Where the data have no test images of their own, a tenth of them is held out. Settings of the bound for --set: bound (elbo or
-    iwae), draws, gradient, beta, kl_schedule, kl_warmup, free_bits, temperature; those of the method: credo methods NAME.
+    Where the data have no test images of their own, a tenth of them is held out. Settings of the
+    bound for --set: bound (elbo or iwae), draws, gradient, beta, kl_schedule, kl_warmup, free_bits,
+    temperature; those of the method: credo methods NAME.
     """
     from credo.core.devices import check_device
     from credo.generative.codes import codes
@@ -100,20 +132,46 @@ def fit(
     chosen = make_likelihood(name, images.levels)
     x, held = (counted(chosen, part) for part in (images.x, images.test_x) if part is not None)
     outputs = chosen.num_outputs(_checked(chosen, x, binarise))
-    fitted = {"epochs": epochs or _enough_epochs(len(x), batch_size), "batch_size": batch_size, "lr": lr, "seed": seed}
-    files = VaeFiles(*describe_nets(net, sizes, images.shape, code.width, code.size, outputs), source, fitted)
+    fitted = {
+        "epochs": epochs or _enough_epochs(len(x), batch_size),
+        "batch_size": batch_size,
+        "lr": lr,
+        "seed": seed,
+    }
+    files = VaeFiles(
+        *describe_nets(net, sizes, images.shape, code.width, code.size, outputs), source, fitted
+    )
     if resume and (out / FILE).is_file() and VaeFiles.read(out) != files:
-        raise RunError(f"{out} was fitted to other data, with other networks or another course; resume with the same options.")
+        raise RunError(
+            f"{out} was fitted to other data, with other networks or another course; resume with "
+            "the same options."
+        )
     model = files.model(latent, chosen, posterior, prior, binarise)
     if why:
         say(f"Likelihood: {name}, because {why}.")
-    _train(model, files, x, held[:: max(1, len(held) // _WATCHED)], out, existed, resume, method=method, device=where, **settings)
+    _train(
+        model,
+        files,
+        x,
+        held[:: max(1, len(held) // _WATCHED)],
+        out,
+        existed,
+        resume,
+        method=method,
+        device=where,
+        **settings,
+    )
     found = f"bound {model.history[-1]['bound']:.2f} nats per datum"
-    say(f"{out}: {latent} latent variables, {len(x)} data of shape {times(images.shape)}, {found}. Next: credo vae report {out}")
+    say(
+        f"{out}: {latent} latent variables, {len(x)} data of shape {times(images.shape)}, "
+        f"{found}. Next: credo vae report {out}"
+    )
 
 
 def _settings(pairs: list[str], method: str) -> dict[str, Any]:
-    """Settings of the bound and of the method, checked; where both have a name it is the bound's."""
+    """Settings of the bound and of the method, checked; where both have a name it is the
+    bound's.
+    """
     from credo.core.settings import describe
     from credo.generative import Bound
     from credo.methods import make_method, methods
@@ -140,7 +198,10 @@ def _choice(images: Images, binarise: bool) -> tuple[str, str]:
         return "bernoulli", "--binarise draws 0 or 1"
     if images.binary:
         return "bernoulli", "all pixels are 0 or 1"
-    return "continuous_bernoulli", "the pixels are grey (--binarise draws black and white images from them)"
+    return (
+        "continuous_bernoulli",
+        "the pixels are grey (--binarise draws black and white images from them)",
+    )
 
 
 def _checked(likelihood: Likelihood, x: Any, binarise: bool) -> Any:
@@ -152,7 +213,8 @@ def _checked(likelihood: Likelihood, x: Any, binarise: bool) -> Any:
         return flat if binarise else likelihood.check_targets(flat)
     except DataError as error:
         raise DataError(
-            f"{error} Leave out --likelihood to have one chosen; for bernoulli --binarise draws 0 and 1 from grey values."
+            f"{error} Leave out --likelihood to have one chosen; for bernoulli --binarise draws 0 "
+            "and 1 from grey values."
         ) from error
 
 
@@ -160,14 +222,31 @@ def _enough_epochs(rows: int, batch_size: int) -> int:
     return max(_EPOCHS, math.ceil(_STEPS / math.ceil(rows / batch_size)))
 
 
-def _train(model: VAE, files: VaeFiles, x: Any, held: Any, out: Path, existed: bool, resume: bool, **options: Any) -> None:
+def _train(
+    model: VAE,
+    files: VaeFiles,
+    x: Any,
+    held: Any,
+    out: Path,
+    existed: bool,
+    resume: bool,
+    **options: Any,
+) -> None:
     def describe_run(_row: dict[str, Any]) -> None:
         # The run takes only a directory of its own, so our file joins it once it has one.
         if not (out / FILE).is_file():
             files.write(out)
 
     try:
-        model.fit(x, validation=held, run=out, progress=is_terminal(), callbacks=(describe_run,), **files.fit, **options)
+        model.fit(
+            x,
+            validation=held,
+            run=out,
+            progress=is_terminal(),
+            callbacks=(describe_run,),
+            **files.fit,
+            **options,
+        )
         files.write(out)
     except (CredoError, OSError):
         if not resume:

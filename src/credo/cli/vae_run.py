@@ -1,4 +1,6 @@
-"""What ``credo vae`` keeps in a run directory beside the posterior: the descriptions of both networks, and where the data came from."""
+"""What ``credo vae`` keeps in a run directory beside the posterior: the descriptions of both
+networks, and where the data came from.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +20,22 @@ if TYPE_CHECKING:
     from credo.likelihoods import Likelihood
 
 FILE = "vae.json"
-LIMIT = 16.0  # of a continuous Bernoulli's parameter: pixels that are exactly black would otherwise draw all of the effort
-SOURCE = "Name of a data set (digits comes with credo), folder of PNG or JPEG files, or array file: .npy, .npz, .safetensors."
+# of a continuous Bernoulli's parameter: pixels that are exactly black would otherwise draw all of
+# the effort
+LIMIT = 16.0
+SOURCE = (
+    "Name of a data set (digits comes with credo), folder of PNG or JPEG files, or array file: "
+    ".npy, .npz, .safetensors."
+)
 _KEYS = {"encoder": dict, "decoder": dict, "data": dict, "fit": dict}
 
 
 @final
 @dataclass(frozen=True)
 class VaeFiles:
-    """Networks as ``{"name", "args"}``, the data as ``{"source", "size", "labels", "limit"}``, and epochs, batch size, rate and seed of the fit."""
+    """Networks as ``{"name", "args"}``, the data as ``{"source", "size", "labels", "limit"}``, and
+    epochs, batch size, rate and seed of the fit.
+    """
 
     encoder: dict[str, Any]
     decoder: dict[str, Any]
@@ -34,25 +43,35 @@ class VaeFiles:
     fit: dict[str, Any]
 
     def build(self, seed: int = 0) -> tuple[nn.Module, nn.Module]:
-        """Encoder and decoder, initialised from ``seed``; the global random state is left as found."""
+        """Encoder and decoder, initialised from ``seed``; the global random state is left as
+        found.
+        """
         import torch
 
         from credo import nets
 
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            encoder, decoder = (nets.build(part["name"], **part["args"]) for part in (self.encoder, self.decoder))
+            encoder, decoder = (
+                nets.build(part["name"], **part["args"]) for part in (self.encoder, self.decoder)
+            )
             return encoder, decoder
 
-    def model(self, latent: int, likelihood: Likelihood, posterior: str, prior: str | None, binarise: bool) -> VAE:
+    def model(
+        self, latent: int, likelihood: Likelihood, posterior: str, prior: str | None, binarise: bool
+    ) -> VAE:
         """A model of these networks, not fitted yet."""
         from credo.generative import VAE
 
         networks = self.build(self.fit["seed"])
-        return VAE(*networks, latent, likelihood, posterior=posterior, prior=prior, binarise=binarise)
+        return VAE(
+            *networks, latent, likelihood, posterior=posterior, prior=prior, binarise=binarise
+        )
 
     def with_latent(self, width: int, size: int) -> VaeFiles:
-        """The same networks for an encoder of ``width`` outputs and a decoder of ``size`` inputs."""
+        """The same networks for an encoder of ``width`` outputs and a decoder of ``size``
+        inputs.
+        """
         encoder = self.encoder | {"args": self.encoder["args"] | {"outputs": width}}
         decoder = self.decoder | {"args": self.decoder["args"] | {"latent_dim": size}}
         return replace(self, encoder=encoder, decoder=decoder)
@@ -72,7 +91,9 @@ class VaeFiles:
             what = "does not exist" if not run.exists() else f"has no {FILE}"
             raise RunError(f"{run} {what}; expected a run directory written by credo vae fit.")
         found = read_json(run / FILE)
-        if not isinstance(found, dict) or any(not isinstance(found.get(key), kind) for key, kind in _KEYS.items()):
+        if not isinstance(found, dict) or any(
+            not isinstance(found.get(key), kind) for key, kind in _KEYS.items()
+        ):
             raise RunError(f"{run / FILE} does not describe a run of credo vae; fit it again.")
         return VaeFiles(**{key: found[key] for key in _KEYS})
 
@@ -82,12 +103,19 @@ class VaeFiles:
         from credo.generative import load
 
         if not (Run(run).config() or {}).get("complete"):
-            raise RunError(f"The run in {run} is not finished; give credo vae fit the same options and --resume.")
+            raise RunError(
+                f"The run in {run} is not finished; give credo vae fit the same options and "
+                "--resume."
+            )
         return load(run, *self.build())
 
 
-def read_source(source: str, size: Sequence[int] | None, labels: str | None, limit: int | None) -> Images:
-    """Images with a tenth of them held out where the source has no test images; the same tenth every time."""
+def read_source(
+    source: str, size: Sequence[int] | None, labels: str | None, limit: int | None
+) -> Images:
+    """Images with a tenth of them held out where the source has no test images; the same tenth
+    every time.
+    """
     from credo.data.images import read_images
 
     shape = None if size is None else (size[0], size[1])
@@ -95,7 +123,9 @@ def read_source(source: str, size: Sequence[int] | None, labels: str | None, lim
 
 
 def located(data: str) -> str:
-    """A path in full, so that the data are found from other directories too; a data set's name as it is."""
+    """A path in full, so that the data are found from other directories too; a data set's name as
+    it is.
+    """
     from credo.data import names
 
     return data if data in names() or not Path(data).exists() else str(Path(data).resolve())
@@ -104,7 +134,9 @@ def located(data: str) -> str:
 def describe_nets(
     net: str, hidden: Sequence[int], shape: Sequence[int], width: int, size: int, outputs: int
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Encoder and decoder of a kind: data of ``shape`` to ``width`` numbers, codes of ``size`` numbers to ``outputs``."""
+    """Encoder and decoder of a kind: data of ``shape`` to ``width`` numbers, codes of ``size``
+    numbers to ``outputs``.
+    """
     return _NETS[net](hidden, list(shape), width, size, outputs)
 
 
@@ -124,14 +156,18 @@ def counted(likelihood: Likelihood, x: np.ndarray) -> np.ndarray:
 
 
 def make_likelihood(name: str, levels: int) -> Likelihood:
-    """A likelihood by name; one that counts levels gets as many as the pixels have, one that can be bounded is."""
+    """A likelihood by name; one that counts levels gets as many as the pixels have, one that can be
+    bounded is.
+    """
     import inspect
 
     from credo.likelihoods import likelihoods
 
     kind = likelihoods[name]
     known = inspect.signature(kind).parameters
-    return kind(**{key: value for key, value in (("levels", levels), ("limit", LIMIT)) if key in known})
+    return kind(
+        **{key: value for key, value in (("levels", levels), ("limit", LIMIT)) if key in known}
+    )
 
 
 def times(shape: Sequence[int]) -> str:
@@ -139,28 +175,38 @@ def times(shape: Sequence[int]) -> str:
     return " x ".join(map(str, shape))
 
 
-def _mlp(hidden: Sequence[int], shape: list[int], width: int, size: int, outputs: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def _mlp(
+    hidden: Sequence[int], shape: list[int], width: int, size: int, outputs: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
     encoder = {"shape": shape, "outputs": width, "hidden": list(hidden)}
     decoder = {"latent_dim": size, "outputs": outputs, "hidden": list(hidden)[::-1]}
     return {"name": "mlp_encoder", "args": encoder}, {"name": "mlp_decoder", "args": decoder}
 
 
-def _conv(hidden: Sequence[int], shape: list[int], width: int, size: int, outputs: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def _conv(
+    hidden: Sequence[int], shape: list[int], width: int, size: int, outputs: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
     import math
 
     if len(hidden) < 2:
         raise SettingError(
-            f"--net conv needs channels and then the size of a dense layer in --hidden, such as 32,64,256; got {hidden}."
+            "--net conv needs channels and then the size of a dense layer in --hidden, such as "
+            f"32,64,256; got {hidden}."
         )
     if len(shape) < 2:
         raise SettingError(
-            f"--net conv needs images; the data have shape {tuple(shape)} each: use --net mlp, or --size HEIGHT,WIDTH."
+            f"--net conv needs images; the data have shape {tuple(shape)} each: use --net mlp, or "
+            "--size HEIGHT,WIDTH."
         )
     *channels, dense = hidden
     encoder = {"shape": shape, "outputs": width, "channels": channels, "hidden": dense}
     decoder = {
-        "latent_dim": size, "shape": shape, "per_pixel": outputs // math.prod(shape), "channels": channels[::-1], "hidden": dense,
-    }  # fmt: skip
+        "latent_dim": size,
+        "shape": shape,
+        "per_pixel": outputs // math.prod(shape),
+        "channels": channels[::-1],
+        "hidden": dense,
+    }
     return {"name": "conv_encoder", "args": encoder}, {"name": "conv_decoder", "args": decoder}
 
 

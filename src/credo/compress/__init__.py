@@ -25,10 +25,35 @@ from credo.compress.slim import SlimReport, report, slim, tidy
 from credo.core.errors import NetworkError
 
 __all__ = [
-    "Curve", "FileReport", "Precision", "Pruned", "Quantised", "Quick", "SlimReport", "count", "curve", "decode", "encode", "fine_tune", "latency",
-    "plain", "precision", "prune", "pruned_of", "quantise", "quicken", "read_note", "report", "score", "shrink", "slim", "sparsity", "tidy",
-    "to_onnx", "tune_books",
-]  # fmt: skip
+    "Curve",
+    "FileReport",
+    "Precision",
+    "Pruned",
+    "Quantised",
+    "Quick",
+    "SlimReport",
+    "count",
+    "curve",
+    "decode",
+    "encode",
+    "fine_tune",
+    "latency",
+    "plain",
+    "precision",
+    "prune",
+    "pruned_of",
+    "quantise",
+    "quicken",
+    "read_note",
+    "report",
+    "score",
+    "shrink",
+    "slim",
+    "sparsity",
+    "tidy",
+    "to_onnx",
+    "tune_books",
+]
 
 
 def encode(
@@ -39,25 +64,32 @@ def encode(
     step: float = 1.0,
     levels: int | None = None,
 ) -> FileReport:
-    """Prune, quantise and write to an entropy-coded file; ``decode(path, net)`` gives the network back, bit for bit.
+    """Prune, quantise and write to an entropy-coded file; ``decode(path, net)`` gives the network
+    back, bit for bit.
 
-    ``step`` and ``levels``: as of :func:`quantise`. A network that is quantised already needs ``net=``, a module of its architecture, in their
-    place. Hidden units of a chain of layers are sorted first, which makes the file shorter and changes nothing else.
+    ``step`` and ``levels``: as of :func:`quantise`. A network that is quantised already needs
+    ``net=``, a module of its architecture, in their place. Hidden units of a chain of layers are
+    sorted first, which makes the file shorter and changes nothing else.
     """
     if isinstance(source, Quantised):
         if net is None:
             raise NetworkError(
-                "encode: codes alone do not say how layers follow each other; give net=, the network they belong to."
+                "encode: codes alone do not say how layers follow each other; give net=, the "
+                "network they belong to."
             )
         codes = source
     else:
         pruned = pruned_of(source)
         codes, net = quantise(pruned, step, levels), pruned.net
-    with contextlib.suppress(NetworkError):  # only a chain of layers shows which units may change places
+    with contextlib.suppress(
+        NetworkError
+    ):  # only a chain of layers shows which units may change places
         codes = arranged(codes, net)
     return write(codes, path, note)
 
 
 def decode(path: str | os.PathLike[str], net: nn.Module) -> nn.Module:
-    """The network in a file, as a copy of ``net`` in evaluation mode; ``net`` gives the architecture alone and is left as it is."""
+    """The network in a file, as a copy of ``net`` in evaluation mode; ``net`` gives the
+    architecture alone and is left as it is.
+    """
     return read(path, net).fill(net)

@@ -1,6 +1,7 @@
 """How precisely a weight must be written down: as precisely as the posterior knows it.
 
-Rounding a weight by less than its posterior standard deviation leaves it within what the data cannot tell apart.
+Rounding a weight by less than its posterior standard deviation leaves it within what the data
+cannot tell apart.
 """
 
 from __future__ import annotations
@@ -42,10 +43,11 @@ class Precision:
 
 
 def precision(source: BNN | Pruned) -> dict[str, Precision]:
-    """Bits that the kept weights of each layer need: the fewest significand bits whose rounding error is at most the mean posterior sd.
+    """Bits that the kept weights of each layer need: the fewest significand bits whose rounding
+    error is at most the mean posterior sd.
 
-    Exponent bits reach from the largest weight down to that error (after Louizos et al. 2017). Parameters without a posterior sd, and layers
-    without a weight, are left out.
+    Exponent bits reach from the largest weight down to that error (after Louizos et al. 2017).
+    Parameters without a posterior sd, and layers without a weight, are left out.
     """
     pruned, out = pruned_of(source), {}
     for name, parameter in pruned.net.named_parameters():
@@ -56,19 +58,26 @@ def precision(source: BNN | Pruned) -> dict[str, Precision]:
         significand = max(0, math.ceil(top - math.log2(max(spread, 1e-30))) - 1)
         error = 2.0 ** (top - significand - 1)
         lowest = min(top, math.floor(math.log2(error)))
-        out[name] = Precision(significand, max(0, math.ceil(math.log2(top - lowest + 1))), error, spread)
+        out[name] = Precision(
+            significand, max(0, math.ceil(math.log2(top - lowest + 1))), error, spread
+        )
     return out
 
 
 def quantise(source: BNN | Pruned, step: float = 1.0, levels: int | None = None) -> Quantised:
-    """Weights on few values: a grid as wide as ``step`` times twice the mean posterior sd of a layer, or the best ``levels`` of them.
+    """Weights on few values: a grid as wide as ``step`` times twice the mean posterior sd of a
+    layer, or the best ``levels`` of them.
 
-    A step of 1 rounds by at most that sd. ``levels``: k-means per tensor, weighted by 1 / sd^2 where there is a posterior; needed where there is
-    none. Biases and other parameters without a posterior lie on a grid of 16 values on either side of zero. Buffers are kept as they are. What
+    A step of 1 rounds by at most that sd. ``levels``: k-means per tensor, weighted by 1 / sd^2
+    where there is a posterior; needed where there is none. Biases and other parameters without a
+    posterior lie on a grid of 16 values on either side of zero. Buffers are kept as they are. What
     rounds to zero is pruned.
     """
     if not step > 0 or (levels is not None and levels < 1):
-        raise SettingError(f"quantise: step={step!r}, levels={levels!r}; expected a step above 0 and at least one level.")
+        raise SettingError(
+            f"quantise: step={step!r}, levels={levels!r}; expected a step above 0 and at least "
+            "one level."
+        )
     pruned, entries = pruned_of(source), {}
     named = dict(pruned.net.named_parameters())
     for name, tensor in pruned.net.state_dict().items():
@@ -85,7 +94,8 @@ def quantise(source: BNN | Pruned, step: float = 1.0, levels: int | None = None)
             entries[name] = Coded.of(_on_grid(value, 2.0 * step * float(std.mean())))
         elif value.dim() > 1:
             raise SettingError(
-                f"quantise: {name!r} has no posterior standard deviation to choose a grid by; give levels=, e.g. levels=16."
+                f"quantise: {name!r} has no posterior standard deviation to choose a grid by; "
+                "give levels=, e.g. levels=16."
             )
         else:
             entries[name] = Coded.of(_on_grid(value, float(kept.abs().max()) / POINT_LEVELS))
@@ -112,8 +122,12 @@ def _nearest(value: Tensor, book: Tensor) -> Tensor:
 
 
 def _k_means(values: Tensor, std: Tensor | None, levels: int, rounds: int = 50) -> Tensor:
-    """The ``levels`` numbers nearest to the values, by Lloyd's algorithm from evenly spaced quantiles, each rounded to ten bits."""
-    weight = torch.ones_like(values) if std is None else std.clamp_min(float(std.max()) * 1e-3).pow(-2)
+    """The ``levels`` numbers nearest to the values, by Lloyd's algorithm from evenly spaced
+    quantiles, each rounded to ten bits.
+    """
+    weight = (
+        torch.ones_like(values) if std is None else std.clamp_min(float(std.max()) * 1e-3).pow(-2)
+    )
     book = values.quantile(torch.linspace(0, 1, min(levels, len(values.unique())) + 2)[1:-1])
     for _ in range(rounds):
         places = (values.unsqueeze(1) - book).abs().argmin(1)
@@ -126,5 +140,7 @@ def _k_means(values: Tensor, std: Tensor | None, levels: int, rounds: int = 50) 
 
 def average_bits(found: Mapping[str, Precision], pruned: Pruned) -> float:
     """Bits per kept weight over all layers."""
-    counts = {name: int(dict(pruned.net.named_parameters())[name].count_nonzero()) for name in found}
+    counts = {
+        name: int(dict(pruned.net.named_parameters())[name].count_nonzero()) for name in found
+    }
     return sum(found[n].bits * c for n, c in counts.items()) / max(sum(counts.values()), 1)

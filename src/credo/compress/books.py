@@ -1,7 +1,9 @@
-"""Numbers in as few bits as they need, exactly: the books of quantised tensors, and tensors that are stored as they are.
+"""Numbers in as few bits as they need, exactly: the books of quantised tensors, and tensors that
+are stored as they are.
 
-A real number is written by the leading bits of its pattern as a float16, float32 or float64; how many suffice for all numbers of a tensor is found,
-not set, so a book rounded to 9 bits costs 9 bits a value. A book of evenly spaced values is written as its step and whole numbers.
+A real number is written by the leading bits of its pattern as a float16, float32 or float64; how
+many suffice for all numbers of a tensor is found, not set, so a book rounded to 9 bits costs 9 bits
+a value. A book of evenly spaced values is written as its step and whole numbers.
 """
 
 from __future__ import annotations
@@ -20,7 +22,11 @@ from credo.compress.stream import FAIR, Port, Recorder, Whole
 _FLOATS = ((np.float16, np.uint16), (np.float32, np.uint32), (np.float64, np.uint64))
 _CHUNK = 1 << 16  # numbers handed over at once, so that memory stays bounded
 
-_LONGEST = (1 << 24) - 1  # values of a book: more are no quantisation, and a damaged file must not ask for any amount of memory
+_LONGEST = (
+    (1 << 24) - 1
+    # values of a book: more are no quantisation, and a damaged file must not ask for any amount of
+    # memory
+)
 _FARTHEST = 1 << 20  # steps from zero: values farther apart than this are no grid that anyone chose
 
 Doubles = NDArray[np.float64]
@@ -34,36 +40,52 @@ def _fair(port: Port, count: int, value: int = 0) -> int:
     return out
 
 
-def _patterns(port: Port, count: int, width: int, values: NDArray[np.uint64] | None) -> NDArray[np.uint64]:
+def _patterns(
+    port: Port, count: int, width: int, values: NDArray[np.uint64] | None
+) -> NDArray[np.uint64]:
     """``count`` numbers of ``width`` fair bits each."""
     places = np.arange(width - 1, -1, -1, dtype=np.uint64)
     parts = []
     for start in range(0, count, _CHUNK):
         size = min(_CHUNK, count - start)
-        bits = None if values is None else (values[start : start + size, None] >> places & np.uint64(1)).ravel()
+        bits = (
+            None
+            if values is None
+            else (values[start : start + size, None] >> places & np.uint64(1)).ravel()
+        )
         back = port.bits(np.full(size * width, FAIR), bits).astype(np.uint64).reshape(size, width)
         parts.append((back << places).sum(1, dtype=np.uint64))
     return np.concatenate(parts) if parts else np.zeros(0, np.uint64)
 
 
 def reals(port: Port, count: int, values: Doubles | None = None) -> Doubles:
-    """``count`` real numbers, exactly, NaN and infinities included: 2 bits for the format, up to 7 for the width, then ``width`` bits each."""
+    """``count`` real numbers, exactly, NaN and infinities included: 2 bits for the format, up to 7
+    for the width, then ``width`` bits each.
+    """
     if count == 0:
         return np.zeros(0)
     form, width, given = 0, 0, None
     if values is not None:
-        exact = [found for form in range(len(_FLOATS)) if (found := _leading(values, form)) is not None]
+        exact = [
+            found for form in range(len(_FLOATS)) if (found := _leading(values, form)) is not None
+        ]
         form, width, given = min(exact, key=lambda found: found[1])
     form = _fair(port, 2, form)
     floating, pattern = _FLOATS[form]
     size = 8 * np.dtype(floating).itemsize
     width = _fair(port, size.bit_length(), width)
-    back = _patterns(port, count, width, given) << np.uint64(size - width) if width else np.zeros(count, np.uint64)
+    back = (
+        _patterns(port, count, width, given) << np.uint64(size - width)
+        if width
+        else np.zeros(count, np.uint64)
+    )
     return back.astype(pattern).view(floating).astype(np.float64)
 
 
 def _leading(values: Doubles, form: int) -> tuple[int, int, NDArray[np.uint64]] | None:
-    """Format, width and leading bits of numbers that a format holds exactly; None where it does not."""
+    """Format, width and leading bits of numbers that a format holds exactly; None where it does
+    not.
+    """
     floating, pattern = _FLOATS[form]
     with np.errstate(over="ignore"):
         cast = values.astype(floating)
@@ -77,7 +99,9 @@ def _leading(values: Doubles, form: int) -> tuple[int, int, NDArray[np.uint64]] 
 
 
 def wholes(port: Port, count: int, values: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
-    """``count`` whole numbers in the bits of the largest: 7 bits for the width, then ``width`` bits each, the sign last."""
+    """``count`` whole numbers in the bits of the largest: 7 bits for the width, then ``width`` bits
+    each, the sign last.
+    """
     folded, width = None, 0
     if values is not None:
         folded = (values << 1 ^ values >> 63).view(np.uint64)
@@ -99,7 +123,9 @@ def raw(port: Port, like: Tensor, values: Tensor | None = None) -> Tensor:
 
 @final
 class Books:
-    """The books of a network, one after another: the same as the last one, evenly spaced, or a list, whichever is shortest."""
+    """The books of a network, one after another: the same as the last one, evenly spaced, or a
+    list, whichever is shortest.
+    """
 
     def __init__(self) -> None:
         self._numbers = Whole()
@@ -108,7 +134,11 @@ class Books:
 
     def code(self, port: Port, book: Doubles | None = None) -> Doubles:
         """Write or read one, ascending ``(K,)``."""
-        ways: list[Callable[[Port, Doubles | None], Doubles]] = [self._again, self._spaced, self._listed]
+        ways: list[Callable[[Port, Doubles | None], Doubles]] = [
+            self._again,
+            self._spaced,
+            self._listed,
+        ]
         chosen = 0 if book is None else self._shortest(book)
         chosen = self._numbers.code(port, "way", chosen)
         self._last = ways[chosen](port, book)
@@ -137,7 +167,8 @@ class Books:
         return reals(port, count, book)
 
     def _spaced(self, port: Port, book: Doubles | None) -> Doubles:
-        """Step times whole numbers, of which the lowest is written, then how many each one skips; zero is never one of them.
+        """Step times whole numbers, of which the lowest is written, then how many each one skips;
+        zero is never one of them.
 
         A step that is that of the last such book is not written again.
         """
@@ -149,7 +180,10 @@ class Books:
         out = [folded >> 1 ^ -(folded & 1)]
         for index in range(1, count):
             usual = out[-1] + (2 if out[-1] == -1 else 1)
-            out.append(usual + self._numbers.code(port, "skip", steps[index] - usual if book is not None else 0))
+            out.append(
+                usual
+                + self._numbers.code(port, "skip", steps[index] - usual if book is not None else 0)
+            )
         return np.array(out, np.float64) * self._step
 
 

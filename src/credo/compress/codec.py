@@ -1,17 +1,16 @@
 """The file of a quantised network: 13 bytes that say what it is, then one entropy-coded stream.
 
 ====== ======= ====================================================================================
-bytes  holds
-====== ======= ====================================================================================
-0-3    magic   ``crdo``
-4      version 1
-5-8    crc32   of everything after it, little-endian
-9-12   digest  of the network's names, shapes and kinds of numbers
-13-    stream  the note, then books, positions and values of every tensor (:mod:`credo.compress.symbols`)
-====== ======= ====================================================================================
+bytes  holds ====== =======
+==================================================================================== 0-3    magic
+``crdo`` 4      version 1 5-8    crc32   of everything after it, little-endian 9-12   digest  of the
+network's names, shapes and kinds of numbers 13-    stream  the note, then books, positions and
+values of every tensor (:mod:`credo.compress.symbols`) ====== =======
+====================================================================================
 
-The stream is a stack of asymmetric numeral systems (Duda 2009) as the package constriction writes it; it has no lengths, no padding and
-no names. A file that was cut, altered, written for another network or by a newer version is refused in one sentence.
+The stream is a stack of asymmetric numeral systems (Duda 2009) as the package constriction writes
+it; it has no lengths, no padding and no names. A file that was cut, altered, written for another
+network or by a newer version is refused in one sentence.
 """
 
 from __future__ import annotations
@@ -45,7 +44,9 @@ _LONGEST_NOTE = (1 << 20) - 1  # bytes
 @final
 @dataclass(frozen=True)
 class FileReport:
-    """What a file takes. ``code_bits``: what the models say the stream must take; ``tensors``: how that divides, by name."""
+    """What a file takes. ``code_bits``: what the models say the stream must take; ``tensors``: how
+    that divides, by name.
+    """
 
     path: Path
     bytes: int
@@ -67,7 +68,8 @@ class FileReport:
 
 
 def write(quantised: Quantised, path: str | os.PathLike[str], note: str = "") -> FileReport:
-    """Write codes to a file, whole or not at all, with a few words of your own; a note costs its bytes.
+    """Write codes to a file, whole or not at all, with a few words of your own; a note costs its
+    bytes.
 
     Needs the package constriction (``credo[compress]``).
     """
@@ -78,25 +80,35 @@ def write(quantised: Quantised, path: str | os.PathLike[str], note: str = "") ->
     body = _digest(quantised.state()) + recorder.encoded()
     data = _HEAD.pack(MAGIC, VERSION, zlib.crc32(body)) + body
     write_atomic(path, lambda beside: beside.write_bytes(data))
-    return FileReport(path, len(data), HEADER_BYTES, recorder.length(), quantised.numel, quantised.nonzero, costs)
+    return FileReport(
+        path, len(data), HEADER_BYTES, recorder.length(), quantised.numel, quantised.nonzero, costs
+    )
 
 
 def read(path: str | os.PathLike[str], net: nn.Module) -> Quantised:
-    """The codes in a file, for the network they were made from; ``read(path, net).fill(net)`` is the network itself.
+    """The codes in a file, for the network they were made from; ``read(path, net).fill(net)`` is
+    the network itself.
 
-    Refused: what is no such file, is damaged, was written by a newer version, or belongs to a network of other names or shapes.
+    Refused: what is no such file, is damaged, was written by a newer version, or belongs to a
+    network of other names or shapes.
     """
     digest, reader = _open(Path(path))
     state = net.state_dict()
     if digest != _digest(state):
         raise NetworkError(
-            f"{path} was written for another network: the names or shapes of its {len(state)} tensors differ. Give the network it was made from."
+            f"{path} was written for another network: the names or shapes of its {len(state)} "
+            "tensors differ. Give the network it was made from."
         )
     try:
         with np.errstate(over="ignore", invalid="ignore"):  # such a stream may hold any number
             _note(reader)
             found = network(reader, state)
-    except (CredoError, ValueError, IndexError, ArithmeticError) as error:  # a stream no writer made, under a checksum that fits
+    except (
+        CredoError,
+        ValueError,
+        IndexError,
+        ArithmeticError,
+    ) as error:  # a stream no writer made, under a checksum that fits
         raise _damaged(Path(path), "its stream makes no sense") from error
     if not reader.done:
         raise _damaged(Path(path), "its stream goes on after the last tensor")
@@ -116,16 +128,21 @@ def _open(path: Path) -> tuple[bytes, Reader]:
         raise RunError(f"Cannot read {path}: {error.strerror or error}. Check the path.") from error
     if not data.startswith(MAGIC):
         raise RunError(
-            f"{path} starts with {data[:4]!r}, not with {MAGIC!r}: it is no compressed network, or it was damaged. Write it again."
+            f"{path} starts with {data[:4]!r}, not with {MAGIC!r}: it is no compressed network, "
+            "or it was damaged. Write it again."
         )
     if len(data) < HEADER_BYTES:
         raise _damaged(path, f"it has {len(data)} bytes of at least {HEADER_BYTES}")
     _, version, crc = _HEAD.unpack_from(data)
     if version > VERSION:
-        raise RunError(f"{path} was written by a newer credo (format {version}; this one reads up to {VERSION}). Update credo.")
+        raise RunError(
+            f"{path} was written by a newer credo (format {version}; this one reads up to "
+            f"{VERSION}). Update credo."
+        )
     if version < VERSION:
         raise RunError(
-            f"{path} says format {version}, which no credo wrote; this one reads {VERSION}. It was damaged: write it again."
+            f"{path} says format {version}, which no credo wrote; this one reads {VERSION}. It "
+            "was damaged: write it again."
         )
     body = data[_HEAD.size :]
     if zlib.crc32(body) != crc:
@@ -141,10 +158,19 @@ def _note(port: Port, text: str = "") -> str:
     """UTF-8; one bit where there is none."""
     given = np.frombuffer(text.encode(), np.uint8).astype(np.int64)
     count = Whole().code(port, None, len(given), _LONGEST_NOTE)
-    return bytes(wholes(port, count, given if len(given) == count else None).tolist()).decode() if count else ""
+    return (
+        bytes(wholes(port, count, given if len(given) == count else None).tolist()).decode()
+        if count
+        else ""
+    )
 
 
 def _digest(state: Mapping[str, Tensor]) -> bytes:
-    """Four bytes that differ, but for one case in four billion, between networks of different names, shapes or kinds of numbers."""
-    text = "\n".join(f"{name} {tuple(tensor.shape)} {tensor.is_floating_point()}" for name, tensor in state.items())
+    """Four bytes that differ, but for one case in four billion, between networks of different
+    names, shapes or kinds of numbers.
+    """
+    text = "\n".join(
+        f"{name} {tuple(tensor.shape)} {tensor.is_floating_point()}"
+        for name, tensor in state.items()
+    )
     return hashlib.blake2b(text.encode(), digest_size=_DIGEST).digest()

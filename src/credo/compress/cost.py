@@ -1,4 +1,6 @@
-"""What a network costs: parameters, multiply-adds counted from shapes, and seconds measured side by side."""
+"""What a network costs: parameters, multiply-adds counted from shapes, and seconds measured side by
+side.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +20,21 @@ from credo.estimators.plan import batch_of
 
 _CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-_TURN = 1e-3  # seconds one turn takes at least: far above the clock's resolution, short enough to fall between interruptions
+# seconds one turn takes at least: far above the clock's resolution, short enough to fall between
+# interruptions
+_TURN = 1e-3
 _TURNS = 3  # in a round, of which the best counts
 
 
 @final
 @dataclass(frozen=True)
 class Cost:
-    """Parameters, those that are not zero, multiply-adds of one example, bytes of parameters and buffers.
+    """Parameters, those that are not zero, multiply-adds of one example, bytes of parameters and
+    buffers.
 
-    ``uncounted``: modules with matrices of their own whose multiply-adds are not in ``macs``: neither dense, convolution nor embedding, or never
-    called as modules, such as the parts of attention.
+    ``uncounted``: modules with matrices of their own whose multiply-adds are not in ``macs``:
+    neither dense, convolution nor embedding, or never called as modules, such as the parts of
+    attention.
     """
 
     parameters: int
@@ -54,21 +60,29 @@ def _lookup(module: Any, x: Tensor, y: Tensor) -> int:
     return 0
 
 
-_COUNTERS = {nn.Linear: _linear, nn.Embedding: _lookup} | dict.fromkeys(_CONVS, _conv) | dict.fromkeys(_TRANSPOSED, _transposed)
+_COUNTERS = (
+    {nn.Linear: _linear, nn.Embedding: _lookup}
+    | dict.fromkeys(_CONVS, _conv)
+    | dict.fromkeys(_TRANSPOSED, _transposed)
+)
 
 
 @torch.no_grad()
 def count(net: nn.Module, example: Any) -> Cost:
-    """Count parameters, and the multiply-adds of dense and convolutional layers in one pass over ``example``, per example of it.
+    """Count parameters, and the multiply-adds of dense and convolutional layers in one pass over
+    ``example``, per example of it.
 
-    A dense layer takes (outputs x inputs), a convolution (outputs x input channels per group x kernel), zeros included; a lookup none.
+    A dense layer takes (outputs x inputs), a convolution (outputs x input channels per group x
+    kernel), zeros included; a lookup none.
     """
     macs, called, hooks = 0, set(), []
 
     def add(module: nn.Module, args: tuple[Any, ...], out: Any) -> None:
         nonlocal macs
         called.add(module)
-        macs += next(rule for kind, rule in _COUNTERS.items() if isinstance(module, kind))(module, args[0], out)
+        macs += next(rule for kind, rule in _COUNTERS.items() if isinstance(module, kind))(
+            module, args[0], out
+        )
 
     for module in net.modules():
         if isinstance(module, tuple(_COUNTERS)):
@@ -82,7 +96,11 @@ def count(net: nn.Module, example: Any) -> Cost:
             hook.remove()
         for module, mode in modes.items():
             module.training = mode
-    own = {n: m for n, m in net.named_modules() if any(p is not None and p.dim() > 1 for p in m._parameters.values())}
+    own = {
+        n: m
+        for n, m in net.named_modules()
+        if any(p is not None and p.dim() > 1 for p in m._parameters.values())
+    }
     parameters, buffers = list(net.parameters()), list(net.buffers())
     return Cost(
         parameters=sum(p.numel() for p in parameters),
@@ -98,15 +116,24 @@ def rows(example: Any, size: int) -> Any:
     total = batch_of(example)
     index = torch.arange(size) % total
     return pytree.tree_map(
-        lambda t: t[index.to(t.device)] if isinstance(t, Tensor) and t.dim() and t.shape[0] == total else t, example
+        lambda t: (
+            t[index.to(t.device)]
+            if isinstance(t, Tensor) and t.dim() and t.shape[0] == total
+            else t
+        ),
+        example,
     )
 
 
-def latency(nets: Mapping[str, Callable[[Any], Any]], example: Any, rounds: int = 20) -> dict[str, Tensor]:
-    """Seconds per call of each network, ``(rounds,)``, on one thread; compare by the median over rounds of the ratio.
+def latency(
+    nets: Mapping[str, Callable[[Any], Any]], example: Any, rounds: int = 20
+) -> dict[str, Tensor]:
+    """Seconds per call of each network, ``(rounds,)``, on one thread; compare by the median over
+    rounds of the ratio.
 
-    They take turns, so that a busy machine slows all alike, and a round holds the best of three turns: what interrupts a turn only ever adds to it.
-    The networks run as they are: put them in evaluation mode first.
+    They take turns, so that a busy machine slows all alike, and a round holds the best of three
+    turns: what interrupts a turn only ever adds to it. The networks run as they are: put them in
+    evaluation mode first.
     """
     positive("rounds", rounds, 1)
     if not nets:
@@ -115,12 +142,20 @@ def latency(nets: Mapping[str, Callable[[Any], Any]], example: Any, rounds: int 
     torch.set_num_threads(1)
     try:
         with torch.inference_mode():
-            once = {name: min(_seconds(net, example, 1) for _ in range(_TURNS)) for name, net in nets.items()}
+            once = {
+                name: min(_seconds(net, example, 1) for _ in range(_TURNS))
+                for name, net in nets.items()
+            }
             calls = {name: max(1, math.ceil(_TURN / seconds)) for name, seconds in once.items()}
-            turns = [{name: _seconds(net, example, calls[name]) for name, net in nets.items()} for _ in range(_TURNS * rounds)]
+            turns = [
+                {name: _seconds(net, example, calls[name]) for name, net in nets.items()}
+                for _ in range(_TURNS * rounds)
+            ]
     finally:
         torch.set_num_threads(threads)
-    times = {name: torch.tensor([turn[name] for turn in turns], dtype=torch.float64) for name in nets}
+    times = {
+        name: torch.tensor([turn[name] for turn in turns], dtype=torch.float64) for name in nets
+    }
     return {name: row.reshape(rounds, _TURNS).amin(1) for name, row in times.items()}
 
 

@@ -52,9 +52,17 @@ class Curve:
         return min(fine, key=lambda point: point.pruned.nonzero).pruned
 
     def rows(self) -> list[dict[str, float]]:
-        """As a table: what it was pruned by, parameters left, compression from counts, error and nll."""
+        """As a table: what it was pruned by, parameters left, compression from counts, error and
+        nll.
+        """
         return [
-            {"at": p.at, "nonzero": p.pruned.nonzero, "compression": p.pruned.ratio, "error": p.error, "nll": p.metrics["nll"]}
+            {
+                "at": p.at,
+                "nonzero": p.pruned.nonzero,
+                "compression": p.pruned.ratio,
+                "error": p.error,
+                "nll": p.metrics["nll"],
+            }
             for p in self.points
         ]
 
@@ -66,31 +74,46 @@ class Curve:
             "y": [p.error for p in self.points],
         }
         return {
-            "kind": "curves", "title": "Error against compression", "x_label": "times fewer parameters", "y_label": "error", "lines": [line],
+            "kind": "curves",
+            "title": "Error against compression",
+            "x_label": "times fewer parameters",
+            "y_label": "error",
+            "lines": [line],
             "log_x": True,
-        }  # fmt: skip
+        }
 
 
 @torch.no_grad()
 def score(net: nn.Module, bnn: BNN, data: Any, batch_size: int = 1000) -> dict[str, float]:
-    """Metrics of a plain network under the likelihood of a BNN: what ``bnn.evaluate`` says of a posterior, of a point."""
+    """Metrics of a plain network under the likelihood of a BNN: what ``bnn.evaluate`` says of a
+    posterior, of a point.
+    """
     parts, targets = [], []
     for x, y in intake(data, dtype=bnn._dtype)(None, batch_size):
         x, y = pytree.tree_map(lambda t: t.cpu(), (x, y))
         try:
             parts.append(pick(net(x), bnn.output))
         except RuntimeError as error:
-            raise DataError(f"The network cannot run on these inputs: {str(error).splitlines()[0]}.") from error
+            raise DataError(
+                f"The network cannot run on these inputs: {str(error).splitlines()[0]}."
+            ) from error
         targets.append(y)
-    return evaluate(Predictive(torch.cat(parts).unsqueeze(0), copy.deepcopy(bnn.model.likelihood).cpu()), torch.cat(targets))
+    return evaluate(
+        Predictive(torch.cat(parts).unsqueeze(0), copy.deepcopy(bnn.model.likelihood).cpu()),
+        torch.cat(targets),
+    )
 
 
 def curve(bnn: BNN, data: Any, by: str = "auto", at: Sequence[float] | None = None) -> Curve:
-    """Prune further and further and score each on ``data``, which should be validation data: the choice of a point is a choice.
+    """Prune further and further and score each on ``data``, which should be validation data: the
+    choice of a point is a choice.
 
-    ``at``: thresholds of the posterior's own rule where it prunes by itself (``by="own"``), else shares of weights that go.
+    ``at``: thresholds of the posterior's own rule where it prunes by itself (``by="own"``), else
+    shares of weights that go.
     """
-    own = by == "own" or (by == "auto" and any(family.keep_mask() for family in bnn.posterior.members))
+    own = by == "own" or (
+        by == "auto" and any(family.keep_mask() for family in bnn.posterior.members)
+    )
     places = (THRESHOLDS if own else SHARES) if at is None else tuple(at)
     if not places:
         raise SettingError("curve: at= is empty; give at least one threshold or share.")

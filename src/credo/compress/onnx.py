@@ -38,12 +38,16 @@ _LIMIT = 1 << 31  # bytes that one ONNX file can hold
 
 @final
 class Ensemble(nn.Module):
-    """S networks and a likelihood: ``x -> (mean, variance)`` of the predictive mixture, each ``(N, D)``, as ``Predictive`` reports them.
+    """S networks and a likelihood: ``x -> (mean, variance)`` of the predictive mixture, each ``(N,
+    D)``, as ``Predictive`` reports them.
 
-    For labels the mean probabilities and their variance across draws; otherwise mean and total variance of y.
+    For labels the mean probabilities and their variance across draws; otherwise mean and total
+    variance of y.
     """
 
-    def __init__(self, members: list[nn.Module], likelihood: Likelihood, output: str | int | None = None) -> None:
+    def __init__(
+        self, members: list[nn.Module], likelihood: Likelihood, output: str | int | None = None
+    ) -> None:
         super().__init__()
         self.members, self.likelihood, self.output = nn.ModuleList(members), likelihood, output
 
@@ -54,23 +58,35 @@ class Ensemble(nn.Module):
 
 
 def to_onnx(
-    source: BNN | Pruned | nn.Module, path: str | os.PathLike[str], example: Any, samples: int | None = None, seed: int = 0
+    source: BNN | Pruned | nn.Module,
+    path: str | os.PathLike[str],
+    example: Any,
+    samples: int | None = None,
+    seed: int = 0,
 ) -> Path:
-    """Write an ONNX file that takes any number of examples, run it once under onnxruntime, and return its path.
+    """Write an ONNX file that takes any number of examples, run it once under onnxruntime, and
+    return its path.
 
-    Without ``samples``: the network itself, of a BNN the one with E[w], giving its plain outputs. With ``samples=S`` a BNN becomes one graph of S
-    draws with outputs ``mean`` and ``variance``, those of ``bnn.predict(x, samples=S, seed=seed)``. ``example``: a tensor, or a tree of them, with
-    examples on the first axis. Refused: functions that are not draws of weights (Gaussian processes, linearised Laplace), noise inside the
-    network, files from 2 GiB, and networks with control flow that depends on numbers.
+    Without ``samples``: the network itself, of a BNN the one with E[w], giving its plain outputs.
+    With ``samples=S`` a BNN becomes one graph of S draws with outputs ``mean`` and ``variance``,
+    those of ``bnn.predict(x, samples=S, seed=seed)``. ``example``: a tensor, or a tree of them,
+    with examples on the first axis. Refused: functions that are not draws of weights (Gaussian
+    processes, linearised Laplace), noise inside the network, files from 2 GiB, and networks with
+    control flow that depends on numbers.
     """
     _packages("onnx", "onnxscript", "onnxruntime")
     target = Path(path)
-    module = _mean_network(source) if samples is None else ensemble(source, positive("samples", samples, 1), whole("seed", seed))
+    module = (
+        _mean_network(source)
+        if samples is None
+        else ensemble(source, positive("samples", samples, 1), whole("seed", seed))
+    )
     module = module.eval()
     size = sum(t.numel() * t.element_size() for t in [*module.parameters(), *module.buffers()])
     if size >= _LIMIT:
         raise CredoError(
-            f"The network takes {size:,} bytes; one ONNX file holds less than {_LIMIT:,}. Export fewer samples, or a slimmed network."
+            f"The network takes {size:,} bytes; one ONNX file holds less than {_LIMIT:,}. Export "
+            "fewer samples, or a slimmed network."
         )
     inputs = pytree.tree_map(lambda t: t.detach().cpu() if isinstance(t, Tensor) else t, example)
     write_atomic(target, lambda beside: _export(module.cpu(), beside, inputs))
@@ -78,34 +94,46 @@ def to_onnx(
 
 
 def session(net: nn.Module, example: Any) -> Callable[[Any], list[Tensor]]:
-    """A network as a function under onnxruntime on one CPU thread: inputs like ``example``, any number of them, to a list of outputs."""
+    """A network as a function under onnxruntime on one CPU thread: inputs like ``example``, any
+    number of them, to a list of outputs.
+    """
     with tempfile.TemporaryDirectory() as folder:
         return opened(to_onnx(net, Path(folder) / "net.onnx", example))
 
 
 def opened(path: str | os.PathLike[str]) -> Callable[[Any], list[Tensor]]:
-    """A file as a function under onnxruntime on one CPU thread; it is read whole and may go afterwards."""
+    """A file as a function under onnxruntime on one CPU thread; it is read whole and may go
+    afterwards.
+    """
     _packages("onnxruntime")
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
-    file = onnxruntime.InferenceSession(Path(path).read_bytes(), options, providers=["CPUExecutionProvider"])
+    file = onnxruntime.InferenceSession(
+        Path(path).read_bytes(), options, providers=["CPUExecutionProvider"]
+    )
     names = [entry.name for entry in file.get_inputs()]
 
     def run(x: Any) -> list[Tensor]:
         tensors = [t for t in pytree.tree_leaves(x) if isinstance(t, Tensor)]
-        return [torch.from_numpy(out) for out in file.run(None, dict(zip(names, (t.numpy() for t in tensors), strict=True)))]
+        return [
+            torch.from_numpy(out)
+            for out in file.run(None, dict(zip(names, (t.numpy() for t in tensors), strict=True)))
+        ]
 
     return run
 
 
 def ensemble(source: Any, samples: int, seed: int = 0) -> Ensemble:
-    """The draws that ``predict`` would use as S plain networks on the CPU, sharing what no draw changes, and the likelihood over them."""
+    """The draws that ``predict`` would use as S plain networks on the CPU, sharing what no draw
+    changes, and the likelihood over them.
+    """
     if not isinstance(source, BNN):
         raise SettingError(
-            f"samples={samples} needs a BNN to draw from, got {type(source).__name__}; leave samples out for a single network."
+            f"samples={samples} needs a BNN to draw from, got {type(source).__name__}; leave "
+            "samples out for a single network."
         )
     posterior, way = source.posterior, way_of(None, "posterior", source.method)
     if posterior.process is not None or posterior.noisy_modules or way is not None:
@@ -117,20 +145,29 @@ def ensemble(source: Any, samples: int, seed: int = 0) -> Ensemble:
             else f"it predicts by {way!r}"
         )
         raise CredoError(
-            f"This posterior's predictions are no ensemble of networks: {reason}. Export the mean network (samples=None) or distill it."
+            f"This posterior's predictions are no ensemble of networks: {reason}. Export the mean "
+            "network (samples=None) or distill it."
         )
     numbers = posterior.numbers(samples)
     drawn = {n: t.detach().cpu() for n, t in posterior.realise(numbers, seed).items()}
     base = plain(source)
-    shared = {id(p): p for n, p in base.named_parameters() if n in posterior.fixed or n not in drawn}
+    shared = {
+        id(p): p for n, p in base.named_parameters() if n in posterior.fixed or n not in drawn
+    }
     members = []
     for place in range(len(numbers)):
         member = copy.deepcopy(base, dict(shared))
-        state = {n: t[place] for n, t in drawn.items() if n not in posterior.fixed and not n.startswith(LIKELIHOOD)}
+        state = {
+            n: t[place]
+            for n, t in drawn.items()
+            if n not in posterior.fixed and not n.startswith(LIKELIHOOD)
+        }
         member.load_state_dict(state, strict=False)
         members.append(member)
     extra = {n.removeprefix(LIKELIHOOD): t for n, t in drawn.items() if n.startswith(LIKELIHOOD)}
-    return Ensemble(members, with_drawn(source.model.likelihood.frozen().cpu(), extra), source.output).eval()
+    return Ensemble(
+        members, with_drawn(source.model.likelihood.frozen().cpu(), extra), source.output
+    ).eval()
 
 
 def _mean_network(source: BNN | Pruned | nn.Module) -> nn.Module:
@@ -140,13 +177,14 @@ def _mean_network(source: BNN | Pruned | nn.Module) -> nn.Module:
         return copy.deepcopy(unwrap(source))
     if source.posterior.process is not None:
         raise CredoError(
-            "This posterior's predictions are those of a Gaussian process, not of the network; distill it and export the student."
+            "This posterior's predictions are those of a Gaussian process, not of the network; "
+            "distill it and export the student."
         )
     Draws.mean(source.posterior, source.model)  # refuses a mean of several modes
     return plain(source)
 
 
-# --- writing ------------------------------------------------------------------------------------------------------------
+# --- writing --------------------------------------------------------------------------------------
 
 
 def _packages(*names: str) -> None:
@@ -155,19 +193,28 @@ def _packages(*names: str) -> None:
             importlib.import_module(name)
         except ImportError as error:
             raise CredoError(
-                f"ONNX export needs the package {name!r}, which is not installed: pip install 'credo[onnx]'."
+                f"ONNX export needs the package {name!r}, which is not installed: pip install "
+                "'credo[onnx]'."
             ) from error
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """The exporter speaks of packages it does not need, and prints every graph on which it fails."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.fx.experimental.symbolic_shapes")]
+    """The exporter speaks of packages it does not need, and prints every graph on which it
+    fails.
+    """
+    loggers = [
+        logging.getLogger(name) for name in ("torch.onnx", "torch.fx.experimental.symbolic_shapes")
+    ]
     levels = [logger.level for logger in loggers]
     try:
         for logger in loggers:
             logger.setLevel(logging.ERROR)
-        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stderr(io.StringIO()),
+            contextlib.redirect_stdout(io.StringIO()),
+        ):
             warnings.simplefilter("ignore")
             yield
     finally:
@@ -177,9 +224,14 @@ def _quiet() -> Iterator[None]:
 
 @torch.no_grad()
 def _export(module: nn.Module, path: Path, example: Any) -> None:
-    several = rows(example, max(2, batch_of(example)))  # one example alone would be taken for a constant size
+    several = rows(
+        example, max(2, batch_of(example))
+    )  # one example alone would be taken for a constant size
     total, batch = batch_of(several), torch.export.Dim("batch", min=1)
-    shapes = pytree.tree_map(lambda t: {0: batch} if isinstance(t, Tensor) and t.dim() and t.shape[0] == total else None, several)
+    shapes = pytree.tree_map(
+        lambda t: {0: batch} if isinstance(t, Tensor) and t.dim() and t.shape[0] == total else None,
+        several,
+    )
     names = ["mean", "variance"] if isinstance(module, Ensemble) else None
     try:
         with _quiet():
@@ -198,7 +250,8 @@ def _export(module: nn.Module, path: Path, example: Any) -> None:
     except Exception as error:  # the exporter wraps whatever it meets in errors of its own
         reason = str(error.__cause__ or error).strip().splitlines()[0]
         raise CredoError(
-            f"{type(module).__name__} cannot be written as ONNX: {reason} Its operations must not depend on the numbers, and examples "
+            f"{type(module).__name__} cannot be written as ONNX: {reason} Its operations must not "
+            "depend on the numbers, and examples "
             "must be on the first axis."
         ) from error
     _check(module, opened(path), several)
@@ -212,7 +265,8 @@ def _check(module: nn.Module, run: Callable[[Any], list[Tensor]], several: Any) 
             gap, largest = float((want - got).abs().max()), float(want.abs().max())
             if want.shape != got.shape or not gap <= TOLERANCE * largest + 1e-6:
                 raise CredoError(
-                    f"The ONNX file gives outputs that differ by {gap:.2e} where the largest is {largest:.2e}; expected at most "
+                    f"The ONNX file gives outputs that differ by {gap:.2e} where the largest is "
+                    f"{largest:.2e}; expected at most "
                     f"{TOLERANCE:.0e} of it. "
                     "Is the network random, or do its examples depend on each other?"
                 )

@@ -1,6 +1,7 @@
 """Pruning: which weights a posterior can do without, and the network without them.
 
-Weights with two axes or more are up for it; biases and scales stay, though slimming folds those of units that are gone into the next layer.
+Weights with two axes or more are up for it; biases and scales stay, though slimming folds those of
+units that are gone into the next layer.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ RULES = ("own", "snr", "magnitude")
 class Pruned:
     """What pruning gives, and all other steps of compression take.
 
-    ``net``: a plain copy in evaluation mode, on the CPU, pruned weights exactly zero. ``masks``: True where a weight stays, for the parameters
-    that were up for pruning. ``std``: posterior standard deviations of parameters that have any. ``rule`` and ``threshold`` say how.
+    ``net``: a plain copy in evaluation mode, on the CPU, pruned weights exactly zero. ``masks``:
+    True where a weight stays, for the parameters that were up for pruning. ``std``: posterior
+    standard deviations of parameters that have any. ``rule`` and ``threshold`` say how.
     """
 
     net: nn.Module
@@ -53,7 +55,9 @@ class Pruned:
     @property
     def counts(self) -> tuple[int, int]:
         """Weights that stay, and weights that were up for pruning."""
-        return sum(int(mask.sum()) for mask in self.masks.values()), sum(mask.numel() for mask in self.masks.values())
+        return sum(int(mask.sum()) for mask in self.masks.values()), sum(
+            mask.numel() for mask in self.masks.values()
+        )
 
     def sparsity(self) -> dict[str, float]:
         """Share of zeros by parameter, of those that were up for pruning."""
@@ -70,7 +74,9 @@ class Pruned:
 
 @torch.no_grad()
 def plain(bnn: BNN, values: Params | None = None) -> nn.Module:
-    """The network at the posterior's means, or at ``values``, with the buffers of the fit: a plain module on the CPU."""
+    """The network at the posterior's means, or at ``values``, with the buffers of the fit: a plain
+    module on the CPU.
+    """
     fitted = bnn._result()
     net = copy.deepcopy(bnn.net).cpu().eval()
     state, given = net.state_dict(), {**fitted.posterior.mean(), **fitted.buffers, **(values or {})}
@@ -81,17 +87,29 @@ def plain(bnn: BNN, values: Params | None = None) -> nn.Module:
 def _check_single(bnn: BNN) -> None:
     empty = next((family for family in bnn.posterior.members if family.meaningless_mean), None)
     if empty is not None:
-        raise CredoError(f"The mean of this posterior is no network to compress: {empty.meaningless_mean}")
-    several = next((family for family in bnn.posterior.members if family.atoms is not None and family.atoms > 1), None)
+        raise CredoError(
+            f"The mean of this posterior is no network to compress: {empty.meaningless_mean}"
+        )
+    several = next(
+        (
+            family
+            for family in bnn.posterior.members
+            if family.atoms is not None and family.atoms > 1
+        ),
+        None,
+    )
     if several is not None:
         raise CredoError(
-            f"The posterior is {several.atoms} points ({several.name}), whose mean is no network; distil it into one first (credo.tasks.distill)."
+            f"The posterior is {several.atoms} points ({several.name}), whose mean is no network; "
+            "distil it into one first (credo.tasks.distill)."
         )
 
 
 @torch.no_grad()
 def moments(posterior: Posterior) -> tuple[Params, Params]:
-    """Means and standard deviations of single weights, before any pruning of a family's own, for families that know both."""
+    """Means and standard deviations of single weights, before any pruning of a family's own, for
+    families that know both.
+    """
     means: Params = {}
     std: Params = {}
     for family in posterior.members:
@@ -104,39 +122,58 @@ def moments(posterior: Posterior) -> tuple[Params, Params]:
 
 def kept(posterior: Posterior, threshold: float | None = None) -> dict[str, Tensor]:
     """True where a weight stays by the rule of its own family; empty where no family has one."""
-    return {name: mask.cpu() for family in posterior.members for name, mask in family.keep_mask(threshold).items()}
+    return {
+        name: mask.cpu()
+        for family in posterior.members
+        for name, mask in family.keep_mask(threshold).items()
+    }
 
 
 def scores(bnn: BNN, rule: str) -> Params:
-    """A score per weight, larger where it is needed more: abs(mean) / sd for ``snr``, abs(mean) for ``magnitude``."""
+    """A score per weight, larger where it is needed more: abs(mean) / sd for ``snr``, abs(mean) for
+    ``magnitude``.
+    """
     if rule == "magnitude":
         return {n: p.detach().abs() for n, p in plain(bnn).named_parameters() if p.dim() > 1}
     means, std = moments(bnn.posterior)
-    found = {n: means[n].abs() / s.clamp_min(torch.finfo(s.dtype).tiny) for n, s in std.items() if s.dim() > 1}
+    found = {
+        n: means[n].abs() / s.clamp_min(torch.finfo(s.dtype).tiny)
+        for n, s in std.items()
+        if s.dim() > 1
+    }
     if not found:
         families = ", ".join(sorted({family.name for family in bnn.posterior.members}))
         raise SettingError(
-            f"prune: by='snr' needs weights with a mean and a standard deviation, and this posterior ({families}) knows none; use by='magnitude'."
+            "prune: by='snr' needs weights with a mean and a standard deviation, and this "
+            f"posterior ({families}) knows none; use by='magnitude'."
         )
     return found
 
 
-def prune(bnn: BNN, by: str = "auto", threshold: float | None = None, share: float | None = None) -> Pruned:
-    """Set weights to zero: those that the posterior's family has given up, or those with the lowest scores.
+def prune(
+    bnn: BNN, by: str = "auto", threshold: float | None = None, share: float | None = None
+) -> Pruned:
+    """Set weights to zero: those that the posterior's family has given up, or those with the lowest
+    scores.
 
-    ``by``: "own" (log alpha of sparse variational dropout, scales of groups), "snr" (abs(mean) / sd of any Gaussian), "magnitude" (abs(mean), the
-    baseline); "auto" is "own" where the family has a rule, else "snr". ``threshold``: of the family's own rule, by default the family's; else the
-    score below which weights go. ``share``: in place of a threshold, the share of weights that goes by score. ``curve`` shows what each costs.
+    ``by``: "own" (log alpha of sparse variational dropout, scales of groups), "snr" (abs(mean) / sd
+    of any Gaussian), "magnitude" (abs(mean), the baseline); "auto" is "own" where the family has a
+    rule, else "snr". ``threshold``: of the family's own rule, by default the family's; else the
+    score below which weights go. ``share``: in place of a threshold, the share of weights that goes
+    by score. ``curve`` shows what each costs.
     """
     if not isinstance(bnn, BNN):
         raise SettingError(
-            f"prune: expected a fitted BNN, got {type(bnn).__name__}; a plain network has the zeros it has (pruned_of)."
+            f"prune: expected a fitted BNN, got {type(bnn).__name__}; a plain network has the "
+            "zeros it has (pruned_of)."
         )
     for name, value in (("threshold", threshold), ("share", share)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
             raise SettingError(f"prune: {name}={value!r} is not valid; expected a number.")
     if by not in ("auto", *RULES):
-        raise SettingError(f"prune: by={by!r} is not known; expected 'auto', {', '.join(map(repr, RULES))}.")
+        raise SettingError(
+            f"prune: by={by!r} is not known; expected 'auto', {', '.join(map(repr, RULES))}."
+        )
     _check_single(bnn)
     own = kept(bnn.posterior, threshold)
     rule = ("own" if own and share is None else "snr") if by == "auto" else by
@@ -144,18 +181,28 @@ def prune(bnn: BNN, by: str = "auto", threshold: float | None = None, share: flo
     if rule == "own":
         if not own or share is not None:
             told = (
-                "takes a threshold, no share" if own else "needs a posterior that prunes by itself, such as that of 'sparse_vd'"
+                "takes a threshold, no share"
+                if own
+                else "needs a posterior that prunes by itself, such as that of 'sparse_vd'"
             )
             raise SettingError(f"prune: by='own' {told}; use by='snr' or by='magnitude'.")
         return _pruned(net, means, own, std, rule, threshold)
     if (share is None) == (threshold is None) or not 0.0 <= (share or 0.0) < 1.0:
         raise SettingError(
-            f"prune: by={rule!r} with threshold={threshold!r} and share={share!r}; give one of them, a share from 0 to below 1."
+            f"prune: by={rule!r} with threshold={threshold!r} and share={share!r}; give one of "
+            "them, a share from 0 to below 1."
         )
     found = scores(bnn, rule)
     limit = threshold if share is None else _quantile(found, share)
     assert limit is not None
-    return _pruned(net, means, {n: s > limit if share is not None else s >= limit for n, s in found.items()}, std, rule, limit)
+    return _pruned(
+        net,
+        means,
+        {n: s > limit if share is not None else s >= limit for n, s in found.items()},
+        std,
+        rule,
+        limit,
+    )
 
 
 def _quantile(found: Params, share: float) -> float:
@@ -166,7 +213,14 @@ def _quantile(found: Params, share: float) -> float:
 
 
 @torch.no_grad()
-def _pruned(net: nn.Module, values: Params, masks: dict[str, Tensor], std: Params, rule: str, threshold: float | None) -> Pruned:
+def _pruned(
+    net: nn.Module,
+    values: Params,
+    masks: dict[str, Tensor],
+    std: Params,
+    rule: str,
+    threshold: float | None,
+) -> Pruned:
     named = dict(net.named_parameters())
     for name, mask in masks.items():
         named[name].copy_(values.get(name, named[name]) * mask)
@@ -174,7 +228,9 @@ def _pruned(net: nn.Module, values: Params, masks: dict[str, Tensor], std: Param
 
 
 def pruned_of(source: BNN | Pruned | nn.Module) -> Pruned:
-    """What was pruned already, a BNN pruned as its posterior says, or a plain network with the zeros it has."""
+    """What was pruned already, a BNN pruned as its posterior says, or a plain network with the
+    zeros it has.
+    """
     if isinstance(source, Pruned):
         return source
     if isinstance(source, BNN):
@@ -185,9 +241,17 @@ def pruned_of(source: BNN | Pruned | nn.Module) -> Pruned:
             else _pruned(plain(source), {}, {}, moments(source.posterior)[1], "none", None)
         )
     if not isinstance(source, nn.Module):
-        raise SettingError(f"Expected a fitted BNN, what prune gave, or a network; got {type(source).__name__}.")
+        raise SettingError(
+            f"Expected a fitted BNN, what prune gave, or a network; got {type(source).__name__}."
+        )
     net = copy.deepcopy(source).cpu().eval()
-    return Pruned(net, {n: p.detach() != 0 for n, p in net.named_parameters() if p.dim() > 1}, {}, "none", None)
+    return Pruned(
+        net,
+        {n: p.detach() != 0 for n, p in net.named_parameters() if p.dim() > 1},
+        {},
+        "none",
+        None,
+    )
 
 
 def sparsity(source: Any) -> dict[str, float]:

@@ -1,7 +1,8 @@
 """A network as integer codes: what pruning and quantisation end in, and what a file stores.
 
-Most weights of a sparse network are exactly zero and the others take a few values per tensor, its *book*. Both are exact here: the
-numbers of a :class:`Quantised` network are those that were evaluated and those that a file gives back, bit for bit.
+Most weights of a sparse network are exactly zero and the others take a few values per tensor, its
+*book*. Both are exact here: the numbers of a :class:`Quantised` network are those that were
+evaluated and those that a file gives back, bit for bit.
 """
 
 from __future__ import annotations
@@ -25,34 +26,53 @@ _EXPONENT_END = 6  # bits of a float16 before its fraction: sign and exponent
 class Coded:
     """A tensor of few values: code 0 is exactly zero, code k is ``book[k - 1]``.
 
-    ``codes``: int32 of the tensor's shape, from 0 to K. ``book``: float32 ``(K,)``, finite, ascending, without zero or repeats; K may
-    be 0. Anything else is refused.
+    ``codes``: int32 of the tensor's shape, from 0 to K. ``book``: float32 ``(K,)``, finite,
+    ascending, without zero or repeats; K may be 0. Anything else is refused.
     """
 
     codes: Tensor
     book: Tensor
 
     def __post_init__(self) -> None:
-        if self.codes.is_floating_point() or self.codes.is_complex() or self.codes.dtype == torch.bool:
+        if (
+            self.codes.is_floating_point()
+            or self.codes.is_complex()
+            or self.codes.dtype == torch.bool
+        ):
             raise CredoError(
-                f"Codes have the type {self.codes.dtype}; expected whole numbers. Use Coded.of(values) for a tensor of values."
+                f"Codes have the type {self.codes.dtype}; expected whole numbers. Use "
+                "Coded.of(values) for a tensor of values."
             )
         if self.book.dim() != 1:
-            raise CredoError(f"A book has the shape {tuple(self.book.shape)}; expected one axis, (K,).")
+            raise CredoError(
+                f"A book has the shape {tuple(self.book.shape)}; expected one axis, (K,)."
+            )
         object.__setattr__(self, "codes", self.codes.detach().to("cpu", torch.int32).contiguous())
         object.__setattr__(self, "book", self.book.detach().to("cpu", torch.float32).contiguous())
         levels = len(self.book)
-        if not bool(self.book.isfinite().all()) or not bool(self.book.ne(0).all()) or not bool((self.book.diff() > 0).all()):
+        if (
+            not bool(self.book.isfinite().all())
+            or not bool(self.book.ne(0).all())
+            or not bool((self.book.diff() > 0).all())
+        ):
             raise CredoError(
-                f"The book {self.book.tolist()} is not finite, ascending, free of repeats and of zero (which is code 0). Use Coded.of(values)."
+                f"The book {self.book.tolist()} is not finite, ascending, free of repeats and of "
+                "zero (which is code 0). Use Coded.of(values)."
             )
-        lowest, highest = (int(self.codes.min()), int(self.codes.max())) if self.codes.numel() else (0, 0)
+        lowest, highest = (
+            (int(self.codes.min()), int(self.codes.max())) if self.codes.numel() else (0, 0)
+        )
         if lowest < 0 or highest > levels:
-            raise CredoError(f"Codes run from {lowest} to {highest}; a book of {levels} values has the codes 0 to {levels}.")
+            raise CredoError(
+                f"Codes run from {lowest} to {highest}; a book of {levels} values has the codes 0 "
+                f"to {levels}."
+            )
 
     @classmethod
     def of(cls, values: Tensor) -> Coded:
-        """The codes of a tensor that is quantised already: its book is the values that occur, zero aside."""
+        """The codes of a tensor that is quantised already: its book is the values that occur, zero
+        aside.
+        """
         flat = values.detach().to("cpu", torch.float32)
         book = flat[flat != 0].unique(sorted=True)
         codes = torch.where(flat == 0, 0, torch.searchsorted(book, flat.contiguous()) + 1)
@@ -81,13 +101,18 @@ class Coded:
 @final
 @dataclass(frozen=True)
 class Raw:
-    """A tensor that is stored as it is, such as BatchNorm's statistics or a counter; real or whole numbers or flags, nothing complex."""
+    """A tensor that is stored as it is, such as BatchNorm's statistics or a counter; real or whole
+    numbers or flags, nothing complex.
+    """
 
     values: Tensor
 
     def __post_init__(self) -> None:
         if self.values.is_complex():
-            raise CredoError(f"A tensor of the type {self.values.dtype} cannot be stored; expected real or whole numbers.")
+            raise CredoError(
+                f"A tensor of the type {self.values.dtype} cannot be stored; expected real or "
+                "whole numbers."
+            )
         object.__setattr__(self, "values", self.values.detach().cpu().contiguous().clone())
 
     @property
@@ -139,7 +164,9 @@ class Quantised:
     def values(self, name: str) -> Tensor:
         """One tensor as float32, whatever it is stored as."""
         if name not in self.entries:
-            raise NetworkError(f"No tensor {name!r} here; there are {', '.join(self.entries) or 'none'}.")
+            raise NetworkError(
+                f"No tensor {name!r} here; there are {', '.join(self.entries) or 'none'}."
+            )
         return self.entries[name].tensor().float()
 
     def state(self) -> dict[str, Tensor]:
@@ -147,56 +174,72 @@ class Quantised:
         return {name: entry.tensor() for name, entry in self.entries.items()}
 
     def fill(self, net: nn.Module) -> nn.Module:
-        """A copy of ``net`` in evaluation mode that holds these values; ``net`` itself is left alone.
+        """A copy of ``net`` in evaluation mode that holds these values; ``net`` itself is left
+        alone.
 
         Refused where names or shapes differ from those of its state dict.
         """
         check_state(self.entries, net)
         filled = copy.deepcopy(net).eval()
         own = filled.state_dict()
-        filled.load_state_dict({name: tensor.to(own[name]) for name, tensor in self.state().items()})
+        filled.load_state_dict(
+            {name: tensor.to(own[name]) for name, tensor in self.state().items()}
+        )
         return filled
 
 
 def check_state(entries: Mapping[str, Entry], net: nn.Module) -> None:
-    """Refuse a network whose state dict has other names or shapes than these entries, naming the first that differ."""
+    """Refuse a network whose state dict has other names or shapes than these entries, naming the
+    first that differ.
+    """
     own = net.state_dict()
     missing, extra = [n for n in own if n not in entries], [n for n in entries if n not in own]
     if missing or extra:
         parts = [
-            f"{text} {', '.join(map(repr, names[:3]))}" for text, names in (("lack", missing), ("have besides", extra)) if names
+            f"{text} {', '.join(map(repr, names[:3]))}"
+            for text, names in (("lack", missing), ("have besides", extra))
+            if names
         ]
         raise NetworkError(
-            f"The codes do not belong to this network: they {' and '.join(parts)}. Give the network they were made from."
+            f"The codes do not belong to this network: they {' and '.join(parts)}. Give the "
+            "network they were made from."
         )
     for name, entry in entries.items():
         if entry.shape != own[name].shape:
             raise NetworkError(
-                f"{name!r} was coded with the shape {tuple(entry.shape)}; the network has {tuple(own[name].shape)}. "
+                f"{name!r} was coded with the shape {tuple(entry.shape)}; the network has "
+                f"{tuple(own[name].shape)}. "
                 "Give the network it was made from."
             )
 
 
 def rounded_book(values: Tensor, bits: int = 16) -> Tensor:
-    """The nearest numbers that ``bits`` bits store: a float16 of which only the leading ``bits`` are kept, ``(K,)`` as float32.
+    """The nearest numbers that ``bits`` bits store: a float16 of which only the leading ``bits``
+    are kept, ``(K,)`` as float32.
 
-    Sign and exponent take 6 bits, the fraction the rest: the relative error is at most 2^-(bits - 5), 3 % for 10 bits. Numbers that
-    round to zero or past the largest are refused. A file finds by itself how few bits a book needs.
+    Sign and exponent take 6 bits, the fraction the rest: the relative error is at most 2^-(bits -
+    5), 3 % for 10 bits. Numbers that round to zero or past the largest are refused. A file finds by
+    itself how few bits a book needs.
     """
     if isinstance(bits, bool) or not isinstance(bits, int) or not _EXPONENT_END <= bits <= 16:
-        raise SettingError(f"rounded_book: bits={bits!r} is not valid; expected a whole number from {_EXPONENT_END} to 16.")
+        raise SettingError(
+            f"rounded_book: bits={bits!r} is not valid; expected a whole number from "
+            f"{_EXPONENT_END} to 16."
+        )
     exact = values.detach().to("cpu", torch.float64).numpy()
     drop = 16 - bits
     largest = np.array(0x7BFF >> drop << drop, dtype=np.uint16).view(np.float16)
     if not np.isfinite(exact).all() or (np.abs(exact) > float(largest)).any():
         raise SettingError(
-            f"A book value is not finite or beyond {float(largest)}, the largest of {bits} bits; divide the weights first."
+            f"A book value is not finite or beyond {float(largest)}, the largest of {bits} bits; "
+            "divide the weights first."
         )
     patterns = np.arange(0, 0x7C00, 1 << drop, dtype=np.uint16)
     numbers = patterns.view(np.float16).astype(np.float64)
     nearest = numbers[np.searchsorted((numbers[1:] + numbers[:-1]) / 2, np.abs(exact))]
     if ((nearest == 0) & (exact != 0)).any():
         raise SettingError(
-            f"A book value is nearer to zero than to {numbers[1]:.3g}, the smallest of {bits} bits; prune it or use more bits."
+            f"A book value is nearer to zero than to {numbers[1]:.3g}, the smallest of {bits} "
+            "bits; prune it or use more bits."
         )
     return torch.from_numpy(np.copysign(nearest, exact).astype(np.float32))

@@ -1,7 +1,9 @@
-"""The same small network in less time on a CPU: layers run as plain functions, each in the form that was fastest when measured.
+"""The same small network in less time on a CPU: layers run as plain functions, each in the form
+that was fastest when measured.
 
-In a network of a few units most of the time is not arithmetic: PyTorch's convolution has a fixed cost, its max pooling waits on unpredictable
-branches, and calling a module costs more than what a tiny layer does.
+In a network of a few units most of the time is not arithmetic: PyTorch's convolution has a fixed
+cost, its max pooling waits on unpredictable branches, and calling a module costs more than what a
+tiny layer does.
 """
 
 from __future__ import annotations
@@ -20,9 +22,20 @@ from credo.compress.cost import latency, rows
 from credo.core.errors import CredoError, NetworkError
 
 TOLERANCE = 1e-5  # of the largest output: float32 sums in another order differ by less
-SIZES = (1, 4, 16, 64)  # numbers of examples at which forms are timed; a form serves up to its number, the last one beyond it too
+SIZES = (
+    1,
+    4,
+    16,
+    64,
+    # numbers of examples at which forms are timed; a form serves up to its number, the last one
+    # beyond it too
+)
 _BELOW = SIZES[:-1]
-UNFOLDED = 1 << 20  # numbers a convolution may copy side by side; above that its own routine is as fast and takes less memory
+UNFOLDED = (
+    1 << 20
+    # numbers a convolution may copy side by side; above that its own routine is as fast and takes
+    # less memory
+)
 ROUNDS = 3
 
 Form = Callable[[Tensor], Tensor]
@@ -30,10 +43,12 @@ Form = Callable[[Tensor], Tensor]
 
 @final
 class Quick(nn.Module):
-    """A sequence of layers with the parameters, names and outputs of ``layers``, run by functions of one tensor, or modules.
+    """A sequence of layers with the parameters, names and outputs of ``layers``, run by functions
+    of one tensor, or modules.
 
-    ``plans``: such steps for each of ``SIZES``. Steps read the layers' parameters at every call, so that loading a state, moving, copying and
-    gradients work as ever; hooks put on a layer afterwards are not run.
+    ``plans``: such steps for each of ``SIZES``. Steps read the layers' parameters at every call, so
+    that loading a state, moving, copying and gradients work as ever; hooks put on a layer
+    afterwards are not run.
     """
 
     def __init__(self, layers: nn.Sequential, plans: list[list[Form]]) -> None:
@@ -51,28 +66,41 @@ class Quick(nn.Module):
 
 @torch.no_grad()
 def quicken(net: nn.Module, example: Tensor) -> nn.Module:
-    """A copy of a sequence of layers that runs faster on the CPU, in evaluation mode; it has the same outputs and a state of the same names.
+    """A copy of a sequence of layers that runs faster on the CPU, in evaluation mode; it has the
+    same outputs and a state of the same names.
 
-    ``net``: an ``nn.Sequential`` on the CPU, such as :func:`slim` gives. ``example``: one batch ``(N, ...)``, repeated to batches of 1 to 64 by which
-    the forms of convolutions and poolings are timed on one thread. Layers that are not known are called as they are. What it brings is a fixed
-    amount per layer: much for a slimmed network, little for a large one. A ``NetworkError`` if outputs differ by more than 1e-5 of the largest.
+    ``net``: an ``nn.Sequential`` on the CPU, such as :func:`slim` gives. ``example``: one batch
+    ``(N, ...)``, repeated to batches of 1 to 64 by which the forms of convolutions and poolings are
+    timed on one thread. Layers that are not known are called as they are. What it brings is a fixed
+    amount per layer: much for a slimmed network, little for a large one. A ``NetworkError`` if
+    outputs differ by more than 1e-5 of the largest.
     """
     if type(net) is not nn.Sequential:
         raise NetworkError(
-            f"quicken takes a sequence of layers, an nn.Sequential; got {type(net).__name__}, which runs as it is."
+            f"quicken takes a sequence of layers, an nn.Sequential; got {type(net).__name__}, "
+            "which runs as it is."
         )
     if not isinstance(example, Tensor) or not example.dim() or not len(example):
-        given = f"has the shape {tuple(example.shape)}" if isinstance(example, Tensor) else f"is a {type(example).__name__}"
-        raise CredoError(f"quicken: the example {given}; expected a tensor, one batch of inputs (N, ...).")
+        given = (
+            f"has the shape {tuple(example.shape)}"
+            if isinstance(example, Tensor)
+            else f"is a {type(example).__name__}"
+        )
+        raise CredoError(
+            f"quicken: the example {given}; expected a tensor, one batch of inputs (N, ...)."
+        )
     if any(t.device.type != "cpu" for t in [example, *net.parameters(), *net.buffers()]):
         raise CredoError(
-            "quicken measures on the CPU, and the network or the example is on another device; move both there, e.g. net.cpu()."
+            "quicken measures on the CPU, and the network or the example is on another device; "
+            "move both there, e.g. net.cpu()."
         )
     layers = copy.deepcopy(net).eval()
     try:
         layers(example)
     except (RuntimeError, ValueError, IndexError) as error:
-        raise NetworkError(f"The network cannot run on the example: {str(error).splitlines()[0]}.") from error
+        raise NetworkError(
+            f"The network cannot run on the example: {str(error).splitlines()[0]}."
+        ) from error
     plans, x = [[] for _ in SIZES], example
     for layer in _flat(layers):
         forms = _forms(layer)
@@ -84,7 +112,8 @@ def quicken(net: nn.Module, example: Tensor) -> nn.Module:
     gap, largest = float((quick(example) - x).abs().max()), float(x.abs().max())
     if not gap <= max(TOLERANCE, 8 * torch.finfo(x.dtype).eps) * largest + 1e-6:
         raise NetworkError(
-            f"The quickened network's outputs differ by {gap:.2e} where the largest is {largest:.2e}; expected at most {TOLERANCE:.0e} of it. "
+            f"The quickened network's outputs differ by {gap:.2e} where the largest is "
+            f"{largest:.2e}; expected at most {TOLERANCE:.0e} of it. "
             "Does the network give the same outputs twice? If so, use it as it is."
         )
     return quick
@@ -103,7 +132,10 @@ def _hooked(layer: nn.Module) -> bool:
 
 
 def _forms(layer: nn.Module) -> list[Form]:
-    """Ways to compute a layer, the plain one first; none where it does nothing. A module that is not known, or that has hooks, is its own."""
+    """Ways to compute a layer, the plain one first; none where it does nothing.
+
+    A module that is not known, or that has hooks, is its own.
+    """
     rule = None if _hooked(layer) else _RULES.get(type(layer))
     return [layer] if rule is None else rule(layer)
 
@@ -114,12 +146,14 @@ def _fastest(forms: list[Form], x: Tensor) -> list[Form]:
         return forms * len(SIZES)
     best = []
     for size in SIZES:
-        times = latency({str(place): form for place, form in enumerate(forms)}, rows(x, size), ROUNDS)
+        times = latency(
+            {str(place): form for place, form in enumerate(forms)}, rows(x, size), ROUNDS
+        )
         best.append(min(range(len(forms)), key=lambda place: float(times[str(place)].min())))
     return [forms[place] for place in best]
 
 
-# --- forms of layers: functions of the layer's parameters, its settings and x -------------------------------------------
+# --- forms of layers: functions of the layer's parameters, its settings and x ---------------------
 
 
 def _linear(parameters: dict[str, Any], x: Tensor) -> Tensor:
@@ -131,8 +165,12 @@ def _conv(parameters: dict[str, Any], settings: tuple[tuple[int, int], ...], x: 
     return F.conv2d(x, parameters["weight"], parameters["bias"], stride, padding, dilation)
 
 
-def _windows(parameters: dict[str, Any], settings: tuple[tuple[int, int], ...], x: Tensor) -> Tensor:
-    """A convolution as a matrix product with what each place sees, copied side by side: little for a small image, and no fixed cost."""
+def _windows(
+    parameters: dict[str, Any], settings: tuple[tuple[int, int], ...], x: Tensor
+) -> Tensor:
+    """A convolution as a matrix product with what each place sees, copied side by side: little for
+    a small image, and no fixed cost.
+    """
     weight, bias = parameters["weight"], parameters["bias"]
     (down, right), (top, left), (tall, wide), (kh, kw) = settings
     if top or left:
@@ -183,14 +221,23 @@ def _pair(value: Any) -> tuple[int, int]:
 def _conv_forms(layer: Any) -> list[Form]:
     if layer.groups != 1 or layer.padding_mode != "zeros" or isinstance(layer.padding, str):
         return [layer]
-    settings = tuple(_pair(value) for value in (layer.stride, layer.padding, layer.dilation, layer.kernel_size))
+    settings = tuple(
+        _pair(value) for value in (layer.stride, layer.padding, layer.dilation, layer.kernel_size)
+    )
     return [partial(form, layer._parameters, settings) for form in (_conv, _windows)]
 
 
 def _pool_forms(layer: Any) -> list[Form]:
-    if layer.return_indices or layer.ceil_mode or _pair(layer.padding) != (0, 0) or _pair(layer.dilation) != (1, 1):
+    if (
+        layer.return_indices
+        or layer.ceil_mode
+        or _pair(layer.padding) != (0, 0)
+        or _pair(layer.dilation) != (1, 1)
+    ):
         return [layer]
-    return [partial(form, _pair(layer.kernel_size), _pair(layer.stride)) for form in (_pool, _by_rows)]
+    return [
+        partial(form, _pair(layer.kernel_size), _pair(layer.stride)) for form in (_pool, _by_rows)
+    ]
 
 
 _RULES: dict[type[nn.Module], Callable[[Any], list[Form]]] = {

@@ -1,4 +1,6 @@
-"""Training of what is left: the weights that pruning kept, or the few values that quantisation shares among them."""
+"""Training of what is left: the weights that pruning kept, or the few values that quantisation
+shares among them.
+"""
 
 from __future__ import annotations
 
@@ -25,33 +27,67 @@ Make = Callable[[str, Tensor], Tensor]
 
 
 def fine_tune(
-    pruned: Pruned, bnn: BNN, data: Any, epochs: int = 10, batch_size: int = 100, lr: float = 1e-3, seed: int = 0,
-    device: Any = "cpu", progress: bool = False,
-) -> Pruned:  # fmt: skip
-    """Maximum likelihood of the kept weights and of all other parameters, from where they are; zeros stay zeros.
+    pruned: Pruned,
+    bnn: BNN,
+    data: Any,
+    epochs: int = 10,
+    batch_size: int = 100,
+    lr: float = 1e-3,
+    seed: int = 0,
+    device: Any = "cpu",
+    progress: bool = False,
+) -> Pruned:
+    """Maximum likelihood of the kept weights and of all other parameters, from where they are;
+    zeros stay zeros.
 
-    ``bnn`` says which likelihood and which output of the network count. Adam, with a learning rate that falls to zero.
+    ``bnn`` says which likelihood and which output of the network count. Adam, with a learning rate
+    that falls to zero.
     """
     masks = {name: mask.to(device) for name, mask in pruned.masks.items()}
     free = {name: p.detach() for name, p in pruned.net.named_parameters()}
     tuned = _fitted(
-        pruned.net, free, lambda name, value: value * masks[name] if name in masks else value, bnn, data, epochs,
-        batch_size=batch_size, lr=lr, seed=seed, device=device, progress=progress,
-    )  # fmt: skip
+        pruned.net,
+        free,
+        lambda name, value: value * masks[name] if name in masks else value,
+        bnn,
+        data,
+        epochs,
+        batch_size=batch_size,
+        lr=lr,
+        seed=seed,
+        device=device,
+        progress=progress,
+    )
     return pruned if tuned is None else replace(pruned, net=plain(tuned))
 
 
 def shrink(
-    pruned: Pruned, bnn: BNN, data: Any, counts: Sequence[int], epochs: int = 5, batch_size: int = 100, lr: float = 1e-3, seed: int = 0,
+    pruned: Pruned,
+    bnn: BNN,
+    data: Any,
+    counts: Sequence[int],
+    epochs: int = 5,
+    batch_size: int = 100,
+    lr: float = 1e-3,
+    seed: int = 0,
     device: Any = "cpu",
-) -> Iterator[Pruned]:  # fmt: skip
-    """Fewer and fewer weights: for each of ``counts``, the kept weights of least abs(w) / sd go until so many are left, then ``fine_tune``.
+) -> Iterator[Pruned]:
+    """Fewer and fewer weights: for each of ``counts``, the kept weights of least abs(w) / sd go
+    until so many are left, then ``fine_tune``.
 
-    The sd is the posterior's, as it was before; weights without one are ranked by abs(w). Networks come one by one, so that the caller can stop when
-    held-out data say so. A count that is not below what is left prunes nothing and trains on.
+    The sd is the posterior's, as it was before; weights without one are ranked by abs(w). Networks
+    come one by one, so that the caller can stop when held-out data say so. A count that is not
+    below what is left prunes nothing and trains on.
     """
-    if not isinstance(counts, (list, tuple)) or not counts or any(whole("counts", count) < 1 for count in counts):
-        raise SettingError(f"shrink: counts={counts!r} is not valid; expected whole numbers from 1, the weights to be left.")
+    if (
+        not isinstance(counts, (list, tuple))
+        or not counts
+        or any(whole("counts", count) < 1 for count in counts)
+    ):
+        raise SettingError(
+            f"shrink: counts={counts!r} is not valid; expected whole numbers from 1, the weights "
+            "to be left."
+        )
     for count in counts:
         pruned = fine_tune(_fewer(pruned, count), bnn, data, epochs, batch_size, lr, seed, device)
         yield pruned
@@ -78,15 +114,29 @@ def _fewer(pruned: Pruned, count: int) -> Pruned:
 
 
 def tune_books(
-    quantised: Quantised, net: nn.Module, bnn: BNN, data: Any, epochs: int = 3, batch_size: int = 100, lr: float = 1e-3,
-    bits: int = 10, seed: int = 0, device: Any = "cpu", progress: bool = False,
-) -> Quantised:  # fmt: skip
-    """Maximum likelihood of the shared values themselves, with all codes as they are; afterwards each is rounded to ``bits`` bits.
+    quantised: Quantised,
+    net: nn.Module,
+    bnn: BNN,
+    data: Any,
+    epochs: int = 3,
+    batch_size: int = 100,
+    lr: float = 1e-3,
+    bits: int = 10,
+    seed: int = 0,
+    device: Any = "cpu",
+    progress: bool = False,
+) -> Quantised:
+    """Maximum likelihood of the shared values themselves, with all codes as they are; afterwards
+    each is rounded to ``bits`` bits.
 
     Values that meet after rounding, or reach zero, become one.
     """
     filled = quantised.fill(net)
-    coded = {name: entry for name, entry in quantised.entries.items() if isinstance(entry, Coded) and len(entry.book)}
+    coded = {
+        name: entry
+        for name, entry in quantised.entries.items()
+        if isinstance(entry, Coded) and len(entry.book)
+    }
     if not coded:
         return quantised
     codes = {name: entry.codes.flatten().long().to(device) for name, entry in coded.items()}
@@ -101,17 +151,36 @@ def tune_books(
         flat = book.new_zeros(len(codes[name])).index_copy(0, places[name], book[ranks[name]])
         return flat.reshape(coded[name].codes.shape)
 
-    free = {name: coded[name].book.to(p) if name in coded else p.detach() for name, p in filled.named_parameters()}
+    free = {
+        name: coded[name].book.to(p) if name in coded else p.detach()
+        for name, p in filled.named_parameters()
+    }
     tuned = _fitted(
-        filled, free, make, bnn, data, epochs, batch_size=batch_size, lr=lr, seed=seed, device=device, progress=progress,
+        filled,
+        free,
+        make,
+        bnn,
+        data,
+        epochs,
+        batch_size=batch_size,
+        lr=lr,
+        seed=seed,
+        device=device,
+        progress=progress,
         frozen=[name for name in free if name not in coded],
-    )  # fmt: skip
+    )
     if tuned is not None:
         (family,) = tuned.posterior.members
         assert isinstance(family, Made)
-        free = {name: numbers.detach() for name, numbers in zip(family.names, family.values, strict=True)}
+        free = {
+            name: numbers.detach()
+            for name, numbers in zip(family.names, family.values, strict=True)
+        }
     least = float(torch.finfo(torch.float16).tiny)
-    found = {name: Coded.of(make(name, _rounded(free[name].cpu(), bits, least).to(device))) for name in coded}
+    found = {
+        name: Coded.of(make(name, _rounded(free[name].cpu(), bits, least).to(device)))
+        for name in coded
+    }
     return Quantised({**quantised.entries, **found})
 
 
@@ -121,7 +190,9 @@ def _rounded(book: Tensor, bits: int, least: float) -> Tensor:
 
 
 class Made(Delta):
-    """A point whose weights are made from free numbers: ``make(name, numbers)`` has the shape of the weight."""
+    """A point whose weights are made from free numbers: ``make(name, numbers)`` has the shape of
+    the weight.
+    """
 
     def __init__(self, shapes: Mapping[str, Sequence[int]], free: Params, make: Make) -> None:
         super().__init__(shapes)
@@ -130,7 +201,10 @@ class Made(Delta):
 
     def mean(self) -> Params:
         """The weights."""
-        return {name: self.make(name, numbers) for name, numbers in zip(self.names, self.values, strict=True)}
+        return {
+            name: self.make(name, numbers)
+            for name, numbers in zip(self.names, self.values, strict=True)
+        }
 
 
 @dataclass(frozen=True)
@@ -139,7 +213,9 @@ class Retraining(GradientMethod):
 
     name: ClassVar[str] = "retraining"
     summary: ClassVar[str] = "Maximum likelihood of the numbers that weights are made from."
-    lr_schedule: str = setting("linear", "Course of the learning rate.", choices=("constant", "cosine", "linear"))
+    lr_schedule: str = setting(
+        "linear", "Course of the learning rate.", choices=("constant", "cosine", "linear")
+    )
     family: Any = None
 
     def adapt(self, model: Model) -> Model:
@@ -148,12 +224,22 @@ class Retraining(GradientMethod):
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Descend on the negative log-likelihood."""
-        return self.descend(Elbo(model, Posterior([self.family.to(model.device)]), estimators["weights"]), fit_job)
+        return self.descend(
+            Elbo(model, Posterior([self.family.to(model.device)]), estimators["weights"]), fit_job
+        )
 
 
 def _fitted(
-    net: nn.Module, free: Params, make: Make, bnn: BNN, data: Any, epochs: int, *, frozen: Sequence[str] = (), **fit: Any
-) -> BNN | None:  # fmt: skip
+    net: nn.Module,
+    free: Params,
+    make: Make,
+    bnn: BNN,
+    data: Any,
+    epochs: int,
+    *,
+    frozen: Sequence[str] = (),
+    **fit: Any,
+) -> BNN | None:
     """The network whose weights are made of what is free, trained; None after no epochs."""
     if whole("epochs", epochs) < 0:
         raise SettingError(f"epochs={epochs} is not valid; expected a whole number from 0.")

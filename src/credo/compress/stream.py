@@ -1,7 +1,8 @@
 """Bits in and out of an entropy-coded stream, and the adaptive models all symbols are made of.
 
-A model says how likely a one is, as a whole number of 65,536ths, hands over the bit if it has it and gets the bit back; so one piece of code both
-writes and reads, and the two cannot disagree. All probabilities come from whole-number arithmetic: a file reads the same on every machine.
+A model says how likely a one is, as a whole number of 65,536ths, hands over the bit if it has it
+and gets the bit back; so one piece of code both writes and reads, and the two cannot disagree. All
+probabilities come from whole-number arithmetic: a file reads the same on every machine.
 """
 
 from __future__ import annotations
@@ -19,19 +20,27 @@ from credo.core.errors import RunError, SettingError
 
 ONE = 1 << 16  #: certainty; a chance of a one lies strictly between 0 and this
 FAIR = ONE // 2
-_LONGEST = 48  # bits of the largest whole number a file may hold: far above any count, and a bound for damaged files
-_SHAPED = 2  # leading bits of a whole number, after the first, whose chances are learned; the rest are fair
+# bits of the largest whole number a file may hold: far above any count, and a bound for damaged
+# files
+_LONGEST = 48
+# leading bits of a whole number, after the first, whose chances are learned; the rest are fair
+_SHAPED = 2
 
 
 def coder_of(owner: str) -> Any:
     """The package constriction's stream coders, or an error that says who needs them."""
     if importlib.util.find_spec("constriction") is None:
-        raise SettingError(f"{owner} needs the package 'constriction'; install it with pip install 'credo[compress]'.")
+        raise SettingError(
+            f"{owner} needs the package 'constriction'; install it with pip install "
+            "'credo[compress]'."
+        )
     return importlib.import_module("constriction").stream
 
 
 def to_bytes(words: NDArray[np.uint32]) -> bytes:
-    """Words of a coder as bytes, without the zeros at the end: its last word is never zero, so they can be put back."""
+    """Words of a coder as bytes, without the zeros at the end: its last word is never zero, so they
+    can be put back.
+    """
     return words.astype("<u4").tobytes().rstrip(b"\0")
 
 
@@ -45,7 +54,9 @@ class Port(ABC):
 
     @abstractmethod
     def bit(self, chance: int, value: int = 0) -> int:
-        """One bit, which is one with probability ``chance`` / 65536; ``value`` is written, and ignored where bits are read."""
+        """One bit, which is one with probability ``chance`` / 65536; ``value`` is written, and
+        ignored where bits are read.
+        """
 
     @abstractmethod
     def bits(self, chances: NDArray[Any], values: NDArray[Any] | None) -> NDArray[np.int64]:
@@ -54,7 +65,9 @@ class Port(ABC):
 
 @final
 class Recorder(Port):
-    """Writes: notes every bit and its chance, then encodes them all, the last one first, for a coder that is a stack."""
+    """Writes: notes every bit and its chance, then encodes them all, the last one first, for a
+    coder that is a stack.
+    """
 
     def __init__(self) -> None:
         self._values, self._chances = array("b"), array("H")
@@ -85,15 +98,22 @@ class Recorder(Port):
         """The stream, at most a byte or two longer than ``length``."""
         stream = coder_of("Writing a compressed network")
         coder = stream.stack.AnsCoder()
-        values, chances = np.frombuffer(self._values, np.int8), np.frombuffer(self._chances, np.uint16)
+        values, chances = (
+            np.frombuffer(self._values, np.int8),
+            np.frombuffer(self._chances, np.uint16),
+        )
         if len(values):
-            coder.encode_reverse(values.astype(np.int32), stream.model.Bernoulli(perfect=False), chances / ONE)
+            coder.encode_reverse(
+                values.astype(np.int32), stream.model.Bernoulli(perfect=False), chances / ONE
+            )
         return to_bytes(coder.get_compressed())
 
 
 @final
 class Reader(Port):
-    """Reads what a :class:`Recorder` encoded; what it gives back from other bytes means nothing, so check those first."""
+    """Reads what a :class:`Recorder` encoded; what it gives back from other bytes means nothing, so
+    check those first.
+    """
 
     def __init__(self, data: bytes) -> None:
         stream = coder_of("Reading a compressed network")
@@ -118,7 +138,9 @@ class Reader(Port):
 
 @final
 class Bit:
-    """A bit whose chance is learned from those before it: (ones + 1/2) / (all + 1), the estimate of Krichevsky and Trofimov (1981)."""
+    """A bit whose chance is learned from those before it: (ones + 1/2) / (all + 1), the estimate of
+    Krichevsky and Trofimov (1981).
+    """
 
     __slots__ = ("ones", "zeros")
 
@@ -138,7 +160,9 @@ class Bit:
 
 @final
 class Whole:
-    """Whole numbers from 0, small ones likely: Elias' gamma code of n + 1 with a learned chance for each bit that carries its size and shape."""
+    """Whole numbers from 0, small ones likely: Elias' gamma code of n + 1 with a learned chance for
+    each bit that carries its size and shape.
+    """
 
     def __init__(self) -> None:
         self._bits: dict[tuple[object, int, int], Bit] = {}
@@ -150,18 +174,28 @@ class Whole:
             found = self._bits[key] = Bit()
         return found
 
-    def code(self, port: Port, context: object = None, value: int = 0, most: int = 1 << _LONGEST) -> int:
-        """Write or read one; numbers of one context are learned together. A file that holds more than ``most`` is refused."""
+    def code(
+        self, port: Port, context: object = None, value: int = 0, most: int = 1 << _LONGEST
+    ) -> int:
+        """Write or read one; numbers of one context are learned together.
+
+        A file that holds more than ``most`` is refused.
+        """
         wanted, size = (value + 1).bit_length() - 1, 0
         while self._bit(context, -1, size).code(port, int(size < wanted)):
             size += 1
             if 1 << size > most + 1:
                 raise RunError(
-                    f"The file holds a number above {most}, which no network has; it was not written by credo. Write it again."
+                    f"The file holds a number above {most}, which no network has; it was not "
+                    "written by credo. Write it again."
                 )
         number = 1
         for place in range(size):
             bit = (value + 1) >> (size - 1 - place) & 1
-            bit = self._bit(context, size, number).code(port, bit) if place < _SHAPED else port.bit(FAIR, bit)
+            bit = (
+                self._bit(context, size, number).code(port, bit)
+                if place < _SHAPED
+                else port.bit(FAIR, bit)
+            )
             number = number << 1 | bit
         return number - 1

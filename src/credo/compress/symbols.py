@@ -1,20 +1,25 @@
-"""The probability models of a quantised network: where its nonzero weights are, and which of their tensor's values they take.
+"""The probability models of a quantised network: where its nonzero weights are, and which of their
+tensor's values they take.
 
-*Positions.* A tensor is a matrix with a row per output unit and a column per input of it. Written first is how many nonzeros every column
-and every row has, so empty units cost next to nothing. A column's count is learned together with those of columns that look alike: same
-standing of the unit it continues (a row of the last matrix, whose outputs these inputs are), same neighbour on the left. Then row by row:
-of L columns that may have one of the n ones still due in this row, column j has it with odds
+*Positions.* A tensor is a matrix with a row per output unit and a column per input of it. Written
+first is how many nonzeros every column and every row has, so empty units cost next to nothing. A
+column's count is learned together with those of columns that look alike: same standing of the unit
+it continues (a row of the last matrix, whose outputs these inputs are), same neighbour on the left.
+Then row by row: of L columns that may have one of the n ones still due in this row, column j has it
+with odds
 
     n w_j (L - 1) : (L - n) (sum of the other w),    w_j = k_j / (m - k_j)
 
-for k_j ones still due in the column within m rows: exact for n = 1, and for columns that are alike. The odds are scaled by what was
-seen so far after a zero or a one on the left. Cells that can only be one or only zero cost nothing.
+for k_j ones still due in the column within m rows: exact for n = 1, and for columns that are alike.
+The odds are scaled by what was seen so far after a zero or a one on the left. Cells that can only
+be one or only zero cost nothing.
 
-*Values.* Sign, learned by the sign on the left or else the last one above, then distance from zero among the book's values of that sign,
-bit by bit in a tree.
+*Values.* Sign, learned by the sign on the left or else the last one above, then distance from zero
+among the book's values of that sign, bit by bit in a tree.
 
-Everything adapts bit by bit up to 2^20 cells between nonempty rows and columns, and 2^18 nonzeros. Beyond, a row, or a growing block of
-values, is coded at once with what was known before it, which costs a little more and is fast.
+Everything adapts bit by bit up to 2^20 cells between nonempty rows and columns, and 2^18 nonzeros.
+Beyond, a row, or a growing block of values, is coded at once with what was known before it, which
+costs a little more and is fast.
 """
 
 from __future__ import annotations
@@ -38,7 +43,9 @@ _MOST_CELLS = 1 << 20
 _MOST_VALUES = 1 << 18
 _TRUST = 2 * ONE  # how many ones, seen and expected, a context's scale starts from
 _FINE = 20  # bits after the point of a column's weight
-_HEAVIEST = 1 << 28  # a column's weight, so that sums and products over 2^20 columns stay below 2^63
+_HEAVIEST = (
+    1 << 28
+)  # a column's weight, so that sums and products over 2^20 columns stay below 2^63
 _COARSE = 1 << 12  # steps of the share of columns without a one, where a whole row is coded at once
 
 Flags = NDArray[np.bool_]
@@ -60,7 +67,10 @@ class Matrix:
 
     @classmethod
     def of(cls, shape: torch.Size, parents: tuple[int, ...]) -> Matrix:
-        """Rows are the first axis; a vector is one row. Parents count where the columns are a multiple of them."""
+        """Rows are the first axis; a vector is one row.
+
+        Parents count where the columns are a multiple of them.
+        """
         rows = shape[0] if len(shape) > 1 else 1
         columns = shape.numel() // max(rows, 1)
         if parents and columns and columns % len(parents) == 0:
@@ -68,7 +78,9 @@ class Matrix:
         return cls(rows, columns, max(shape[2:].numel() if len(shape) > 2 else columns, 1))
 
     def standing(self, column: int) -> int:
-        """What is known of the unit a column continues: its nonzeros, none, one or two, up to five, or more; -1 where nothing is."""
+        """What is known of the unit a column continues: its nonzeros, none, one or two, up to five,
+        or more; -1 where nothing is.
+        """
         if not self.parents:
             return -1
         count = self.parents[column // self.group]
@@ -76,7 +88,9 @@ class Matrix:
 
 
 def positions(port: Port, matrix: Matrix, mask: Flags | None = None) -> Flags:
-    """Which cells are nonzero ``(rows, columns)``. Where most are, the zeros are written instead."""
+    """Which cells are nonzero ``(rows, columns)``. Where most are, the zeros are written
+    instead.
+    """
     if matrix.rows * matrix.columns == 0:
         return np.zeros((matrix.rows, matrix.columns), bool)
     flipped = port.bit(ONE // 16, 0 if mask is None else int(2 * mask.sum() > mask.size))
@@ -84,7 +98,10 @@ def positions(port: Port, matrix: Matrix, mask: Flags | None = None) -> Flags:
     columns = _column_counts(port, matrix, None if given is None else given.sum(0).tolist())
     rows = _row_counts(port, matrix, sum(columns), None if given is None else given.sum(1).tolist())
     if max(columns) > matrix.rows or min(rows) < 0 or max(rows) > matrix.columns:
-        raise RunError(f"The file counts more nonzeros than a matrix of {matrix.rows} x {matrix.columns} holds. Write it again.")
+        raise RunError(
+            f"The file counts more nonzeros than a matrix of {matrix.rows} x {matrix.columns} "
+            "holds. Write it again."
+        )
     small = sum(map(bool, rows)) * sum(map(bool, columns)) <= _MOST_CELLS
     found = (_cell_by_cell if small else _row_by_row)(port, matrix, rows, columns, given)
     return ~found if flipped else found
@@ -94,14 +111,20 @@ def _column_counts(port: Port, matrix: Matrix, counts: list[int] | None) -> list
     numbers, out = Whole(), []
     for column in range(matrix.columns):
         left = (out[-1] > 0) if column % matrix.group else -1
-        out.append(numbers.code(port, (matrix.standing(column), left), 0 if counts is None else counts[column]))
+        out.append(
+            numbers.code(
+                port, (matrix.standing(column), left), 0 if counts is None else counts[column]
+            )
+        )
     return out
 
 
 def _row_counts(port: Port, matrix: Matrix, total: int, counts: list[int] | None) -> list[int]:
-    """Counts of all rows but the last, which gets the rest; once all ones are placed nothing more is written.
+    """Counts of all rows but the last, which gets the rest; once all ones are placed nothing more
+    is written.
 
-    Where rows come fullest first, as after sorting the units of a layer, only the drops from row to row are written.
+    Where rows come fullest first, as after sorting the units of a layer, only the drops from row to
+    row are written.
     """
     if matrix.rows == 1 or total == 0:
         return [total] + [0] * (matrix.rows - 1)
@@ -110,21 +133,32 @@ def _row_counts(port: Port, matrix: Matrix, total: int, counts: list[int] | None
     for row in range(matrix.rows - 1):
         below = out[-1] if falling and out else None
         given = 0 if counts is None else counts[row]
-        number = numbers.code(port, below is None, given if below is None else below - given) if total else 0
+        number = (
+            numbers.code(port, below is None, given if below is None else below - given)
+            if total
+            else 0
+        )
         out.append(number if below is None or not total else below - number)
         total -= out[-1]
     return [*out, total]
 
 
 def _weights(due: Ints, rows_left: int) -> Ints:
-    """w = due / (rows left - due) with 20 bits after the point, at least the smallest step; where every row left must have a one, no matter."""
+    """w = due / (rows left - due) with 20 bits after the point, at least the smallest step; where
+    every row left must have a one, no matter.
+    """
     return np.clip((due << _FINE) // np.maximum(rows_left - due, 1), 1, _HEAVIEST)
 
 
-def _cell_by_cell(port: Port, matrix: Matrix, rows: list[int], columns: list[int], mask: Flags | None) -> Flags:
+def _cell_by_cell(
+    port: Port, matrix: Matrix, rows: list[int], columns: list[int], mask: Flags | None
+) -> Flags:
     found = np.zeros((matrix.rows, matrix.columns), bool)
     due, alive = np.array(columns, np.int64), [row for row, count in enumerate(rows) if count]
-    seen, expected = [_TRUST, _TRUST], [_TRUST, _TRUST]  # ones after a zero and after a one on the left, in 65536ths
+    seen, expected = (
+        [_TRUST, _TRUST],
+        [_TRUST, _TRUST],
+    )  # ones after a zero and after a one on the left, in 65536ths
     for index, row in enumerate(alive):
         rows_left, line = len(alive) - index, found[row]
         line |= due >= rows_left
@@ -133,7 +167,9 @@ def _cell_by_cell(port: Port, matrix: Matrix, rows: list[int], columns: list[int
         weights = _weights(due[open_columns], rows_left).tolist()
         rest, left = sum(weights), len(weights)
         if not 0 <= need <= left:
-            raise RunError(f"The file has {need} ones for {left} cells of row {row}. Write it again.")
+            raise RunError(
+                f"The file has {need} ones for {left} cells of row {row}. Write it again."
+            )
         ones = set(np.flatnonzero(line).tolist())
         wanted = None if mask is None else mask[row].tolist()
         for column, weight in zip(open_columns.tolist(), weights, strict=True):
@@ -159,7 +195,9 @@ def _cell_by_cell(port: Port, matrix: Matrix, rows: list[int], columns: list[int
     return found
 
 
-def _row_by_row(port: Port, matrix: Matrix, rows: list[int], columns: list[int], mask: Flags | None) -> Flags:
+def _row_by_row(
+    port: Port, matrix: Matrix, rows: list[int], columns: list[int], mask: Flags | None
+) -> Flags:
     found = np.zeros((matrix.rows, matrix.columns), bool)
     due, alive = np.array(columns, np.int64), [row for row, count in enumerate(rows) if count]
     for index, row in enumerate(alive):
@@ -171,13 +209,21 @@ def _row_by_row(port: Port, matrix: Matrix, rows: list[int], columns: list[int],
             weights = _weights(due[open_columns], rows_left)
             balance = max(len(weights) - need, 0) * _COARSE // max(len(weights) - 1, 1)
             share = need * weights * _COARSE
-            chances = np.clip(share // np.maximum(share + balance * (weights.sum() - weights) >> 16, 1), 1, ONE - 1)
-            line[open_columns] = port.bits(chances, None if mask is None else mask[row][open_columns]).astype(bool)
+            chances = np.clip(
+                share // np.maximum(share + balance * (weights.sum() - weights) >> 16, 1),
+                1,
+                ONE - 1,
+            )
+            line[open_columns] = port.bits(
+                chances, None if mask is None else mask[row][open_columns]
+            ).astype(bool)
         due -= line
     return found
 
 
-def levels(port: Port, matrix: Matrix, mask: Flags, book: NDArray[np.float64], codes: Ints | None = None) -> Ints:
+def levels(
+    port: Port, matrix: Matrix, mask: Flags, book: NDArray[np.float64], codes: Ints | None = None
+) -> Ints:
     """Codes ``(rows, columns)`` from 1 to K where ``mask`` is True, 0 elsewhere."""
     out = np.zeros(mask.shape, np.int64)
     if len(book) < 2:
@@ -190,9 +236,14 @@ def levels(port: Port, matrix: Matrix, mask: Flags, book: NDArray[np.float64], c
     return out
 
 
-def _one_by_one(port: Port, matrix: Matrix, mask: Flags, sides: tuple[int, int], codes: Ints | None, out: Ints) -> None:
+def _one_by_one(
+    port: Port, matrix: Matrix, mask: Flags, sides: tuple[int, int], codes: Ints | None, out: Ints
+) -> None:
     signs = [Bit() for _ in range(5)]
-    trees = {side: [Bit() for _ in range(2 << max(count - 1, 0).bit_length())] for side, count in enumerate(sides)}
+    trees = {
+        side: [Bit() for _ in range(2 << max(count - 1, 0).bit_length())]
+        for side, count in enumerate(sides)
+    }
     above = [0] * matrix.columns
     before = (-1, -1, 0)
     for row, column in np.argwhere(mask).tolist():
@@ -204,25 +255,35 @@ def _one_by_one(port: Port, matrix: Matrix, mask: Flags, sides: tuple[int, int],
             side = signs[context].code(port, side)
         else:
             side = int(sides[1] > 0)
-        rank = _walk(port, trees[side], sides[side], code - sides[0] - 1 if side else sides[0] - code)
+        rank = _walk(
+            port, trees[side], sides[side], code - sides[0] - 1 if side else sides[0] - code
+        )
         out[row, column] = sides[0] + 1 + rank if side else sides[0] - rank
         above[column] = side + 1
         before = (row, column, side + 1)
 
 
 def _walk(port: Port, tree: list[Bit], count: int, rank: int) -> int:
-    """A rank from 0 to ``count`` - 1, highest bit first; a bit that cannot be one is not written."""
+    """A rank from 0 to ``count`` - 1, highest bit first; a bit that cannot be one is not
+    written.
+    """
     found = 0
     for place in range((count - 1).bit_length() - 1, -1, -1):
         if (found << 1 | 1) << place < count:
-            found = found << 1 | tree[1 << (count - 1).bit_length() - 1 - place | found].code(port, rank >> place & 1)
+            found = found << 1 | tree[1 << (count - 1).bit_length() - 1 - place | found].code(
+                port, rank >> place & 1
+            )
         else:
             found <<= 1
     return found
 
 
-def _block_by_block(port: Port, matrix: Matrix, mask: Flags, sides: tuple[int, int], codes: Ints | None, out: Ints) -> None:
-    """All values as one tree over the codes, a sixty-fourth of what was seen at a time, with chances from before the block."""
+def _block_by_block(
+    port: Port, matrix: Matrix, mask: Flags, sides: tuple[int, int], codes: Ints | None, out: Ints
+) -> None:
+    """All values as one tree over the codes, a sixty-fourth of what was seen at a time, with
+    chances from before the block.
+    """
     depth = (sum(sides) - 1).bit_length()
     counts = np.ones((2, 1 << depth), np.int64)
     given = None if codes is None else codes[mask] - 1
@@ -232,7 +293,9 @@ def _block_by_block(port: Port, matrix: Matrix, mask: Flags, sides: tuple[int, i
         node = np.ones(size, np.int64)
         for place in range(depth - 1, -1, -1):
             chances = np.clip(counts[1, node] * ONE // counts[:, node].sum(0), 1, ONE - 1)
-            bits = port.bits(chances, None if given is None else given[start : start + size] >> place & 1)
+            bits = port.bits(
+                chances, None if given is None else given[start : start + size] >> place & 1
+            )
             np.add.at(counts, (bits, node), 2)
             node = node << 1 | bits
         parts.append(node - (1 << depth))
@@ -259,9 +322,14 @@ class Cost:
 
 
 def network(
-    port: Port, like: Mapping[str, Tensor], given: Quantised | None = None, mark: Callable[[str, str], Any] = lambda *_: None
+    port: Port,
+    like: Mapping[str, Tensor],
+    given: Quantised | None = None,
+    mark: Callable[[str, str], Any] = lambda *_: None,
 ) -> Quantised:
-    """Write or read all entries of a network whose state dict is ``like``; ``mark(name, part)`` is called after each part of an entry."""
+    """Write or read all entries of a network whose state dict is ``like``; ``mark(name, part)`` is
+    called after each part of an entry.
+    """
     kind, books, parents = Bit(), Books(), ()
     out: dict[str, Entry] = {}
     for name, tensor in like.items():
@@ -284,7 +352,8 @@ def network(
         codes = levels(port, matrix, mask, book, codes)
         mark(name, "values")
         out[name] = Coded(
-            torch.from_numpy(codes.astype(np.int32)).reshape(tensor.shape), torch.from_numpy(book.astype(np.float32))
+            torch.from_numpy(codes.astype(np.int32)).reshape(tensor.shape),
+            torch.from_numpy(book.astype(np.float32)),
         )
         if tensor.dim() > 1:
             parents = tuple(mask.sum(1).tolist())
@@ -292,7 +361,9 @@ def network(
 
 
 def record(quantised: Quantised, recorder: Recorder) -> tuple[Recorder, dict[str, Cost]]:
-    """Everything a file says of these codes, noted after what ``recorder`` holds already, and what each tensor costs."""
+    """Everything a file says of these codes, noted after what ``recorder`` holds already, and what
+    each tensor costs.
+    """
     parts: dict[str, dict[str, float]] = {name: {} for name in quantised}
     at = len(recorder)
 
@@ -302,9 +373,13 @@ def record(quantised: Quantised, recorder: Recorder) -> tuple[Recorder, dict[str
         at = len(recorder)
 
     network(recorder, quantised.state(), quantised, mark)
-    return recorder, {n: Cost(quantised[n].numel, quantised[n].nonzero, **part) for n, part in parts.items()}
+    return recorder, {
+        n: Cost(quantised[n].numel, quantised[n].nonzero, **part) for n, part in parts.items()
+    }
 
 
 def code_length(quantised: Quantised) -> float:
-    """Bits of the codes, books and raw tensors by the models' own probabilities: the sum of -log2 p."""
+    """Bits of the codes, books and raw tensors by the models' own probabilities: the sum of -log2
+    p.
+    """
     return record(quantised, Recorder())[0].length()

@@ -1,8 +1,10 @@
-"""Units of a network: which channels of which tensors belong together, which are known beforehand, and which ones the output needs.
+"""Units of a network: which channels of which tensors belong together, which are known beforehand,
+and which ones the output needs.
 
-Every tensor between layers has a :class:`Layout`: one axis of channels and, for each position on it, the number of the unit that it shows. Layers
-that mix channels (:class:`Dense`) read units and write new ones; all others pass units on, and where two tensors are added their units become
-one. A unit stays whole or goes whole, in all tensors that show it.
+Every tensor between layers has a :class:`Layout`: one axis of channels and, for each position on
+it, the number of the unit that it shows. Layers that mix channels (:class:`Dense`) read units and
+write new ones; all others pass units on, and where two tensors are added their units become one. A
+unit stays whole or goes whole, in all tensors that show it.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ class Shape(NamedTuple):
 @final
 @dataclass(frozen=True)
 class UnitLayout:
-    """Units along one axis of a tensor, ``(P,)`` each: their numbers, whether the value is the same for all inputs and places, and that value."""
+    """Units along one axis of a tensor, ``(P,)`` each: their numbers, whether the value is the same
+    for all inputs and places, and that value.
+    """
 
     axis: int
     units: Tensor
@@ -43,7 +47,9 @@ class UnitLayout:
 
     def spread(self, axis: int, before: int = 1, after: int = 1) -> UnitLayout:
         """After merging the axis with others that hold ``before`` and ``after`` entries."""
-        wider = (t.repeat_interleave(after).repeat(before) for t in (self.units, self.known, self.value))
+        wider = (
+            t.repeat_interleave(after).repeat(before) for t in (self.units, self.known, self.value)
+        )
         return UnitLayout(axis, *wider)
 
     def on(self, axis: int) -> UnitLayout:
@@ -54,10 +60,11 @@ class UnitLayout:
 @final
 @dataclass(frozen=True)
 class Dense:
-    """A layer in which every channel written may read every channel there is: y = W x + b, a convolution included.
+    """A layer in which every channel written may read every channel there is: y = W x + b, a
+    convolution included.
 
-    ``in_dim`` and ``out_dim`` are axes of its weight. ``edges``: whether places beyond the border read zeros, so that a constant input other than
-    zero does not give a constant.
+    ``in_dim`` and ``out_dim`` are axes of its weight. ``edges``: whether places beyond the border
+    read zeros, so that a constant input other than zero does not give a constant.
     """
 
     target: str
@@ -87,7 +94,9 @@ class Dense:
 @final
 @dataclass(frozen=True)
 class Channelwise:
-    """A layer with parameters of its own for every channel: ``tensors`` are cut along their first axis, ``counts`` hold their number."""
+    """A layer with parameters of its own for every channel: ``tensors`` are cut along their first
+    axis, ``counts`` hold their number.
+    """
 
     target: str
     module: nn.Module
@@ -99,7 +108,13 @@ class Channelwise:
 def linked(module: nn.Module, in_dim: int, out_dim: int) -> Tensor:
     """Which outputs a weight ties to which inputs, ``(P_out, P_in)``."""
     weight = module.get_parameter("weight").detach()
-    return (weight != 0).movedim((out_dim, in_dim), (0, 1)).reshape(weight.shape[out_dim], weight.shape[in_dim], -1).any(2).cpu()
+    return (
+        (weight != 0)
+        .movedim((out_dim, in_dim), (0, 1))
+        .reshape(weight.shape[out_dim], weight.shape[in_dim], -1)
+        .any(2)
+        .cpu()
+    )
 
 
 class _Tracer(fx.Tracer):
@@ -112,11 +127,15 @@ class _Tracer(fx.Tracer):
 
 
 def trace(net: nn.Module) -> fx.Graph:
-    """The operations of one pass, in order; modules that cannot be opened are one operation. A ``NetworkError`` if the network itself cannot be."""
+    """The operations of one pass, in order; modules that cannot be opened are one operation.
+
+    A ``NetworkError`` if the network itself cannot be.
+    """
     leaves: set[nn.Module] = set()
     try:
         return _Tracer(leaves).trace(net)
-    except Exception:  # whatever a forward method may raise when it gets no numbers: some part of the network, then
+    # whatever a forward method may raise when it gets no numbers: some part of the network, then
+    except Exception:
         for module in reversed(list(net.modules())[1:]):
             try:
                 _Tracer(leaves).trace(module)
@@ -126,7 +145,9 @@ def trace(net: nn.Module) -> fx.Graph:
         return _Tracer(leaves).trace(net)
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise NetworkError(f"{type(net).__name__} cannot be taken apart into operations: {reason}") from error
+        raise NetworkError(
+            f"{type(net).__name__} cannot be taken apart into operations: {reason}"
+        ) from error
 
 
 class _Recorder(fx.Interpreter):
@@ -137,22 +158,33 @@ class _Recorder(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         out = super().run_node(n)
         scalar = n.op == "get_attr" and isinstance(out, Tensor) and out.numel() == 1
-        self.seen[n] = Shape(tuple(out.shape), out.dtype) if isinstance(out, Tensor) and not scalar else out
+        self.seen[n] = (
+            Shape(tuple(out.shape), out.dtype) if isinstance(out, Tensor) and not scalar else out
+        )
         return out
 
 
 def _cannot_run(net: nn.Module, example: Any, error: Exception) -> CredoError:
-    """Whose fault it is that a pass failed: the example's if the network cannot run on it by itself."""
+    """Whose fault it is that a pass failed: the example's if the network cannot run on it by
+    itself.
+    """
     try:
         net(example)
     except Exception as own:
-        return DataError(f"The network cannot run on the example: {str(own).splitlines()[0]}. Give inputs of the shape it takes.")
-    return NetworkError(f"{type(net).__name__} cannot be run operation by operation: {str(error).splitlines()[0]}")
+        return DataError(
+            f"The network cannot run on the example: {str(own).splitlines()[0]}. Give inputs of "
+            "the shape it takes."
+        )
+    return NetworkError(
+        f"{type(net).__name__} cannot be run operation by operation: {str(error).splitlines()[0]}"
+    )
 
 
 @final
 class Units:
-    """What rules write down while they walk through the operations of a network, and what follows for the units."""
+    """What rules write down while they walk through the operations of a network, and what follows
+    for the units.
+    """
 
     def __init__(self, net: nn.Module, example: Any) -> None:
         self.net, self.graph = net, trace(net)
@@ -167,13 +199,17 @@ class Units:
         self.layouts: dict[fx.Node, UnitLayout] = {}
         self.dense: list[Dense] = []
         self.channelwise: list[Channelwise] = []
-        self.cuts: dict[fx.Node, int] = {}  # attributes with one number per channel, and on which axis
+        self.cuts: dict[
+            fx.Node, int
+        ] = {}  # attributes with one number per channel, and on which axis
         self.rewrites: dict[fx.Node, Callable[[fx.Node, Tensor], None]] = {}
         self.whole: list[str] = []  # operations that keep what they read
         self._parent: list[int] = []
         self._pinned: set[int] = set()
         calls = Counter(n.target for n in self.graph.nodes if n.op in ("call_module", "get_attr"))
-        owners = Counter(id(p) for m in net.modules() for p in m._parameters.values() if p is not None)
+        owners = Counter(
+            id(p) for m in net.modules() for p in m._parameters.values() if p is not None
+        )
         self.shared = {target for target, count in calls.items() if count > 1}
         self.tied = {id(p) for p in net.parameters() if owners[id(p)] > 1}
 
@@ -181,7 +217,7 @@ class Units:
         """The module or tensor of the network with this path."""
         return reduce(getattr, target.split("."), self.net)
 
-    # --- tensors ------------------------------------------------------------------------------------------------------
+    # --- tensors ----------------------------------------------------------------------------------
 
     def sizes(self, node: Any) -> tuple[int, ...]:
         """Shape of a tensor; an operation on anything else is unknown."""
@@ -195,7 +231,9 @@ class Units:
         return [n for n in node.all_input_nodes if isinstance(self.seen[n], Shape)]
 
     def at(self, node: fx.Node, axis: int) -> UnitLayout:
-        """The layout of a tensor whose channels are asked for on this axis; where it has none, one that is kept whole."""
+        """The layout of a tensor whose channels are asked for on this axis; where it has none, one
+        that is kept whole.
+        """
         sizes = self.sizes(node)
         if node in self.layouts:
             if self.layouts[node].axis != axis:
@@ -204,17 +242,25 @@ class Units:
         if not 0 <= axis < len(sizes):
             raise Unknown
         layout = self.fresh(axis, sizes[axis])
-        if node.op == "get_attr" and torch.Size(sizes).numel() == sizes[axis] and node.target not in self.shared:
+        if (
+            node.op == "get_attr"
+            and torch.Size(sizes).numel() == sizes[axis]
+            and node.target not in self.shared
+        ):
             values = self.attribute(str(node.target))
             if id(values) not in self.tied:
-                layout = replace(layout, known=~layout.known, value=values.detach().double().flatten().cpu())
+                layout = replace(
+                    layout, known=~layout.known, value=values.detach().double().flatten().cpu()
+                )
                 self.layouts[node], self.cuts[node] = layout, axis
                 return layout
         self.pin(layout)
         return layout
 
     def constants(self, node: fx.Node, axis: int) -> tuple[Tensor, Tensor]:
-        """Run an operation on what is known of its inputs, zeros elsewhere: its value per channel, and whether it is one value at all."""
+        """Run an operation on what is known of its inputs, zeros elsewhere: its value per channel,
+        and whether it is one value at all.
+        """
         args: Any = map_arg(node.args, self._image)
         kwargs: Any = map_arg(node.kwargs, self._image)
         with torch.no_grad():
@@ -226,7 +272,9 @@ class Units:
                 out = node.target(*args, **kwargs)  # type: ignore[operator]
         rows = out.movedim(axis, 0).flatten(1).double()
         high, low = rows.amax(1), rows.amin(1)
-        same = (high - low <= 1e-6 * torch.maximum(high.abs(), low.abs())) & high.isfinite()  # rounding of float32 apart
+        same = (
+            high - low <= 1e-6 * torch.maximum(high.abs(), low.abs())
+        ) & high.isfinite()  # rounding of float32 apart
         return high.cpu(), same.cpu()
 
     def _image(self, node: fx.Node) -> Any:
@@ -235,13 +283,19 @@ class Units:
             return seen
         layout = self.layouts.get(node)
         axis = 0 if layout is None else layout.axis
-        sizes = [1 if place == 0 and axis else size for place, size in enumerate(seen.sizes)]  # examples do not differ
+        sizes = [
+            1 if place == 0 and axis else size for place, size in enumerate(seen.sizes)
+        ]  # examples do not differ
         if layout is None:
             return torch.zeros(1, *sizes[1:], dtype=seen.dtype, device=self.device)
         values = layout.value.to(self.device, seen.dtype)
-        return values.reshape([-1 if place == axis else 1 for place in range(len(sizes))]).expand(sizes).clone()
+        return (
+            values.reshape([-1 if place == axis else 1 for place in range(len(sizes))])
+            .expand(sizes)
+            .clone()
+        )
 
-    # --- units --------------------------------------------------------------------------------------------------------
+    # --- units ------------------------------------------------------------------------------------
 
     def fresh(self, axis: int, count: int) -> UnitLayout:
         """New units of which nothing is known."""
@@ -272,11 +326,15 @@ class Units:
         return unit
 
     def needed(self) -> Tensor:
-        """For every number of a unit, whether the output depends on it: found from the output backwards, to a fixed point.
+        """For every number of a unit, whether the output depends on it: found from the output
+        backwards, to a fixed point.
 
-        A unit is needed if it is pinned, or if a needed unit reads it by a weight that is not zero and no constant can stand for it.
+        A unit is needed if it is pinned, or if a needed unit reads it by a weight that is not zero
+        and no constant can stand for it.
         """
-        roots = torch.tensor([self._root(unit) for unit in range(len(self._parent))], dtype=torch.long)
+        roots = torch.tensor(
+            [self._root(unit) for unit in range(len(self._parent))], dtype=torch.long
+        )
         alive = torch.zeros(len(roots), dtype=torch.bool)
         alive[roots[list(self._pinned)]] = True
         while True:
@@ -287,8 +345,12 @@ class Units:
                 return alive[roots]
 
     def shown(self, needed: Tensor) -> Tensor:
-        """The needed units, and one more for every tensor that would have none: an empty layer cannot run."""
-        roots = torch.tensor([self._root(unit) for unit in range(len(self._parent))], dtype=torch.long)
+        """The needed units, and one more for every tensor that would have none: an empty layer
+        cannot run.
+        """
+        roots = torch.tensor(
+            [self._root(unit) for unit in range(len(self._parent))], dtype=torch.long
+        )
         kept = needed.clone()
         for layout in self.layouts.values():
             if not kept[layout.units].any():

@@ -1,7 +1,8 @@
 """The checks every method must pass, shipped so that third parties can run them on their own.
 
-``python -m credo.conformance`` runs them on every registered method; ``credo.conformance.check("vi")`` on one, and returns a list of
-results. A method that is not registered is passed as its class.
+``python -m credo.conformance`` runs them on every registered method;
+``credo.conformance.check("vi")`` on one, and returns a list of results. A method that is not
+registered is passed as its class.
 """
 
 from __future__ import annotations
@@ -14,12 +15,23 @@ from credo.conformance.problems import Conjugate, conjugate, examples
 from credo.conformance.suite import Candidate, Failure, checks
 from credo.methods import Method, methods
 
-__all__ = ["Candidate", "Conjugate", "Failure", "Result", "check", "checks", "conjugate", "examples"]
+__all__ = [
+    "Candidate",
+    "Conjugate",
+    "Failure",
+    "Result",
+    "check",
+    "checks",
+    "conjugate",
+    "examples",
+]
 
 
 @dataclass(frozen=True)
 class Result:
-    """One check of one method: passed, failed with a reason, or excepted with the method's declared reason."""
+    """One check of one method: passed, failed with a reason, or excepted with the method's declared
+    reason.
+    """
 
     method: str
     check: str
@@ -41,7 +53,9 @@ def _run(kind: type[Method], name: str) -> Result:
     start = time.perf_counter()
     try:
         checks[name](Candidate(kind))
-    except Exception as error:  # a method that raises has failed this check, and the others still run
+    except (
+        Exception
+    ) as error:  # a method that raises has failed this check, and the others still run
         reason = str(error) if isinstance(error, Failure) else f"{type(error).__name__}: {error}"
         return Result(kind.name, name, "failed", reason, time.perf_counter() - start)
     return Result(kind.name, name, "passed", "", time.perf_counter() - start)

@@ -1,4 +1,6 @@
-"""``python -m credo.conformance [METHOD ...]``: run the suite and print a table; exit 1 if anything failed."""
+"""``python -m credo.conformance [METHOD ...]``: run the suite and print a table; exit 1 if anything
+failed.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,11 @@ def main(given: list[str]) -> int:
     for name in given or names():
         for result in check(name):
             failed += result.status == "failed"
-            print(f"{result.method:12} {result.check:22} {result.status:9} {result.seconds:6.1f} s  {result.reason}", flush=True)
+            print(
+                f"{result.method:12} {result.check:22} {result.status:9} {result.seconds:6.1f} s  "
+                f"{result.reason}",
+                flush=True,
+            )
     print(f"{failed} failed")
     return min(failed, 1)
 

@@ -1,8 +1,10 @@
-"""The best group-sparse posteriors on conjugate regression, by the exact ELBO and without the library's own families.
+"""The best group-sparse posteriors on conjugate regression, by the exact ELBO and without the
+library's own families.
 
-One output: with groups of inputs every weight has a scale to itself, w_k = z_k v_k; with groups of output units all weights and
-the bias share one. The expected nll needs E[w] and the whole covariance, since what a layer shares correlates its weights:
-(norm(y - A E[w])^2 + tr(A^T A Cov[w])) / (2 std^2) for the design A.
+One output: with groups of inputs every weight has a scale to itself, w_k = z_k v_k; with groups of
+output units all weights and the bias share one. The expected nll needs E[w] and the whole
+covariance, since what a layer shares correlates its weights: (norm(y - A E[w])^2 + tr(A^T A
+Cov[w])) / (2 std^2) for the design A.
 """
 
 from __future__ import annotations
@@ -49,8 +51,8 @@ def group_normal_jeffreys(problem: Conjugate) -> Target:
 
 
 def _half_cauchy_kl(loc: Tensor, log_std: Tensor) -> Tensor:
-    """KL of log-normal a and b (rows 0 and 1) from Gamma(1/2, 1) and inverse-Gamma(1/2, 1): z^2 = a b is then that of a half-
-    Cauchy z.
+    """KL of log-normal a and b (rows 0 and 1) from Gamma(1/2, 1) and inverse-Gamma(1/2, 1): z^2 = a
+    b is then that of a half- Cauchy z.
     """
     signed = torch.stack([loc[0], -loc[1]])
     expected = (signed + 0.5 * (2 * log_std).exp()).exp()  # E[a] and E[1 / b]
@@ -64,7 +66,9 @@ def _log_scale(loc: Tensor, log_std: Tensor) -> tuple[Tensor, Tensor]:
 
 @targets.register("group_horseshoe")
 def group_horseshoe(problem: Conjugate) -> Target:
-    """Raw numbers: mu, log sigma, and mean and log deviation of log a and log b, of every input; the last four also of the layer."""
+    """Raw numbers: mu, log sigma, and mean and log deviation of log a and log b, of every input;
+    the last four also of the layer.
+    """
     features = problem.x.shape[1]
 
     def at(raw: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -73,9 +77,16 @@ def group_horseshoe(problem: Conjugate) -> Target:
         center, width = _log_scale(loc, log_spread)
         first, second = (center + width / 2).exp(), (2 * center + 2 * width).exp()
         local = mu * first[:-1]
-        inner = torch.outer(local, local) + torch.diag(second[:-1] * (mu.square() + (2 * log_std).exp()) - local.square())
-        mean, cov = first[-1] * local, second[-1] * inner - first[-1] ** 2 * torch.outer(local, local)
-        return *_with_bias(mean, cov, raw[-1:]), _normal_kl(mu, log_std) + _half_cauchy_kl(loc, log_spread)
+        inner = torch.outer(local, local) + torch.diag(
+            second[:-1] * (mu.square() + (2 * log_std).exp()) - local.square()
+        )
+        mean, cov = (
+            first[-1] * local,
+            second[-1] * inner - first[-1] ** 2 * torch.outer(local, local),
+        )
+        return *_with_bias(mean, cov, raw[-1:]), _normal_kl(mu, log_std) + _half_cauchy_kl(
+            loc, log_spread
+        )
 
     return _solved(problem, at, [problem.least_squares[:-1], -3.0], features, 2 * (features + 1))
 
@@ -104,10 +115,13 @@ def _solved(
     scales: int = 0,
     bias: bool = True,
 ) -> Target:
-    """The minimum over raw numbers that begin with rows of ``size`` at ``start``, then twice ``scales`` at 0 and -3, then the
-    bias if it is a point.
+    """The minimum over raw numbers that begin with rows of ``size`` at ``start``, then twice
+    ``scales`` at 0 and -3, then the bias if it is a point.
     """
-    rows = [row if isinstance(row, Tensor) else torch.full((size,), row, dtype=torch.float64) for row in start]
+    rows = [
+        row if isinstance(row, Tensor) else torch.full((size,), row, dtype=torch.float64)
+        for row in start
+    ]
     raw = torch.cat([*rows, torch.zeros(scales).double(), torch.full((scales,), -3.0).double()])
     if bias:
         raw = torch.cat([raw, problem.least_squares[-1:]])

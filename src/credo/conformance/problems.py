@@ -18,7 +18,9 @@ from credo.nets import lstm_classifier, mlp, small_cnn, transformer_classifier
 
 @dataclass(frozen=True)
 class Conjugate:
-    """Linear regression with known noise: its posterior is N(mean, precision^-1), over weights then bias."""
+    """Linear regression with known noise: its posterior is N(mean, precision^-1), over weights then
+    bias.
+    """
 
     x: Tensor
     y: Tensor
@@ -33,15 +35,21 @@ class Conjugate:
         """The exact posterior covariance."""
         return torch.linalg.inv(self.precision)
 
-    def bnn(self, example_network: Callable[[nn.Module, int], nn.Module] = lambda net, outputs: net) -> BNN:
-        """The model whose posterior this is: one linear layer, double precision, prior N(0, 1); ``dress`` puts more around the layer."""
+    def bnn(
+        self, example_network: Callable[[nn.Module, int], nn.Module] = lambda net, outputs: net
+    ) -> BNN:
+        """The model whose posterior this is: one linear layer, double precision, prior N(0, 1);
+        ``dress`` puts more around the layer.
+        """
         with isolated(0):
             net = nn.Linear(self.x.shape[1], 1).double()
         return BNN(example_network(net, 1).double(), Gaussian(std=self.std), prior=Normal(0.0, 1.0))
 
 
 def conjugate(num_data: int = 40, features: int = 3, std: float = 0.5, seed: int = 0) -> Conjugate:
-    """A problem small enough for every method; inputs are correlated, so that a mean-field posterior is visibly narrower."""
+    """A problem small enough for every method; inputs are correlated, so that a mean-field
+    posterior is visibly narrower.
+    """
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(num_data, features, generator=generator, dtype=torch.float64)
     x[:, 1] = 0.6 * x[:, 0] + 0.8 * x[:, 1]
@@ -83,6 +91,9 @@ def examples() -> dict[str, Callable[[], Example]]:
         "cnn": make(lambda: small_cnn(1, 3, channels=(4, 4), batch_norm=True), image),
         "lstm": make(lambda: lstm_classifier(vocab=11, hidden=6, num_classes=3, width=4), words),
         "transformer": make(
-            lambda: transformer_classifier(vocab=11, num_classes=3, width=8, heads=2, layers=1, feedforward=8), words
+            lambda: transformer_classifier(
+                vocab=11, num_classes=3, width=8, heads=2, layers=1, feedforward=8
+            ),
+            words,
         ),
     }

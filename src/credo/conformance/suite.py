@@ -1,4 +1,7 @@
-"""What every method must satisfy. A check returns nothing or raises ``Failure`` with one sentence."""
+"""What every method must satisfy.
+
+A check returns nothing or raises ``Failure`` with one sentence.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +73,9 @@ class Candidate:
     def fitted(self, seed: int = 0, **extra: Any) -> tuple[BNN, tuple[Any, Tensor]]:
         """The example, fitted quickly."""
         bnn, data = self.example()
-        return bnn.fit(data, self.method(), seed=seed, progress=False, **self.quick(), **extra), data
+        return bnn.fit(
+            data, self.method(), seed=seed, progress=False, **self.quick(), **extra
+        ), data
 
 
 def expect(condition: bool | Tensor, message: str) -> None:
@@ -92,17 +97,31 @@ def _same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
 
 @checks.register("seeded")
 def seeded(candidate: Candidate) -> None:
-    """The same seed gives the same posterior and predictions; another seed predicts with other draws."""
+    """The same seed gives the same posterior and predictions; another seed predicts with other
+    draws.
+    """
     (a, (x, _)), (b, _) = candidate.fitted(), candidate.fitted()
-    expect(_same(a.posterior.state_dict(), b.posterior.state_dict()), "two fits with one seed differ")
-    expect(torch.equal(a.predict(x, 5).outputs, b.predict(x, 5).outputs), "two predictions with one seed differ")
-    if a.posterior.atoms is None and a.method is not None and a.method.shortcut is None:  # shortcuts draw nothing
-        expect(not torch.equal(a.predict(x, 5).outputs, a.predict(x, 5, seed=1).outputs), "the seed of predict changes nothing")
+    expect(
+        _same(a.posterior.state_dict(), b.posterior.state_dict()), "two fits with one seed differ"
+    )
+    expect(
+        torch.equal(a.predict(x, 5).outputs, b.predict(x, 5).outputs),
+        "two predictions with one seed differ",
+    )
+    if (
+        a.posterior.atoms is None and a.method is not None and a.method.shortcut is None
+    ):  # shortcuts draw nothing
+        expect(
+            not torch.equal(a.predict(x, 5).outputs, a.predict(x, 5, seed=1).outputs),
+            "the seed of predict changes nothing",
+        )
 
 
 @checks.register("global_state")
 def global_state(candidate: Candidate) -> None:
-    """The global RNG, the caller's network, its mode, its buffers and its gradients are left as found."""
+    """The global RNG, the caller's network, its mode, its buffers and its gradients are left as
+    found.
+    """
     bnn, data = candidate.example()
     for module in bnn.net.modules():
         module.training = False
@@ -111,8 +130,13 @@ def global_state(candidate: Candidate) -> None:
     bnn.predict(data[0], 3)
     after = _snapshot(bnn)
     expect(torch.equal(rng, torch.get_rng_state()), "the global random state was changed")
-    expect(_same(before["state"], after["state"]), "the caller's parameters or buffers were changed")
-    expect(before["flags"] == after["flags"] and before["modes"] == after["modes"], "gradients, grad flags or modes were changed")
+    expect(
+        _same(before["state"], after["state"]), "the caller's parameters or buffers were changed"
+    )
+    expect(
+        before["flags"] == after["flags"] and before["modes"] == after["modes"],
+        "gradients, grad flags or modes were changed",
+    )
 
 
 @checks.register("dtype")
@@ -121,7 +145,9 @@ def dtype(candidate: Candidate) -> None:
     bnn, (x, y) = candidate.example()
     bnn.net.double()
     x = x.double()
-    double = BNN(bnn.net, bnn.likelihood, bnn.prior).fit((x, y), candidate.method(), progress=False, **candidate.quick())
+    double = BNN(bnn.net, bnn.likelihood, bnn.prior).fit(
+        (x, y), candidate.method(), progress=False, **candidate.quick()
+    )
     expect(double.predict(x, 3).outputs.dtype == torch.float64, "float64 was not kept")
 
 
@@ -132,14 +158,19 @@ def save_load(candidate: Candidate) -> None:
     with tempfile.TemporaryDirectory() as folder:
         bnn.save(Path(folder) / "model")
         again = load(Path(folder) / "model", bnn.net)
-    expect(torch.equal(bnn.predict(x, 7).outputs, again.predict(x, 7).outputs), "a loaded model predicts differently")
+    expect(
+        torch.equal(bnn.predict(x, 7).outputs, again.predict(x, 7).outputs),
+        "a loaded model predicts differently",
+    )
 
 
 @checks.register("resume")
 def resume(candidate: Candidate) -> None:
     """A run killed without warning and resumed ends exactly where an uninterrupted one does."""
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # a forked process has none of its parent's worker threads and would wait for them for ever
+    torch.set_num_threads(
+        1
+    )  # a forked process has none of its parent's worker threads and would wait for them for ever
     try:
         _resume(candidate)
     finally:
@@ -154,10 +185,18 @@ def _resume(candidate: Candidate) -> None:
         if child == 0:
             _run_and_die(candidate, run)
         os.waitpid(child, 0)
-        expect((run / "checkpoint.safetensors").exists(), "no checkpoint was left by the killed run")
+        expect(
+            (run / "checkpoint.safetensors").exists(), "no checkpoint was left by the killed run"
+        )
         resumed, _ = candidate.fitted(run=run)
-    expect(_same(whole.posterior.state_dict(), resumed.posterior.state_dict()), "the resumed run ends elsewhere")
-    rows = [[{k: v for k, v in row.items() if k != "seconds"} for row in bnn.history] for bnn in (whole, resumed)]
+    expect(
+        _same(whole.posterior.state_dict(), resumed.posterior.state_dict()),
+        "the resumed run ends elsewhere",
+    )
+    rows = [
+        [{k: v for k, v in row.items() if k != "seconds"} for row in bnn.history]
+        for bnn in (whole, resumed)
+    ]
     expect(rows[0] == rows[1], "the resumed run's history differs")
 
 
@@ -178,7 +217,9 @@ def _run_and_die(candidate: Candidate, run: Path) -> None:
 
 
 def _takes_any_text(metadata: Mapping[str, Any]) -> bool:
-    """Whether a field is free text, such as a pattern of names: no text is a bad value of its own."""
+    """Whether a field is free text, such as a pattern of names: no text is a bad value of its
+    own.
+    """
     kind = metadata.get("kind")
     return str in (kind if isinstance(kind, tuple) else (kind,)) and not metadata.get("choices")
 
@@ -195,7 +236,10 @@ def settings(candidate: Candidate) -> None:
             try:
                 candidate.method(**{field.name: bad})
             except SettingError as error:
-                expect(field.name in str(error), f"the error for {field.name}={bad!r} does not name it: {error}")
+                expect(
+                    field.name in str(error),
+                    f"the error for {field.name}={bad!r} does not name it: {error}",
+                )
             else:
                 raise Failure(f"{field.name}={bad!r} was accepted")
     bnn, data = candidate.example()
@@ -209,12 +253,20 @@ def settings(candidate: Candidate) -> None:
 
 @checks.register("uncertainty")
 def uncertainty(candidate: Candidate) -> None:
-    """Probabilities normalise; total = aleatoric + epistemic; mutual information is not negative."""
+    """Probabilities normalise; total = aleatoric + epistemic; mutual information is not
+    negative.
+    """
     bnn, (x, y) = candidate.fitted()
     p = bnn.predict(x, 20)
     if candidate.classifies:
-        expect(torch.allclose(p.probs.sum(-1), torch.ones_like(p.probs[..., 0]), atol=1e-5), "probabilities do not sum to one")
-    expect(torch.allclose(p.total, p.aleatoric + p.epistemic, atol=1e-6), "total is not aleatoric + epistemic")
+        expect(
+            torch.allclose(p.probs.sum(-1), torch.ones_like(p.probs[..., 0]), atol=1e-5),
+            "probabilities do not sum to one",
+        )
+    expect(
+        torch.allclose(p.total, p.aleatoric + p.epistemic, atol=1e-6),
+        "total is not aleatoric + epistemic",
+    )
     expect((p.epistemic >= 0).all(), "epistemic uncertainty is negative")
     expect(math.isfinite(bnn.evaluate((x, y), 20)["nll"]), "the nll is not finite")
 
@@ -225,13 +277,20 @@ def networks(candidate: Candidate) -> None:
     for name, make in examples().items():
         case = make()
         net = candidate.method.example_network(case.net, 3)
-        bnn = BNN(net, "categorical").fit((case.x, case.y), candidate.method(), progress=False, **candidate.quick())
-        expect(bnn.predict(case.x, 4).probs.isfinite().all(), f"predictions on the {name} are not finite")
+        bnn = BNN(net, "categorical").fit(
+            (case.x, case.y), candidate.method(), progress=False, **candidate.quick()
+        )
+        expect(
+            bnn.predict(case.x, 4).probs.isfinite().all(),
+            f"predictions on the {name} are not finite",
+        )
 
 
 @checks.register("conjugate_mean")
 def conjugate_mean(candidate: Candidate) -> None:
-    """On conjugate linear regression the draws are centred where the method's exact answer is, by z-test."""
+    """On conjugate linear regression the draws are centred where the method's exact answer is, by
+    z-test.
+    """
     problem = conjugate(**candidate.method.problem)
     target = targets[candidate.method.target](problem).mean
     draws, chains = _draws(candidate)
@@ -244,13 +303,20 @@ def conjugate_mean(candidate: Candidate) -> None:
         return
     slack = candidate.method.tolerance * sd  # what the method's own convergence leaves
     excess = ((draws.mean(0) - target).abs() - slack).clamp_min(0)
-    z = torch.where(excess > 0, excess / _error(draws, chains), 0.0)  # a point has no standard error
-    expect(z.max() < Z, f"posterior means are off by z = {z.max():.1f} (limit {Z}, failure rate {RATE})")
+    z = torch.where(
+        excess > 0, excess / _error(draws, chains), 0.0
+    )  # a point has no standard error
+    expect(
+        z.max() < Z,
+        f"posterior means are off by z = {z.max():.1f} (limit {Z}, failure rate {RATE})",
+    )
 
 
 @checks.register("conjugate_covariance")
 def conjugate_covariance(candidate: Candidate) -> None:
-    """There, too, the draws have the variances the family can reach, by a z-test with the standard error of their squares."""
+    """There, too, the draws have the variances the family can reach, by a z-test with the standard
+    error of their squares.
+    """
     target = targets[candidate.method.target](conjugate(**candidate.method.problem)).variance
     draws, chains = _draws(candidate)
     expect((draws.var(0)[target == 0] == 0).all(), "a parameter that should be a point has spread")
@@ -259,41 +325,60 @@ def conjugate_covariance(candidate: Candidate) -> None:
     centred = (draws - draws.mean(0)).square()
     error = _error(centred, chains) / centred.mean(0) + 1e-3
     z = (log_ratio - 2 * candidate.method.tolerance).clamp_min(0) / error
-    expect(z.max() < Z, f"posterior variances are off by z = {z.max():.1f} (limit {Z}, failure rate {RATE})")
+    expect(
+        z.max() < Z,
+        f"posterior variances are off by z = {z.max():.1f} (limit {Z}, failure rate {RATE})",
+    )
 
 
-#: Two-sided limit for the largest of four z values; a right method fails a check with at most this probability.
+#: Two-sided limit for the largest of four z values; a right method fails a check with at most this
+#: probability.
 Z, RATE = 4.2, 1e-4
 
 
 def _error(values: Tensor, chains: int) -> Tensor:
-    """Standard error of the mean of ``(S, 4)``: of independent draws, or of chains that lie one after another."""
+    """Standard error of the mean of ``(S, 4)``: of independent draws, or of chains that lie one
+    after another.
+    """
     if chains == 1:
         return values.std(0) / math.sqrt(len(values))
     return mcse_mean(values.reshape(chains, -1, values.shape[1]))
 
 
 def _draws(candidate: Candidate) -> tuple[Tensor, int]:
-    """Draws (S, 4) of weights and bias on the conjugate problem, one row for a point estimate, and of how many chains they are."""
+    """Draws (S, 4) of weights and bias on the conjugate problem, one row for a point estimate, and
+    of how many chains they are.
+    """
     return _fitted_draws(candidate.method, candidate.method.fit)
 
 
 @lru_cache(maxsize=1)
 def _fitted_draws(method: type[Method], fit: Callable[..., Any]) -> tuple[Tensor, int]:
-    """The same, of one fit for the checks that follow each other; ``fit`` is the method's, which a test may have replaced."""
+    """The same, of one fit for the checks that follow each other; ``fit`` is the method's, which a
+    test may have replaced.
+    """
     problem = conjugate(**method.problem)
-    bnn = problem.bnn(method.example_network).fit((problem.x, problem.y), method(), progress=False, **method.conformance_settings)
+    bnn = problem.bnn(method.example_network).fit(
+        (problem.x, problem.y), method(), progress=False, **method.conformance_settings
+    )
     if bnn.posterior.process is not None:
         return _read_off(bnn, problem.x.shape[1]), 1
-    chains = next((family.chains for family in bnn.posterior.members if isinstance(family, Samples)), 1)
+    chains = next(
+        (family.chains for family in bnn.posterior.members if isinstance(family, Samples)), 1
+    )
     numbers = bnn.posterior.numbers(bnn.posterior.atoms or 4000)
     params = bnn.posterior.realise(numbers, 0)
-    found = [next(value for name, value in params.items() if name.endswith(leaf)) for leaf in ("weight", "bias")]
+    found = [
+        next(value for name, value in params.items() if name.endswith(leaf))
+        for leaf in ("weight", "bias")
+    ]
     return torch.cat([value.flatten(1) for value in found], 1).double(), chains
 
 
 def _read_off(bnn: BNN, features: int) -> Tensor:
-    """The same of a posterior over functions, which are linear here: what they are at the unit vectors and at zero."""
+    """The same of a posterior over functions, which are linear here: what they are at the unit
+    vectors and at zero.
+    """
     points = torch.cat([torch.eye(features), torch.zeros(1, features)]).double()
     values = bnn.functions(points, 4000)[:, :, 0].double()
     return torch.cat([values[:, :-1] - values[:, -1:], values[:, -1:]], 1)

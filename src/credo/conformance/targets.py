@@ -1,7 +1,9 @@
-"""What a method reaches on conjugate regression: the exact posterior, or the best member of its family by the exact ELBO.
+"""What a method reaches on conjugate regression: the exact posterior, or the best member of its
+family by the exact ELBO.
 
-For noise s on the three inputs with E[s] = 1 and V[s] = alpha the expected nll is known, (norm(y - X w - b)^2 + sum_k alpha_k w_k^2
-norm(x_k)^2) / (2 std^2), and so is each family's KL: the optimum is found here without any of the library's own code.
+For noise s on the three inputs with E[s] = 1 and V[s] = alpha the expected nll is known, (norm(y -
+X w - b)^2 + sum_k alpha_k w_k^2 norm(x_k)^2) / (2 std^2), and so is each family's KL: the optimum
+is found here without any of the library's own code.
 """
 
 from __future__ import annotations
@@ -52,7 +54,9 @@ def least_squares(problem: Conjugate) -> Target:
 
 
 def _ridge(problem: Conjugate, alpha: Tensor, penalty: Tensor) -> Tensor:
-    """argmin of the expected nll plus sum penalty_k w_k^2 / 2, over weights and bias (whose alpha is 0)."""
+    """argmin of the expected nll plus sum penalty_k w_k^2 / 2, over weights and bias (whose alpha
+    is 0).
+    """
     design = torch.cat([problem.x, torch.ones(len(problem.x), 1, dtype=torch.float64)], 1)
     gram = design.T @ design
     full = gram + torch.diag(gram.diagonal() * alpha) + problem.std**2 * torch.diag(penalty)
@@ -61,19 +65,27 @@ def _ridge(problem: Conjugate, alpha: Tensor, penalty: Tensor) -> Tensor:
 
 def _expected_nll(problem: Conjugate, mean: Tensor, alpha: Tensor) -> Tensor:
     residual = problem.y - problem.x @ mean[:-1] - mean[-1]
-    return (residual.square().sum() + (alpha * mean[:-1].square() * problem.x.square().sum(0)).sum()) / (2 * problem.std**2)
+    return (
+        residual.square().sum() + (alpha * mean[:-1].square() * problem.x.square().sum(0)).sum()
+    ) / (2 * problem.std**2)
 
 
 def _noisy(mean: Tensor, alpha: Tensor) -> Target:
-    return Target(mean, torch.cat([alpha * mean[:-1].square(), torch.zeros(1, dtype=torch.float64)]))
+    return Target(
+        mean, torch.cat([alpha * mean[:-1].square(), torch.zeros(1, dtype=torch.float64)])
+    )
 
 
 @targets.register("dropout")
 def dropout(problem: Conjugate, p: float = 0.1) -> Target:
-    """Masks at the default rate: alpha = p / (1 - p), and a penalty of 1 / (1 - p) on weights and 1 on the bias under N(0, 1)."""
+    """Masks at the default rate: alpha = p / (1 - p), and a penalty of 1 / (1 - p) on weights and 1
+    on the bias under N(0, 1).
+    """
     alpha = torch.full((problem.x.shape[1],), p / (1 - p), dtype=torch.float64)
     zero = torch.zeros(1, dtype=torch.float64)
-    return _noisy(_ridge(problem, torch.cat([alpha, zero]), torch.cat([1 + alpha, zero + 1])), alpha)
+    return _noisy(
+        _ridge(problem, torch.cat([alpha, zero]), torch.cat([1 + alpha, zero + 1])), alpha
+    )
 
 
 @targets.register("gaussian_dropout")
@@ -86,7 +98,11 @@ def lowest(loss: Callable[[Tensor], Tensor], start: Tensor, steps: int = 5000) -
     """The raw numbers at a minimum of a loss, by L-BFGS."""
     raw = start.clone().requires_grad_()
     optimizer = torch.optim.LBFGS(
-        [raw], max_iter=steps, tolerance_grad=1e-10, tolerance_change=0.0, line_search_fn="strong_wolfe"
+        [raw],
+        max_iter=steps,
+        tolerance_grad=1e-10,
+        tolerance_change=0.0,
+        line_search_fn="strong_wolfe",
     )
 
     def closure() -> float:
@@ -119,7 +135,9 @@ def concrete_dropout(problem: Conjugate) -> Target:
 
     def dropout_at(p: Tensor) -> Target:
         alpha, zero = (p / (1 - p)).expand(features), torch.zeros(1, dtype=torch.float64)
-        return _noisy(_ridge(problem, torch.cat([alpha, zero]), torch.cat([1 + alpha, zero + 1])), alpha)
+        return _noisy(
+            _ridge(problem, torch.cat([alpha, zero]), torch.cat([1 + alpha, zero + 1])), alpha
+        )
 
     return dropout_at(torch.sigmoid(_best(loss, 1, -3.0)))
 
@@ -132,26 +150,34 @@ def variational_dropout(problem: Conjugate) -> Target:
 
 @targets.register("sparse_vd")
 def sparse_vd(problem: Conjugate) -> Target:
-    """One alpha of any size per weight under the same prior; with one output a weight has an input to itself."""
+    """One alpha of any size per weight under the same prior; with one output a weight has an input
+    to itself.
+    """
     return _log_uniform(problem, torch.exp)
 
 
 @targets.register("structured_bp")
 def structured_bp(problem: Conjugate) -> Target:
-    """Log-normal factors on [e^-20, 1] under a log-uniform prior: moments and entropy of log s on a grid, no closed form of either."""
+    """Log-normal factors on [e^-20, 1] under a log-uniform prior: moments and entropy of log s on a
+    grid, no closed form of either.
+    """
     features, step = problem.x.shape[1], 5e-3
     grid = torch.arange(-20.0, 0.0, step, dtype=torch.float64) + step / 2
 
     def of(raw: Tensor) -> tuple[Tensor, Tensor]:
         mu, log_std = raw[:features], raw[features:]
-        log_mass = torch.log_softmax(-0.5 * ((grid - mu[:, None]) * (-log_std[:, None]).exp()) ** 2, -1)
+        log_mass = torch.log_softmax(
+            -0.5 * ((grid - mu[:, None]) * (-log_std[:, None]).exp()) ** 2, -1
+        )
         mass = log_mass.exp()
         first, second = ((mass * (k * grid).exp()).sum(-1) for k in (1, 2))
         return second / first**2 - 1, (mass * (log_mass - math.log(step / 20.0))).sum(-1)
 
     def at(alpha: Tensor) -> Tensor:
         zero = torch.zeros(1, dtype=torch.float64)
-        return _ridge(problem, torch.cat([alpha, zero]), torch.zeros(features + 1, dtype=torch.float64))
+        return _ridge(
+            problem, torch.cat([alpha, zero]), torch.zeros(features + 1, dtype=torch.float64)
+        )
 
     def loss(raw: Tensor) -> Tensor:
         alpha, kl = of(raw)
@@ -163,7 +189,9 @@ def structured_bp(problem: Conjugate) -> Target:
 
 @targets.register("variance_net")
 def variance_net(problem: Conjugate) -> Target:
-    """Weights of mean zero add sum_k std_k^2 norm(x_k)^2 / (2 std^2) to the nll and nothing else: best without any, and the bias alone."""
+    """Weights of mean zero add sum_k std_k^2 norm(x_k)^2 / (2 std^2) to the nll and nothing else:
+    best without any, and the bias alone.
+    """
     zero = torch.zeros(problem.x.shape[1], dtype=torch.float64)
     mean = torch.cat([zero, problem.y.mean().reshape(1)])
     return Target(mean, torch.zeros_like(mean))
@@ -174,7 +202,9 @@ def _log_uniform(problem: Conjugate, to_alpha: Callable[[Tensor], Tensor]) -> Ta
 
     def at(alpha: Tensor) -> Tensor:
         zero = torch.zeros(1, dtype=torch.float64)
-        return _ridge(problem, torch.cat([alpha, zero]), torch.zeros(features + 1, dtype=torch.float64))
+        return _ridge(
+            problem, torch.cat([alpha, zero]), torch.zeros(features + 1, dtype=torch.float64)
+        )
 
     def loss(raw: Tensor) -> Tensor:
         alpha = to_alpha(raw)
@@ -185,12 +215,16 @@ def _log_uniform(problem: Conjugate, to_alpha: Callable[[Tensor], Tensor]) -> Ta
 
 
 def _log_uniform_kl(alpha: Tensor) -> Tensor:
-    """KL[N(1, alpha), c / |s|] up to a constant, with its exact slope -D(1 / sqrt(2 alpha)) alpha^-3/2 / sqrt 2 (D: Dawson)."""
+    """KL[N(1, alpha), c / |s|] up to a constant, with its exact slope -D(1 / sqrt(2 alpha))
+    alpha^-3/2 / sqrt 2 (D: Dawson).
+    """
     return _LogUniformKl.apply(alpha)  # type: ignore[return-value]
 
 
 class _LogUniformKl(torch.autograd.Function):
-    """2 times the integral of Dawson's function D from 0 to 1 / sqrt(2 alpha), minus (gamma + log 2) / 2."""
+    """2 times the integral of Dawson's function D from 0 to 1 / sqrt(2 alpha), minus (gamma + log
+    2) / 2.
+    """
 
     @staticmethod
     def forward(ctx: Any, alpha: Tensor) -> Tensor:

@@ -1,1 +1,3 @@
-"""Errors, registry, settings, seeds, parameter selection, shells: what everything else stands on."""
+"""Errors, registry, settings, seeds, parameter selection, shells: what everything else stands
+on.
+"""

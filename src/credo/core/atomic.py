@@ -11,7 +11,9 @@ from credo.core.errors import RunError
 
 
 def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
-    """Have ``write`` fill a temporary neighbour, flush it to disk, then rename: readers see the old file or the new one."""
+    """Have ``write`` fill a temporary neighbour, flush it to disk, then rename: readers see the old
+    file or the new one.
+    """
     beside = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     try:
         write(beside)
@@ -25,4 +27,7 @@ def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def _cannot(path: Path, error: OSError) -> RunError:
-    return RunError(f"Cannot write {path}: {error.strerror or error}. Nothing was changed; free space or choose another place.")
+    return RunError(
+        f"Cannot write {path}: {error.strerror or error}. Nothing was changed; free space or "
+        "choose another place."
+    )

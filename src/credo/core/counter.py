@@ -1,7 +1,8 @@
 """Counter-based random numbers on a GPU: any number of streams in one launch.
 
-Torch's CUDA generator fills one stream per launch; a hundred posterior draws would be hundreds of launches. Philox is a
-pure function of (seed, position), so one Triton kernel can fill all streams at once, each as if it were alone.
+Torch's CUDA generator fills one stream per launch; a hundred posterior draws would be hundreds of
+launches. Philox is a pure function of (seed, position), so one Triton kernel can fill all streams
+at once, each as if it were alone.
 """
 
 from __future__ import annotations
@@ -14,17 +15,25 @@ import torch
 from torch import Tensor
 
 
-def counter_normal(base: int, samples: Sequence[int], shape: Sequence[int], device: torch.device) -> Tensor | None:
-    """Standard normal ``(len(samples), *shape)`` in float32, row i from the key ``base + samples[i]`` alone; None without Triton."""
+def counter_normal(
+    base: int, samples: Sequence[int], shape: Sequence[int], device: torch.device
+) -> Tensor | None:
+    """Standard normal ``(len(samples), *shape)`` in float32, row i from the key ``base +
+    samples[i]`` alone; None without Triton.
+    """
     return _rows("normal", base, samples, shape, device)
 
 
-def counter_uniform(base: int, samples: Sequence[int], shape: Sequence[int], device: torch.device) -> Tensor | None:
+def counter_uniform(
+    base: int, samples: Sequence[int], shape: Sequence[int], device: torch.device
+) -> Tensor | None:
     """Uniform on [0, 1) likewise."""
     return _rows("uniform", base, samples, shape, device)
 
 
-def _rows(kind: str, base: int, samples: Sequence[int], shape: Sequence[int], device: torch.device) -> Tensor | None:
+def _rows(
+    kind: str, base: int, samples: Sequence[int], shape: Sequence[int], device: torch.device
+) -> Tensor | None:
     fill = _kernel(kind)
     if fill is None:
         return None
@@ -45,7 +54,9 @@ def _kernel(kind: str) -> Callable[[Tensor, Tensor, int], None] | None:
         return None
 
     @triton.jit
-    def fill_rows(out, keys, count, NORMAL: tl.constexpr, BLOCK: tl.constexpr):  # pragma: no cover, runs on the GPU
+    def fill_rows(
+        out, keys, count, NORMAL: tl.constexpr, BLOCK: tl.constexpr
+    ):  # pragma: no cover, runs on the GPU
         row = tl.program_id(1).to(tl.int64)
         position = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
         if NORMAL:
@@ -61,6 +72,6 @@ def _kernel(kind: str) -> Callable[[Tensor, Tensor, int], None] | None:
     def fill(out: Tensor, keys: Tensor, count: int) -> None:
         block = 256
         grid = (triton.cdiv(count, 4 * block), keys.numel())
-        fill_rows[grid](out, keys, count, NORMAL=kind == "normal", BLOCK=block)  # type: ignore[index]
+        fill_rows[grid](out, keys, count, NORMAL=kind == "normal", BLOCK=block)  # type: ignore
 
     return fill

@@ -16,5 +16,8 @@ def check_device(device: torch.device | str) -> torch.device:
     if where.type not in ("cpu", "cuda"):
         raise SettingError(f"device={device!r} is not valid; expected 'cpu' or 'cuda'.")
     if where.type == "cuda" and not torch.cuda.is_available():
-        raise SettingError(f"device={str(device)!r} is not available: torch {torch.__version__} finds no GPU; use 'cpu'.")
+        raise SettingError(
+            f"device={str(device)!r} is not available: torch {torch.__version__} finds no GPU; "
+            "use 'cpu'."
+        )
     return where

@@ -1,4 +1,7 @@
-"""Every error a user can cause. A message says what was given, what was expected, and what to do."""
+"""Every error a user can cause.
+
+A message says what was given, what was expected, and what to do.
+"""
 
 from __future__ import annotations
 

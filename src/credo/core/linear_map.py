@@ -1,4 +1,6 @@
-"""Linear maps as objects: ``F.linear``, convolutions, transposed convolutions, embeddings and products, all bound but x, w, b."""
+"""Linear maps as objects: ``F.linear``, convolutions, transposed convolutions, embeddings and
+products, all bound but x, w, b.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,25 @@ import torch.nn.functional as F
 from torch import Tensor
 
 _CONV = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
-_TRANSPOSED = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
-_EMBEDDING = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
+_TRANSPOSED = (
+    "input",
+    "weight",
+    "bias",
+    "stride",
+    "padding",
+    "output_padding",
+    "groups",
+    "dilation",
+)
+_EMBEDDING = (
+    "input",
+    "weight",
+    "padding_idx",
+    "max_norm",
+    "norm_type",
+    "scale_grad_by_freq",
+    "sparse",
+)
 
 #: function -> (argument names, number of spatial axes, transposed)
 SIGNATURES: dict[Callable[..., Any], tuple[tuple[str, ...], int, bool]] = {
@@ -24,12 +43,14 @@ SIGNATURES: dict[Callable[..., Any], tuple[tuple[str, ...], int, bool]] = {
     F.conv_transpose3d: (_TRANSPOSED, 3, True),
     F.embedding: (_EMBEDDING, 0, False),
 }
-#: what a random tensor may meet: linear maps, and products such as with the mask of a dropout module
+#: what a random tensor may meet: linear maps, and products such as with the mask of a dropout
+#: module
 MEETINGS = SIGNATURES | {torch.mul: (("input", "weight"), 0, False)}
 
 
 class LinearMap:
-    """y = op(x, w) + b, linear in the weights; ``example_axis`` is where examples lie in x, if that is known.
+    """y = op(x, w) + b, linear in the weights; ``example_axis`` is where examples lie in x, if that
+    is known.
 
     A plain class, because compiled code of older torch cannot build frozen dataclasses.
     """
@@ -80,7 +101,9 @@ class LinearMap:
         return x if self.is_embedding else x * x
 
     def per_example(self, x: Tensor, channels: int) -> tuple[int, ...]:
-        """Shape of one number per (example, channel), broadcastable over the other axes of ``x`` (of y for embeddings)."""
+        """Shape of one number per (example, channel), broadcastable over the other axes of ``x``
+        (of y for embeddings).
+        """
         ndim = x.dim() + (1 if self.is_embedding else 0)
         shape = [1] * ndim
         if self.example_axis is not None:
@@ -95,16 +118,22 @@ class LinearMap:
         return w.shape[1] * self.groups if self.transposed else w.shape[0]
 
 
-def bind(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[LinearMap, Any, Any, Any]:
+def bind(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[LinearMap, Any, Any, Any]:
     """Split a call of a known function into (map, x, weight, bias)."""
     names, num_spatial, transposed = MEETINGS[function]
-    bound = dict(zip(names, args, strict=False)) | {"weight" if k == "other" else k: v for k, v in kwargs.items()}
+    bound = dict(zip(names, args, strict=False)) | {
+        "weight" if k == "other" else k: v for k, v in kwargs.items()
+    }
     x, w, b = bound.pop("input"), bound.pop("weight"), bound.pop("bias", None)
     return LinearMap(function, bound, num_spatial, transposed), x, w, b
 
 
 def along(values: Tensor, axis: int, ndim: int) -> Tensor:
-    """A vector shaped to broadcast along one axis (counted from the back) of an ``ndim``-dimensional tensor."""
+    """A vector shaped to broadcast along one axis (counted from the back) of an
+    ``ndim``-dimensional tensor.
+    """
     shape = [1] * ndim
     shape[axis] = values.numel()
     return values.reshape(shape)

@@ -1,7 +1,8 @@
 """The masks of a network's own dropout modules, as places that tensors can be put into.
 
-``nn.Dropout`` draws inside the call, so nobody can ask for the same mask again. In a shell a :class:`Mask` stands for it and
-multiplies by a tensor that was placed there, under the name ``<module>.mask<k>`` for the k-th call of the module in one pass.
+``nn.Dropout`` draws inside the call, so nobody can ask for the same mask again. In a shell a
+:class:`Mask` stands for it and multiplies by a tensor that was placed there, under the name
+``<module>.mask<k>`` for the k-th call of the module in one pass.
 """
 
 from __future__ import annotations
@@ -14,14 +15,24 @@ from torch import Tensor, nn
 
 from credo.core.errors import NetworkError
 
-#: Modules that multiply by a rescaled Bernoulli mask, and over how many trailing axes one entry of it is shared.
-DROPOUTS: dict[type[nn.Module], int] = {nn.Dropout: 0, nn.Dropout1d: 1, nn.Dropout2d: 2, nn.Dropout3d: 3}
+#: Modules that multiply by a rescaled Bernoulli mask, and over how many trailing axes one entry of
+#: it is shared.
+DROPOUTS: dict[type[nn.Module], int] = {
+    nn.Dropout: 0,
+    nn.Dropout1d: 1,
+    nn.Dropout2d: 2,
+    nn.Dropout3d: 3,
+}
 _NAME = re.compile(r"(.+)\.mask(\d+)$")
 
 
 def dropouts(net: nn.Module) -> dict[str, nn.Module]:
-    """The dropout modules of a network by path, whatever their rate; not those that add noise of another kind (``AlphaDropout``)."""
-    return {path: module for path, module in net.named_modules() if type(module) in DROPOUTS and path}
+    """The dropout modules of a network by path, whatever their rate; not those that add noise of
+    another kind (``AlphaDropout``).
+    """
+    return {
+        path: module for path, module in net.named_modules() if type(module) in DROPOUTS and path
+    }
 
 
 def mask_name(path: str, call: int) -> str:
@@ -52,9 +63,14 @@ class Mask(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The input times the mask that is next."""
-        if self.count > 1 and not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1:
+        if (
+            self.count > 1
+            and not torch.compiler.is_compiling()
+            and torch._C._current_graph_task_id() != -1
+        ):
             raise NetworkError(
-                "A dropout module that is used several times in one pass is recomputed by gradient checkpointing, in an order that "
+                "A dropout module that is used several times in one pass is recomputed by "
+                "gradient checkpointing, in an order that "
                 "mixes up its masks; give every use its own nn.Dropout."
             )
         mask = self._buffers[f"mask{self.calls}"]

@@ -1,4 +1,6 @@
-"""A function of tensors as the list of operations it was when it ran first: none of the Python between them is left."""
+"""A function of tensors as the list of operations it was when it ran first: none of the Python
+between them is left.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +31,13 @@ FILLERS = (
 
 @final
 class Traced:
-    """``function(*fixed, *varying)``, derivatives included, recorded once per ``key`` and shapes, and replayed from then on.
+    """``function(*fixed, *varying)``, derivatives included, recorded once per ``key`` and shapes,
+    and replayed from then on.
 
-    What Python decided while it was recorded stays decided: a network that tosses coins outside torch would toss them once. Arguments that the
-    function changes in place are changed by the replay too, but not by the recording, which also leaves the random state as it was.
-    ``fixed`` are always the same tensors, whatever their values.
+    What Python decided while it was recorded stays decided: a network that tosses coins outside
+    torch would toss them once. Arguments that the function changes in place are changed by the
+    replay too, but not by the recording, which also leaves the random state as it was. ``fixed``
+    are always the same tensors, whatever their values.
     """
 
     def __init__(self, fixed: Sequence[Tensor]) -> None:
@@ -58,7 +62,8 @@ def record(function: Function, arguments: Sequence[Tensor]) -> torch.fx.GraphMod
             return _lean(make_fx(function)(*(t.detach().clone() for t in arguments)), arguments)
         except Exception as error:
             raise SettingError(
-                f"compile=True: the passes of this network cannot be traced ({str(error).splitlines()[0]}); use compile=False."
+                "compile=True: the passes of this network cannot be traced "
+                f"({str(error).splitlines()[0]}); use compile=False."
             ) from error
 
 
@@ -68,15 +73,22 @@ def draws(graph: torch.fx.GraphModule) -> bool:
 
 
 def _has(node: torch.fx.Node, trait: str) -> bool:
-    """Whether it is an operation that ``"draws"`` random numbers, ``"writes"`` into what it is given, or is ``"pure"``: neither."""
+    """Whether it is an operation that ``"draws"`` random numbers, ``"writes"`` into what it is
+    given, or is ``"pure"``: neither.
+    """
     if not isinstance(node.target, torch._ops.OpOverload):
         return False
-    drawn, written = torch.Tag.nondeterministic_seeded in node.target.tags, node.target._schema.is_mutable
+    drawn, written = (
+        torch.Tag.nondeterministic_seeded in node.target.tags,
+        node.target._schema.is_mutable,
+    )
     return {"draws": drawn, "writes": written, "pure": not drawn and not written}[trait]
 
 
 def _lean(graph: torch.fx.GraphModule, arguments: Sequence[Tensor]) -> torch.fx.GraphModule:
-    """The same numbers by fewer and cheaper calls: layers of a few hundred units feel each of them."""
+    """The same numbers by fewer and cheaper calls: layers of a few hundred units feel each of
+    them.
+    """
     _drop_idle(graph.graph)
     _Constants(graph).fold(arguments)
     graph.graph.eliminate_dead_code()
@@ -85,12 +97,15 @@ def _lean(graph: torch.fx.GraphModule, arguments: Sequence[Tensor]) -> torch.fx.
 
 
 def _drop_idle(graph: torch.fx.Graph) -> None:
-    """Operations that give what they are given, which vmap and autograd leave for every tensor that passes, and transposes of transposes."""
+    """Operations that give what they are given, which vmap and autograd leave for every tensor that
+    passes, and transposes of transposes.
+    """
     for node in list(graph.nodes):
         idle = node.target is ATEN.detach.default
-        idle |= node.target is ATEN.permute.default and list(node.args[1]) == sorted(node.args[1])  # type: ignore[arg-type]
+        if node.target is ATEN.permute.default:
+            idle = list(node.args[1]) == sorted(node.args[1])  # type: ignore[arg-type]
         source = node.args[0] if idle else None
-        if node.target is ATEN.t.default and node.args[0].target is ATEN.t.default:  # type: ignore[union-attr]
+        if node.target is ATEN.t.default and node.args[0].target is ATEN.t.default:  # type: ignore
             source = node.args[0].args[0]  # type: ignore[union-attr]
         if source is not None:
             node.replace_all_uses_with(source)  # type: ignore[arg-type]
@@ -99,7 +114,9 @@ def _drop_idle(graph: torch.fx.Graph) -> None:
 
 @final
 class _Constants(torch.fx.Interpreter):
-    """What follows from shapes alone becomes a constant, unless something writes into it or it is returned."""
+    """What follows from shapes alone becomes a constant, unless something writes into it or it is
+    returned.
+    """
 
     def fold(self, arguments: Sequence[Tensor]) -> None:
         """Run once on copies, then put values in place of their nodes."""
@@ -130,7 +147,9 @@ class _Constants(torch.fx.Interpreter):
 
 
 def _direct(graph: torch.fx.GraphModule, arguments: Sequence[Tensor]) -> torch.fx.GraphModule:
-    """Operations by torch's own bindings, which parse their arguments faster, where these give the very same."""
+    """Operations by torch's own bindings, which parse their arguments faster, where these give the
+    very same.
+    """
     lean, bindings = copy.deepcopy(graph), torch._C._VariableFunctions  # type: ignore[attr-defined]
     for node in lean.graph.nodes:
         if _has(node, "pure") and not node.kwargs:
@@ -146,5 +165,8 @@ def _direct(graph: torch.fx.GraphModule, arguments: Sequence[Tensor]) -> torch.f
         found = run(lean)
     except (TypeError, RuntimeError):  # a binding without this overload
         return graph
-    same = all(torch.allclose(a, b, rtol=0.0, atol=0.0, equal_nan=True) for a, b in zip(wanted, found, strict=True))
+    same = all(
+        torch.allclose(a, b, rtol=0.0, atol=0.0, equal_nan=True)
+        for a, b in zip(wanted, found, strict=True)
+    )
     return lean if same else graph

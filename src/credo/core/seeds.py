@@ -1,9 +1,10 @@
 """Random numbers that leave the global state as found.
 
-Two sources, one interface. :class:`Streams` draws from explicit generators, one stream per (seed, sample, key),
-so that any draw can be made again by itself: a loop over samples, chunks of them, or all at once give the same
-numbers. :class:`Ambient` draws from torch's global generator inside :func:`isolated`, which is what noise inside a
-training step needs (checkpointed layers replay it, CUDA graphs capture it).
+Two sources, one interface. :class:`Streams` draws from explicit generators, one stream per (seed,
+sample, key), so that any draw can be made again by itself: a loop over samples, chunks of them, or
+all at once give the same numbers. :class:`Ambient` draws from torch's global generator inside
+:func:`isolated`, which is what noise inside a training step needs (checkpointed layers replay it,
+CUDA graphs capture it).
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ LOCK = threading.RLock()  #: held by whoever borrows torch's global generators
 
 
 def mix(*parts: object) -> int:
-    """A 63-bit seed from any values, the same on every machine: unlike ``hash`` it does not depend on the process."""
+    """A 63-bit seed from any values, the same on every machine: unlike ``hash`` it does not depend
+    on the process.
+    """
     digest = hashlib.blake2b("\x1f".join(map(repr, parts)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
@@ -50,7 +53,9 @@ State = tuple[Tensor, Tensor | None]  #: of the CPU's global generator and of a 
 
 def take_state(device: torch.device) -> State:
     """Where the global generators of the CPU and of ``device`` stand."""
-    return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    return torch.get_rng_state(), torch.cuda.get_rng_state(
+        device
+    ) if device.type == "cuda" else None
 
 
 def put_state(device: torch.device, state: State) -> None:
@@ -61,7 +66,9 @@ def put_state(device: torch.device, state: State) -> None:
 
 
 class Noise(ABC):
-    """Noise of a shape, with ``lead`` axes in front: one entry per posterior sample drawn together."""
+    """Noise of a shape, with ``lead`` axes in front: one entry per posterior sample drawn
+    together.
+    """
 
     lead: tuple[int, ...]
 
@@ -94,13 +101,19 @@ class Ambient(Noise):
 
 
 class Streams(Noise):
-    """One stream per (seed, sample, key); samples are numbered, so ``Streams(0, [7])`` repeats draw 7 of seed 0.
+    """One stream per (seed, sample, key); samples are numbered, so ``Streams(0, [7])`` repeats draw
+    7 of seed 0.
 
-    A ``workspace`` handed from one object to the next lets a loop of draws reuse its memory: then a draw holds only until the
-    next one is made.
+    A ``workspace`` handed from one object to the next lets a loop of draws reuse its memory: then a
+    draw holds only until the next one is made.
     """
 
-    def __init__(self, seed: int, samples: Sequence[int] | None = None, workspace: dict[object, Tensor] | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        samples: Sequence[int] | None = None,
+        workspace: dict[object, Tensor] | None = None,
+    ) -> None:
         self.seed, self.workspace, self._calls = seed, workspace, 0
         self.samples = (0,) if samples is None else tuple(samples)
         self.lead = () if samples is None else (len(self.samples),)
@@ -115,7 +128,9 @@ class Streams(Noise):
         out = self._counted(counter_uniform, key, shape, like)
         return self._fill("uniform_", key, shape, like) if out is None else out
 
-    def _counted(self, count: Callable[..., Tensor | None], key: str, shape: Sequence[int], like: Tensor) -> Tensor | None:
+    def _counted(
+        self, count: Callable[..., Tensor | None], key: str, shape: Sequence[int], like: Tensor
+    ) -> Tensor | None:
         """All rows in one launch, where the device can."""
         if not like.is_cuda or like.dtype != torch.float32:
             return None
@@ -131,7 +146,8 @@ class Streams(Noise):
     def _empty(self, size: tuple[int, ...], like: Tensor) -> Tensor:
         if self.workspace is None:
             return torch.empty(size, dtype=like.dtype, device=like.device)
-        self._calls += 1  # equal calls in equal order get equal memory, and no two calls of one object share any
+        # equal calls in equal order get equal memory, and no two calls of one object share any
+        self._calls += 1
         key = (self._calls, size, like.dtype, like.device)
         if key not in self.workspace:
             self.workspace[key] = torch.empty(size, dtype=like.dtype, device=like.device)
@@ -139,7 +155,10 @@ class Streams(Noise):
 
 
 class Paired(Ambient):
-    """Noise for two passes: the second sees 1 - u wherever the first saw u. A key may be asked for again and stays as it was."""
+    """Noise for two passes: the second sees 1 - u wherever the first saw u.
+
+    A key may be asked for again and stays as it was.
+    """
 
     def __init__(self, first: Paired | None = None) -> None:
         super().__init__()

@@ -27,11 +27,15 @@ def setting(
     choices: tuple[Any, ...] | None = None,
     kind: type | tuple[type, ...] | None = None,
 ) -> Any:
-    """A dataclass field with its documentation and its bounds; None is always allowed where it is the default."""
+    """A dataclass field with its documentation and its bounds; None is always allowed where it is
+    the default.
+    """
     bounds = {"gt": gt, "ge": ge, "le": le}
     if kind is None and default is not None:
         kind = (int, float) if isinstance(default, float) else type(default)
-    metadata = {"help": help, "choices": choices, "kind": kind} | {k: v for k, v in bounds.items() if v is not None}
+    metadata = {"help": help, "choices": choices, "kind": kind} | {
+        k: v for k, v in bounds.items() if v is not None
+    }
     return field(default=default, metadata=metadata)
 
 
@@ -51,7 +55,9 @@ def describe(config: type | Any) -> list[dict[str, Any]]:
 
 
 def validate(config: Any, owner: str) -> None:
-    """Check every field that carries metadata; the error names the setting, the value and what would do."""
+    """Check every field that carries metadata; the error names the setting, the value and what
+    would do.
+    """
     for f in fields(config):
         if f.metadata:
             _check(f, getattr(config, f.name), owner)
@@ -79,7 +85,11 @@ def _check(f: Field[Any], value: Any, owner: str) -> None:
     if ok and meta.get("choices") is not None and isinstance(value, str):
         ok = value in meta["choices"]
     if ok and isinstance(value, (int, float)) and not isinstance(value, bool):
-        ok = value > meta.get("gt", -math.inf) and value >= meta.get("ge", -math.inf) and value <= meta.get("le", math.inf)
+        ok = (
+            value > meta.get("gt", -math.inf)
+            and value >= meta.get("ge", -math.inf)
+            and value <= meta.get("le", math.inf)
+        )
     if not ok:
         hint = ""
         if isinstance(value, str) and meta.get("choices"):
@@ -97,7 +107,10 @@ def _range(f: Field[Any]) -> str:
     words = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
     if float in kinds:
         kinds = tuple(k for k in kinds if k is not int)
-    text = " or ".join(words.get(k, getattr(k, "__name__", str(k))) for k in kinds if k is not None) or "a value"
+    text = (
+        " or ".join(words.get(k, getattr(k, "__name__", str(k))) for k in kinds if k is not None)
+        or "a value"
+    )
     signs = {"gt": ">", "ge": ">=", "le": "<="}
     limits = [f"{sign} {meta[k]}" for k, sign in signs.items() if k in meta]
     if limits:
@@ -115,9 +128,18 @@ def whole(name: str, value: Any) -> int:
 
 
 def positive(name: str, value: Any, default: Any) -> Any:
-    """``value`` or the default, refused by ``name`` unless it is finite, above 0, and whole where the default is."""
+    """``value`` or the default, refused by ``name`` unless it is finite, above 0, and whole where
+    the default is.
+    """
     value = default if value is None else value
     only_whole = isinstance(default, int) and not isinstance(default, bool)
-    if isinstance(value, bool) or not isinstance(value, int if only_whole else (int, float)) or not 0 < value < math.inf:
-        raise SettingError(f"{name}={value!r} is not valid; expected a {'whole ' if only_whole else ''}number above 0.")
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int if only_whole else (int, float))
+        or not 0 < value < math.inf
+    ):
+        raise SettingError(
+            f"{name}={value!r} is not valid; expected a {'whole ' if only_whole else ''}number "
+            "above 0."
+        )
     return value

@@ -29,9 +29,10 @@ LINEAR_MODULES = (
 class Site:
     """One parameter of the network.
 
-    ``partner`` is the weight a bias belongs to; the two are drawn together or not at all. ``fan_in`` is the number of
-    inputs summed into one unit (1 for biases, scales and embeddings). ``groups`` is the owning convolution's. ``in_axis`` is the
-    axis of a weight along which its input units lie (the words of an embedding); None where there is none, or none is known.
+    ``partner`` is the weight a bias belongs to; the two are drawn together or not at all.
+    ``fan_in`` is the number of inputs summed into one unit (1 for biases, scales and embeddings).
+    ``groups`` is the owning convolution's. ``in_axis`` is the axis of a weight along which its
+    input units lie (the words of an embedding); None where there is none, or none is known.
     """
 
     name: str
@@ -88,7 +89,9 @@ def sites_of(net: nn.Module) -> dict[str, Site]:
 
 
 def _in_axis(owner: nn.Module, leaf: str, ndim: int) -> int | None:
-    """Where a module of torch keeps its input units; other modules' parameters mean what their authors say."""
+    """Where a module of torch keeps its input units; other modules' parameters mean what their
+    authors say.
+    """
     if ndim < 2:
         return None
     if isinstance(owner, (nn.Embedding, nn.EmbeddingBag, nn.modules.conv._ConvTransposeNd)):
@@ -110,20 +113,33 @@ def _fan_in(owner: nn.Module, shape: Sequence[int], groups: int, transposed: boo
 def select(net: nn.Module, random: Any) -> tuple[dict[str, Site], dict[str, Site]]:
     """Split the trainable parameters into (random, point) by ``random``.
 
-    ``"all"`` every trainable parameter; ``"weights"`` those with two or more axes; ``"last"`` the last module that owns
-    parameters; fnmatch patterns over names (``"*.weight"``, one or a sequence); or module types. Frozen parameters are
-    neither: they stay as they are.
+    ``"all"`` every trainable parameter; ``"weights"`` those with two or more axes; ``"last"`` the
+    last module that owns parameters; fnmatch patterns over names (``"*.weight"``, one or a
+    sequence); or module types. Frozen parameters are neither: they stay as they are.
     """
     sites = sites_of(net)
     if not sites:
-        raise NetworkError("The network has no trainable parameter; credo needs at least one with requires_grad=True.")
+        raise NetworkError(
+            "The network has no trainable parameter; credo needs at least one with "
+            "requires_grad=True."
+        )
     chosen = choose(net, random, sites)
-    return {n: s for n, s in sites.items() if n in chosen}, {n: s for n, s in sites.items() if n not in chosen}
+    return {n: s for n, s in sites.items() if n in chosen}, {
+        n: s for n, s in sites.items() if n not in chosen
+    }
 
 
-def choose(net: nn.Module, random: Any, sites: dict[str, Site], setting: str = "random") -> set[str]:
-    """Names among ``sites`` that ``random`` selects, at least one; errors speak of it by the name of the ``setting`` it came as."""
-    items = list(random) if isinstance(random, Iterable) and not isinstance(random, (str, type)) else [random]
+def choose(
+    net: nn.Module, random: Any, sites: dict[str, Site], setting: str = "random"
+) -> set[str]:
+    """Names among ``sites`` that ``random`` selects, at least one; errors speak of it by the name
+    of the ``setting`` it came as.
+    """
+    items = (
+        list(random)
+        if isinstance(random, Iterable) and not isinstance(random, (str, type))
+        else [random]
+    )
     chosen: set[str] = set()
     for item in items:
         if item == "all":
@@ -137,14 +153,25 @@ def choose(net: nn.Module, random: Any, sites: dict[str, Site], setting: str = "
             paths = {path for path, module in net.named_modules() if isinstance(module, item)}
             chosen |= {n for n, s in sites.items() if s.module in paths}
         elif isinstance(item, str):
-            hits = {n for n, s in sites.items() if any(fnmatchcase(alias, item) for alias in (n, *s.aliases))}
+            hits = {
+                n
+                for n, s in sites.items()
+                if any(fnmatchcase(alias, item) for alias in (n, *s.aliases))
+            }
             if not hits:
-                raise SettingError(f"{setting}: the pattern {item!r} matches no parameter.{nearest(item, sites)}")
+                raise SettingError(
+                    f"{setting}: the pattern {item!r} matches no parameter.{nearest(item, sites)}"
+                )
             chosen |= hits
         else:
-            raise SettingError(f"{setting}={item!r}; expected 'all', 'weights', 'last', a name pattern or a module type.")
+            raise SettingError(
+                f"{setting}={item!r}; expected 'all', 'weights', 'last', a name pattern or a "
+                "module type."
+            )
     if not chosen:
-        raise SettingError(f"{setting}={random!r} selects no parameter.{nearest(str(random), sites)}")
+        raise SettingError(
+            f"{setting}={random!r} selects no parameter.{nearest(str(random), sites)}"
+        )
     return chosen
 
 

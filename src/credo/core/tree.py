@@ -1,4 +1,6 @@
-"""Inputs may be one tensor or dicts and tuples of tensors that share axis 0; these walk such trees."""
+"""Inputs may be one tensor or dicts and tuples of tensors that share axis 0; these walk such
+trees.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Curvature H of the log-likelihood in one of its forms, and what it becomes with a prior: a log determinant, and a Gaussian with precision H + D.
+"""Curvature H of the log-likelihood in one of its forms, and what it becomes with a prior: a log
+determinant, and a Gaussian with precision H + D.
 
-``precision`` is D by parameter: one number, or one per weight where the form allows it; of a subnetwork, one per chosen weight.
+``precision`` is D by parameter: one number, or one per weight where the form allows it; of a
+subnetwork, one per chosen weight.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from credo.posteriors import EigenKron, Family, Full, LowRankPrecision, Params, 
 from credo.posteriors.family import FlatLayout
 
 Precision = Mapping[str, Tensor]
-PATIENCE = 4  # determinants by Cholesky before eigenvalues, which cost about ten of them, are worth it
+PATIENCE = (
+    4  # determinants by Cholesky before eigenvalues, which cost about ten of them, are worth it
+)
 
 
 class Block(ABC):
@@ -45,11 +49,15 @@ class DiagonalBlock(Block):
 
     def log_det(self, precision: Precision) -> Tensor:
         """sum log(h + d)."""
-        return torch.stack([(self.diagonal[n].double() + precision[n]).log().sum() for n in self.names]).sum()
+        return torch.stack(
+            [(self.diagonal[n].double() + precision[n]).log().sum() for n in self.names]
+        ).sum()
 
     def family(self, values: Params, precision: Precision) -> Family:
         """Independent Gaussians."""
-        std = {n: (self.diagonal[n].double() + precision[n]).rsqrt().to(values[n]) for n in self.names}
+        std = {
+            n: (self.diagonal[n].double() + precision[n]).rsqrt().to(values[n]) for n in self.names
+        }
         return gaussian({n: values[n] for n in self.names}, std)
 
 
@@ -57,17 +65,22 @@ class DiagonalBlock(Block):
 class KronBlock(Block):
     """H = B x A of one weight (out, in), by the factors' eigenvectors and eigenvalues."""
 
-    def __init__(self, name: str, left: Tensor, left_values: Tensor, right: Tensor, right_values: Tensor) -> None:
+    def __init__(
+        self, name: str, left: Tensor, left_values: Tensor, right: Tensor, right_values: Tensor
+    ) -> None:
         self.names = (name,)
         self.left, self.right = left, right
-        self.eigenvalues = torch.outer(left_values.clamp_min(0.0), right_values.clamp_min(0.0)).double()
+        self.eigenvalues = torch.outer(
+            left_values.clamp_min(0.0), right_values.clamp_min(0.0)
+        ).double()
 
     def _damping(self, precision: Precision) -> Tensor:
         (name,) = self.names
         value = precision[name]
         if value.dim() and not bool((value == value.reshape(-1)[0]).all()):
             raise SettingError(
-                f"structure='kfac' needs one prior width for all of {name!r}, but its prior has several; use 'diagonal' or 'full'."
+                f"structure='kfac' needs one prior width for all of {name!r}, but its prior has "
+                "several; use 'diagonal' or 'full'."
             )
         return value.reshape(-1)[0] if value.dim() else value
 
@@ -102,32 +115,47 @@ class FullBlock(Block):
     def _factor(self, precision: Precision) -> Tensor:
         factor, failed = torch.linalg.cholesky_ex(self._total(precision))
         if int(failed) and not self._rounded:
-            # A sum in single precision has eigenvalues below zero, which a wide prior does not hide.
+            # A sum in single precision has eigenvalues below zero, which a wide prior does not
+            # hide.
             values, vectors = torch.linalg.eigh(self.matrix.double())
             self.matrix, self._rounded = (vectors * values.clamp_min(0.0)) @ vectors.mT, True
             return self._factor(precision)
         if int(failed):
             raise CredoError(
-                "The curvature plus the prior's precision is not positive definite; give the network a narrower prior."
+                "The curvature plus the prior's precision is not positive definite; give the "
+                "network a narrower prior."
             )
         return factor
 
     def log_det(self, precision: Precision) -> Tensor:
-        """By Cholesky; by eigenvalues, found once, where one number is the precision of all and is asked for again and again.
+        """By Cholesky; by eigenvalues, found once, where one number is the precision of all and is
+        asked for again and again.
 
-        Numbers that are equal but move apart, as those of two layers, have a gradient each: they must be the same tensor, or have none.
+        Numbers that are equal but move apart, as those of two layers, have a gradient each: they
+        must be the same tensor, or have none.
         """
         single = [precision[name] for name in self.names]
         self._asked += 1
-        apart = any(p is not single[0] and (p.requires_grad or bool(p != single[0])) for p in single if not p.dim())
-        if self._asked <= PATIENCE or self.joint is not None or apart or any(p.dim() for p in single):
+        apart = any(
+            p is not single[0] and (p.requires_grad or bool(p != single[0]))
+            for p in single
+            if not p.dim()
+        )
+        if (
+            self._asked <= PATIENCE
+            or self.joint is not None
+            or apart
+            or any(p.dim() for p in single)
+        ):
             return 2.0 * self._factor(precision).diagonal().log().sum()
         if self._values is None:
             self._values = torch.linalg.eigvalsh(self.matrix.double()).clamp_min(0.0)
         return (self._values + single[0].to(self._values)).log().sum()
 
     def root(self, precision: Precision) -> Tensor:
-        """A lower triangular root of the covariance: U^-T, where the precision is U U^T for an upper triangular U."""
+        """A lower triangular root of the covariance: U^-T, where the precision is U U^T for an
+        upper triangular U.
+        """
         turned = torch.linalg.cholesky_ex(self._total(precision).flip(0, 1))
         if int(turned.info):
             self._factor(precision)  # mends the curvature's rounding, or says what is wrong
@@ -145,7 +173,9 @@ class FullBlock(Block):
 
 @final
 class SubnetworkBlock(Block):
-    """All of H over single weights, ``(S, S)``, at flat ``places`` by parameter; the others have none, and are points."""
+    """All of H over single weights, ``(S, S)``, at flat ``places`` by parameter; the others have
+    none, and are points.
+    """
 
     def __init__(self, places: Mapping[str, Tensor], matrix: Tensor) -> None:
         self.names, self.places = tuple(places), dict(places)
@@ -181,4 +211,6 @@ class LowRankBlock(Block):
 
     def family(self, values: Params, precision: Precision) -> Family:
         """Narrow along U, as wide as the prior elsewhere."""
-        return LowRankPrecision.of({n: values[n] for n in self.names}, self._diagonal(precision), self.factor)
+        return LowRankPrecision.of(
+            {n: values[n] for n in self.names}, self._diagonal(precision), self.factor
+        )

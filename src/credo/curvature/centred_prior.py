@@ -1,4 +1,6 @@
-"""The prior as Laplace's approximation sees it: a precision for every weight at the mode, and the distance from the prior's mean."""
+"""The prior as Laplace's approximation sees it: a precision for every weight at the mode, and the
+distance from the prior's mean.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,18 @@ from credo.posteriors import Params
 from credo.priors import Scaled
 
 
-def centred(model: Model, values: Params, base: bool = False, places: Mapping[str, Tensor] | None = None) -> Centred:
-    """Precision and offset by random parameter, in double precision; ``base``: without the factors of a tuned prior.
+def centred(
+    model: Model, values: Params, base: bool = False, places: Mapping[str, Tensor] | None = None
+) -> Centred:
+    """Precision and offset by random parameter, in double precision; ``base``: without the factors
+    of a tuned prior.
 
     With flat ``places`` by parameter of single weights, those alone.
 
-    A normal prior has its own precision. Any other counts by the curvature of its log density at the mode, as if it were the normal that has
-    the same slope there and, by ``shift``, the same density; where the density is not concave, as at the tails of heavy ones, there is none
-    and it is refused.
+    A normal prior has its own precision. Any other counts by the curvature of its log density at
+    the mode, as if it were the normal that has the same slope there and, by ``shift``, the same
+    density; where the density is not concave, as at the tails of heavy ones, there is none and it
+    is refused.
     """
     prior = model.prior.base if base and isinstance(model.prior, Scaled) else model.prior
     precision, offset, shift = {}, {}, 0.0
@@ -34,13 +40,18 @@ def centred(model: Model, values: Params, base: bool = False, places: Mapping[st
         if type(distribution) is Normal:
             value, scale = values[name].detach().double(), distribution.scale.detach().double()
             each = scale.pow(-2)
-            precision[name] = each.reshape(-1)[0] if each.numel() == 1 else _at(each.expand(value.shape), chosen)
+            precision[name] = (
+                each.reshape(-1)[0] if each.numel() == 1 else _at(each.expand(value.shape), chosen)
+            )
             offset[name] = _at(value - distribution.loc.detach().double(), chosen)
             continue
-        log_density, slope, curve = (_at(part, chosen) for part in _derivatives(distribution, values[name].detach()))
+        log_density, slope, curve = (
+            _at(part, chosen) for part in _derivatives(distribution, values[name].detach())
+        )
         if not bool((curve > 0).all()):
             raise SettingError(
-                f"laplace needs a prior whose log density curves downwards at the mode, but {name!r} has {distribution}; use a normal prior."
+                "laplace needs a prior whose log density curves downwards at the mode, but "
+                f"{name!r} has {distribution}; use a normal prior."
             )
         precision[name], offset[name] = curve, -slope / curve
         normal = Normal(0.0, curve.rsqrt(), validate_args=False)
@@ -53,13 +64,21 @@ def _at(values: Tensor, places: Tensor | None) -> Tensor:
     return values if places is None else values.reshape(-1)[places]
 
 
-def _derivatives(distribution: torch.distributions.Distribution, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """log p, d log p / dw and -d^2 log p / dw^2, element by element; one that does not depend on w has slope zero."""
+def _derivatives(
+    distribution: torch.distributions.Distribution, value: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """log p, d log p / dw and -d^2 log p / dw^2, element by element; one that does not depend on w
+    has slope zero.
+    """
     with torch.enable_grad():
         w = value.clone().requires_grad_()
         parts = [distribution.log_prob(w)]
         for _ in range(2):
             last = parts[-1].sum()
-            parts.append(torch.autograd.grad(last, w, create_graph=True)[0] if last.requires_grad else torch.zeros_like(w))
+            parts.append(
+                torch.autograd.grad(last, w, create_graph=True)[0]
+                if last.requires_grad
+                else torch.zeros_like(w)
+            )
     log_density, slope, curve = (part.detach().double() for part in parts)
     return log_density, slope, -curve

@@ -1,6 +1,7 @@
 """Predictions of the linearised network f(w*) + J (w - w*): Gaussian wherever the posterior is.
 
-For Laplace posteriors this is the right network to predict with: it is the one whose posterior was computed. Works for any Gaussian posterior.
+For Laplace posteriors this is the right network to predict with: it is the one whose posterior was
+computed. Works for any Gaussian posterior.
 """
 
 from __future__ import annotations
@@ -15,7 +16,15 @@ from torch import Tensor
 from credo.core.errors import CredoError, SettingError
 from credo.core.shell import plain_kernels
 from credo.curvature.sweep import BUDGET, example_rows
-from credo.curvature.taps import caught_numel, find_taps, gradients, layer_rows, prepared, tapped, untapped
+from credo.curvature.taps import (
+    caught_numel,
+    find_taps,
+    gradients,
+    layer_rows,
+    prepared,
+    tapped,
+    untapped,
+)
 from credo.engine.draws import Draws
 from credo.engine.method import Method
 from credo.engine.model import Model
@@ -31,19 +40,31 @@ def _gaussians(posterior: Posterior) -> list[Gaussian]:
     odd = next((family.name for family in spread if not isinstance(family, Gaussian)), None)
     if odd is not None or not spread:
         raise CredoError(
-            f"A linearised prediction needs a Gaussian posterior, and this is {odd or 'a point estimate'}; predict without shortcut, or fit with "
+            "A linearised prediction needs a Gaussian posterior, and this is "
+            f"{odd or 'a point estimate'}; predict without shortcut, or fit with "
             "'laplace' or 'vi'."
         )
-    reason = next((family.meaningless_mean for family in spread if family.meaningless_mean is not None), None)
+    reason = next(
+        (family.meaningless_mean for family in spread if family.meaningless_mean is not None), None
+    )
     if reason is not None:
-        raise CredoError(f"A prediction linearised at the mean is not meaningful here: {reason}; predict with draws.")
+        raise CredoError(
+            f"A prediction linearised at the mean is not meaningful here: {reason}; predict with "
+            "draws."
+        )
     return [family for family in spread if isinstance(family, Gaussian)]
 
 
 def _jacobians(
-    model: Model, posterior: Posterior, x: Any, buffers: Mapping[str, Tensor], batch_size: int | None
+    model: Model,
+    posterior: Posterior,
+    x: Any,
+    buffers: Mapping[str, Tensor],
+    batch_size: int | None,
 ) -> Iterator[tuple[Tensor, Jacobian]]:
-    """Outputs ``(n, F)`` and derivatives of all of them by every parameter that varies, a few inputs at a time."""
+    """Outputs ``(n, F)`` and derivatives of all of them by every parameter that varies, a few
+    inputs at a time.
+    """
     model, values = _moving(model, posterior), _mean(model, posterior)
     x = model.move(x)
     taps = find_taps(model, values, buffers, next(iter(split_batches(x, 2))))
@@ -52,7 +73,9 @@ def _jacobians(
     with torch.no_grad():
         probe = model.outputs(shell, next(iter(split_batches(x, 1))))
     width = probe.shape[-1]
-    needed = sum(_numel(family, taps) for family in _gaussians(posterior)) + sum(site.numel for site in others.values())
+    needed = sum(_numel(family, taps) for family in _gaussians(posterior)) + sum(
+        site.numel for site in others.values()
+    )
     needed = max(1, width * needed, caught_numel(model, taps))
     budget = 8 * BUDGET if model.device.type == "cuda" else BUDGET
     size = min(batch_size or batch_of(x), max(1, budget // needed), 1000)
@@ -63,17 +86,26 @@ def _jacobians(
         axes = torch.eye(width, dtype=outputs.dtype, device=outputs.device)
         jacobian: dict[str, Any] = {}
         if caught:
-            found = [gradients(outputs, caught, axes[k].expand(count, width), k + 1 < width) for k in range(width)]
+            found = [
+                gradients(outputs, caught, axes[k].expand(count, width), k + 1 < width)
+                for k in range(width)
+            ]
             for path, tap in taps.items():
-                jacobian |= layer_rows(tap, caught[path].inputs, torch.stack([g[path] for g in found], 1))
+                jacobian |= layer_rows(
+                    tap, caught[path].inputs, torch.stack([g[path] for g in found], 1)
+                )
         if others:
-            rows = example_rows(model, values, buffers, others, batch, axes.expand(count, width, width))
+            rows = example_rows(
+                model, values, buffers, others, batch, axes.expand(count, width, width)
+            )
             jacobian |= {name: Whole(value) for name, value in rows.items()}
         yield outputs.detach(), jacobian
 
 
 def _moving(model: Model, posterior: Posterior) -> Model:
-    """The model without the random parameters that no draw changes, by which no derivative is needed."""
+    """The model without the random parameters that no draw changes, by which no derivative is
+    needed.
+    """
     still = posterior.fixed & set(model.random)
     return model.only(set(model.random) - still) if still else model
 
@@ -81,20 +113,33 @@ def _moving(model: Model, posterior: Posterior) -> Model:
 def _mean(model: Model, posterior: Posterior) -> Params:
     """E[w] in the network's precision, which a posterior need not have."""
     sites = model.sites
-    return {n: v.detach().to(sites[n].device, sites[n].dtype) for n, v in posterior.mean().items() if n in sites}
+    return {
+        n: v.detach().to(sites[n].device, sites[n].dtype)
+        for n, v in posterior.mean().items()
+        if n in sites
+    }
 
 
 def _numel(family: Gaussian, taps: Mapping[str, Any]) -> int:
-    """Numbers of one derivative that this family wants written out: none where factors are enough."""
+    """Numbers of one derivative that this family wants written out: none where factors are
+    enough.
+    """
     places = {name: tap.places for tap in taps.values() for name in tap.names}
     return sum(family.written(name, places.get(name)) for name in family.names)
 
 
 @torch.no_grad()
 def linear_moments(
-    model: Model, posterior: Posterior, x: Any, buffers: Mapping[str, Tensor], batch_size: int | None, covariance: bool
+    model: Model,
+    posterior: Posterior,
+    x: Any,
+    buffers: Mapping[str, Tensor],
+    batch_size: int | None,
+    covariance: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Mean ``(N, F)`` and covariance ``(N, F, F)``, or variance ``(N, F)``, of the linearised network's outputs."""
+    """Mean ``(N, F)`` and covariance ``(N, F, F)``, or variance ``(N, F)``, of the linearised
+    network's outputs.
+    """
     members = _gaussians(posterior)
     means, spreads = [], []
     for outputs, jacobian in _jacobians(model, posterior, x, buffers, batch_size):
@@ -112,31 +157,56 @@ def _spread(family: Gaussian, jacobian: Jacobian, covariance: bool) -> Tensor:
 
 
 def linear_outputs(
-    model: Model, posterior: Posterior, x: Any, buffers: Mapping[str, Tensor], samples: int, batch_size: int | None
+    model: Model,
+    posterior: Posterior,
+    x: Any,
+    buffers: Mapping[str, Tensor],
+    samples: int,
+    batch_size: int | None,
 ) -> Tensor:
-    """Outputs ``(S, N, F)`` that stand for the Gaussian of every input: points whose mean and, for S > 2 F, covariance are exactly those."""
+    """Outputs ``(S, N, F)`` that stand for the Gaussian of every input: points whose mean and, for
+    S > 2 F, covariance are exactly those.
+    """
     if samples < 2:
-        raise SettingError(f"samples={samples}: a linearised prediction is shown by points with its variance, of at least 2.")
+        raise SettingError(
+            f"samples={samples}: a linearised prediction is shown by points with its variance, of "
+            "at least 2."
+        )
     mean, cover = linear_moments(model, posterior, x, buffers, batch_size, covariance=True)
     return shown(mean, cover, samples)
 
 
 def probit_outputs(
-    model: Model, posterior: Posterior, x: Any, buffers: Mapping[str, Tensor], samples: int, batch_size: int | None
+    model: Model,
+    posterior: Posterior,
+    x: Any,
+    buffers: Mapping[str, Tensor],
+    samples: int,
+    batch_size: int | None,
 ) -> Tensor:
-    """Outputs ``(1, N, F)`` scaled down so that their probabilities are about the mean ones: no draw at all."""
+    """Outputs ``(1, N, F)`` scaled down so that their probabilities are about the mean ones: no
+    draw at all.
+    """
     mean, var = linear_moments(model, posterior, x, buffers, batch_size, covariance=False)
     return model.likelihood.softened(mean, var).unsqueeze(0)
 
 
 def _moments(kind: str) -> Callable[..., Tensor]:
-    def outputs(model: Model, posterior: Posterior, x: Any, buffers: Any, samples: int, batch_size: int | None) -> Tensor:
+    def outputs(
+        model: Model,
+        posterior: Posterior,
+        x: Any,
+        buffers: Any,
+        samples: int,
+        batch_size: int | None,
+    ) -> Tensor:
         return moment_outputs(model, posterior, x, buffers, samples, kind, batch_size)
 
     return outputs
 
 
-#: Ways to predict without drawing weights: (model, posterior, x, buffers, samples, batch_size) -> outputs (S, N, F).
+#: Ways to predict without drawing weights: (model, posterior, x, buffers, samples, batch_size) ->
+#: outputs (S, N, F).
 SHORTCUTS: dict[str, Callable[..., Tensor]] = {
     "moments": _moments("diagonal"),
     "moments_full": _moments("full"),
@@ -149,21 +219,32 @@ def way_of(shortcut: str | None, source: str, method: Method | None) -> str | No
     """The shortcut asked for, or the one that suits the method; None for draws."""
     known = ("mean", "weights", *SHORTCUTS)
     if shortcut is not None and shortcut not in known:
-        raise SettingError(f"shortcut={shortcut!r}; expected None or one of {', '.join(map(repr, known))}.")
+        raise SettingError(
+            f"shortcut={shortcut!r}; expected None or one of {', '.join(map(repr, known))}."
+        )
     if shortcut is None:
         return method.shortcut if source == "posterior" and method is not None else None
     if shortcut != "weights" and source != "posterior":
-        raise SettingError(f"shortcut={shortcut!r} is about the posterior; with source={source!r} leave it out.")
+        raise SettingError(
+            f"shortcut={shortcut!r} is about the posterior; with source={source!r} leave it out."
+        )
     return None if shortcut == "weights" else shortcut
 
 
 @torch.no_grad()
 def linear_functions(
-    model: Model, posterior: Posterior, draws: Draws, x: Any, buffers: Mapping[str, Tensor], batch_size: int | None
+    model: Model,
+    posterior: Posterior,
+    draws: Draws,
+    x: Any,
+    buffers: Mapping[str, Tensor],
+    batch_size: int | None,
 ) -> Tensor:
-    """Draws of functions ``(S, N, F)``: f(w*) + J (w_s - w*), whose values at all inputs belong together.
+    """Draws of functions ``(S, N, F)``: f(w*) + J (w_s - w*), whose values at all inputs belong
+    together.
 
-    By one forward derivative per draw; where an operation of the network has none, from the derivatives of every output.
+    By one forward derivative per draw; where an operation of the network has none, from the
+    derivatives of every output.
     """
     _gaussians(posterior)
     model, values = _moving(model, posterior), _mean(model, posterior)
@@ -172,7 +253,11 @@ def linear_functions(
     x = model.move(x)
 
     def change(number: int) -> Params:
-        return {n: w[0].to(start[n]) - start[n] for n, w in draws.realise([number]).items() if n in start}
+        return {
+            n: w[0].to(start[n]) - start[n]
+            for n, w in draws.realise([number]).items()
+            if n in start
+        }
 
     def forward(number: int) -> Tensor:
         delta, parts = change(number), []
@@ -191,13 +276,16 @@ def linear_functions(
         return torch.stack([forward(number) for number in draws.numbers])
     except (RuntimeError, NotImplementedError) as error:
         warnings.warn(
-            f"Functions from the derivatives of every output: forward derivatives cannot run this network ({str(error).splitlines()[0]}).",
+            "Functions from the derivatives of every output: forward derivatives cannot run this "
+            f"network ({str(error).splitlines()[0]}).",
             stacklevel=3,
         )
     finally:
         shell.place(start)
     names = tuple(start)
-    deltas = torch.stack([torch.cat([d[n].reshape(-1) for n in names]) for d in map(change, draws.numbers)])
+    deltas = torch.stack(
+        [torch.cat([d[n].reshape(-1) for n in names]) for d in map(change, draws.numbers)]
+    )
     parts = [
         outputs + torch.einsum("nfp,sp->snf", joined(jacobian, names), deltas)
         for outputs, jacobian in _jacobians(model, posterior, x, buffers, batch_size)

@@ -1,6 +1,7 @@
 """Laplace's approximation of the marginal likelihood, and the width of the prior that maximises it.
 
-log p(D) = log p(D given w) + log p(w) + P/2 log 2 pi - 1/2 log det(H + D), at the maximum w of the joint density, D the prior's precision.
+log p(D) = log p(D given w) + log p(w) + P/2 log 2 pi - 1/2 log det(H + D), at the maximum w of the
+joint density, D the prior's precision.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ STEPS = 60  # of quasi-Newton then
 
 
 class Centred(NamedTuple):
-    """The prior's precision by parameter, the weights' distance from its mean, and what its log density has beyond that normal's."""
+    """The prior's precision by parameter, the weights' distance from its mean, and what its log
+    density has beyond that normal's.
+    """
 
     precision: Precision
     offset: Params
@@ -39,9 +42,11 @@ def log_evidence(
     noise: NormalNoiseTerms | None = None,
     gain: Tensor | None = None,
 ) -> Tensor:
-    """In nats, for the prior's precision times exp(scales) by parameter; differentiable in ``scales``.
+    """In nats, for the prior's precision times exp(scales) by parameter; differentiable in
+    ``scales``.
 
-    With ``noise`` also for a noise variance over exp(gain), which multiplies the curvature: log det(c H + D) = log det(H + D / c) + P log c.
+    With ``noise`` also for a noise variance over exp(gain), which multiplies the curvature: log
+    det(c H + D) = log det(H + D / c) + P log c.
     """
     precision = dict(prior.precision)
     if scales is not None:
@@ -62,7 +67,11 @@ def log_evidence(
 
 
 def _times(precision: Precision, logs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The precision times exp(logs). Equal numbers times the same factor become one tensor: by that a block knows that they move together."""
+    """The precision times exp(logs).
+
+    Equal numbers times the same factor become one tensor: by that a block knows that they move
+    together.
+    """
     made: dict[Any, Tensor] = {}
     out = {}
     for name, p in precision.items():
@@ -76,22 +85,32 @@ def _times(precision: Precision, logs: Mapping[str, Tensor]) -> dict[str, Tensor
 
 def _by_group(values: Tensor, groups: Sequence[Sequence[str]]) -> dict[str, Tensor]:
     """One number per group, by parameter: the same tensor for all of a group."""
-    return {name: value for value, group in zip(values.unbind(), groups, strict=True) for name in group}
+    return {
+        name: value for value, group in zip(values.unbind(), groups, strict=True) for name in group
+    }
 
 
 class Widths(NamedTuple):
-    """Logarithms of the factors on the prior's precision by parameter, and on one over the noise variance."""
+    """Logarithms of the factors on the prior's precision by parameter, and on one over the noise
+    variance.
+    """
 
     scales: dict[str, Tensor]
     gain: float
 
 
 def best_widths(
-    blocks: Sequence[Block], nll: float, prior: Centred, groups: Sequence[Sequence[str]], noise: NormalNoiseTerms
+    blocks: Sequence[Block],
+    nll: float,
+    prior: Centred,
+    groups: Sequence[Sequence[str]],
+    noise: NormalNoiseTerms,
 ) -> Widths:
     """The prior's width in every group and the noise that together maximise the evidence."""
     start = best_scales(blocks, nll, prior, groups)
-    point = torch.stack([*(start[group[0]] for group in groups), torch.zeros_like(start[groups[0][0]])])
+    point = torch.stack(
+        [*(start[group[0]] for group in groups), torch.zeros_like(start[groups[0][0]])]
+    )
 
     def value(values: Tensor) -> Tensor:
         return -log_evidence(blocks, nll, prior, _by_group(values[:-1], groups), noise, values[-1])
@@ -101,10 +120,14 @@ def best_widths(
     return Widths(_by_group(found[:-1].clamp(-edge, edge), groups), float(found[-1]))
 
 
-def best_scales(blocks: Sequence[Block], nll: float, prior: Centred, groups: Sequence[Sequence[str]]) -> dict[str, Tensor]:
-    """Logarithms of the factors on the prior's precision, one for every group of parameters, that maximise the evidence.
+def best_scales(
+    blocks: Sequence[Block], nll: float, prior: Centred, groups: Sequence[Sequence[str]]
+) -> dict[str, Tensor]:
+    """Logarithms of the factors on the prior's precision, one for every group of parameters, that
+    maximise the evidence.
 
-    All groups together along a grid first, so that the search starts at the right size; then quasi-Newton over all of them.
+    All groups together along a grid first, so that the search starts at the right size; then
+    quasi-Newton over all of them.
     """
     device = next(iter(prior.offset.values())).device
 
@@ -128,7 +151,9 @@ def best_scales(blocks: Sequence[Block], nll: float, prior: Centred, groups: Seq
 def _minimise(value: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
     """By torch's LBFGS with a line search, in double precision."""
     point = start.clone().requires_grad_()
-    mover = torch.optim.LBFGS([point], lr=1.0, max_iter=STEPS, tolerance_grad=1e-8, line_search_fn="strong_wolfe")
+    mover = torch.optim.LBFGS(
+        [point], lr=1.0, max_iter=STEPS, tolerance_grad=1e-8, line_search_fn="strong_wolfe"
+    )
 
     def closure() -> Tensor:
         mover.zero_grad()

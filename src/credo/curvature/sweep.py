@@ -1,7 +1,8 @@
 """Passes over the data that add up the curvature sum_n J_n^T Lambda_n J_n of the log-likelihood.
 
-Lambda is the likelihood's Fisher information about its outputs (generalised Gauss-Newton, "ggn"), the outer product of the score of the observed
-targets ("empirical"), or of targets drawn from the network itself ("mc"). In each case Lambda = R R^T, and every column of R is one backward pass.
+Lambda is the likelihood's Fisher information about its outputs (generalised Gauss-Newton, "ggn"),
+the outer product of the score of the observed targets ("empirical"), or of targets drawn from the
+network itself ("mc"). In each case Lambda = R R^T, and every column of R is one backward pass.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ class Sweep:
             yield self.model.move(x), self.model.move(y)
         if seen != self.fit_job.source.num_data:
             raise SettingError(
-                f"Curvature is a sum over all data, but one pass saw {seen} examples and num_data is {self.fit_job.source.num_data}; give a "
+                f"Curvature is a sum over all data, but one pass saw {seen} examples and num_data "
+                f"is {self.fit_job.source.num_data}; give a "
                 "loader that shows every example once."
             )
 
@@ -66,18 +68,29 @@ class Sweep:
         if self.kind == "empirical":
             return score(likelihood, f, likelihood.check_pair(f, y)).unsqueeze(-1)
         stacked = f.unsqueeze(0).expand(self.mc_samples, *f.shape)
-        drawn = likelihood.observed.sample(stacked, generator(self.fit_job.seed, "fisher", number, device=f.device))
-        return torch.movedim(score(likelihood.observed, stacked, drawn), 0, -1) / math.sqrt(self.mc_samples)
+        drawn = likelihood.observed.sample(
+            stacked, generator(self.fit_job.seed, "fisher", number, device=f.device)
+        )
+        return torch.movedim(score(likelihood.observed, stacked, drawn), 0, -1) / math.sqrt(
+            self.mc_samples
+        )
 
     def nll(self, outputs: Tensor, y: Tensor) -> float:
         """Summed over a batch."""
         return -float(
-            self.model.likelihood.log_prob(outputs.detach(), self.model.likelihood.check_pair(outputs, y)).detach().double().sum()
+            self.model.likelihood.log_prob(
+                outputs.detach(), self.model.likelihood.check_pair(outputs, y)
+            )
+            .detach()
+            .double()
+            .sum()
         )
 
 
 class Looked(NamedTuple):
-    """What one batch shows: inputs of every layer, gradients by direction, derivatives of the rest, and the negative log-likelihood."""
+    """What one batch shows: inputs of every layer, gradients by direction, derivatives of the rest,
+    and the negative log-likelihood.
+    """
 
     inputs: dict[str, Tensor]
     grads: Iterator[dict[str, Tensor]]
@@ -88,7 +101,9 @@ class Looked(NamedTuple):
 
 
 def look(sweep: Sweep, taps: Mapping[str, Tap], size: int = BATCH) -> Iterator[tuple[Any, Looked]]:
-    """Batch after batch; ``grads`` gives one dict of ``(N, R, O)`` for every direction and must be read before the next batch."""
+    """Batch after batch; ``grads`` gives one dict of ``(N, R, O)`` for every direction and must be
+    read before the next batch.
+    """
     shell = prepared(sweep.model, sweep.values, sweep.buffers)
     size = min(size, max(1, BUDGET // max(1, caught_numel(sweep.model, taps))))
     for number, (x, y) in enumerate(sweep.batches(size)):
@@ -96,7 +111,9 @@ def look(sweep: Sweep, taps: Mapping[str, Tap], size: int = BATCH) -> Iterator[t
         root = sweep.root(outputs, y, number)
         columns = root.unbind(-1)
 
-        def grads(outputs: Tensor = outputs, caught: Any = caught, columns: Any = columns) -> Iterator[dict[str, Tensor]]:
+        def grads(
+            outputs: Tensor = outputs, caught: Any = caught, columns: Any = columns
+        ) -> Iterator[dict[str, Tensor]]:
             for place, column in enumerate(columns):
                 yield gradients(outputs, caught, column, place + 1 < len(columns)) if caught else {}
 
@@ -104,25 +121,43 @@ def look(sweep: Sweep, taps: Mapping[str, Tap], size: int = BATCH) -> Iterator[t
         yield x, Looked(inputs, grads(), root, outputs.detach(), sweep.nll(outputs, y), batch_of(x))
 
 
-def whole_rows(sweep: Sweep, sites: Mapping[str, Site], x: Any, root: Tensor) -> Iterator[tuple[slice, dict[str, Tensor]]]:
-    """R^T J of each example by parameters without factors, ``(n, K, P)``, a few examples at a time."""
+def whole_rows(
+    sweep: Sweep, sites: Mapping[str, Site], x: Any, root: Tensor
+) -> Iterator[tuple[slice, dict[str, Tensor]]]:
+    """R^T J of each example by parameters without factors, ``(n, K, P)``, a few examples at a
+    time.
+    """
     numel = sum(site.numel for site in sites.values()) * root.shape[-1]
     chunk = max(1, BUDGET // max(numel, 1))
     total = batch_of(x)
     for start in range(0, total, chunk):
         rows = slice(start, min(start + chunk, total))
-        yield rows, example_rows(sweep.model, sweep.values, sweep.buffers, sites, cut(x, rows, total), root[rows])
+        yield (
+            rows,
+            example_rows(
+                sweep.model, sweep.values, sweep.buffers, sites, cut(x, rows, total), root[rows]
+            ),
+        )
 
 
 def cut(x: Any, rows: slice, total: int) -> Any:
     """Some of the examples."""
-    return pytree.tree_map(lambda t: t[rows] if isinstance(t, Tensor) and t.dim() and t.shape[0] == total else t, x)
+    return pytree.tree_map(
+        lambda t: t[rows] if isinstance(t, Tensor) and t.dim() and t.shape[0] == total else t, x
+    )
 
 
 def example_rows(
-    model: Model, values: Params, buffers: Mapping[str, Tensor], sites: Mapping[str, Site], x: Any, root: Tensor
+    model: Model,
+    values: Params,
+    buffers: Mapping[str, Tensor],
+    sites: Mapping[str, Site],
+    x: Any,
+    root: Tensor,
 ) -> dict[str, Tensor]:
-    """R^T J of every example, ``(n, K, P)`` by parameter: by vmap over examples where it can run the network, else one after another."""
+    """R^T J of every example, ``(n, K, P)`` by parameter: by vmap over examples where it can run
+    the network, else one after another.
+    """
     shell = prepared(model, values, buffers)
     start = {name: values[name].detach() for name in sites}
     total = batch_of(x)
@@ -136,7 +171,9 @@ def example_rows(
         _, pull = torch.func.vjp(run, start)  # type: ignore[misc]
         return torch.vmap(lambda column: pull(column)[0])(root.mT)
 
-    flat = isinstance(x, Tensor) or all(isinstance(t, Tensor) and t.shape[:1] == (total,) for t in pytree.tree_leaves(x))
+    flat = isinstance(x, Tensor) or all(
+        isinstance(t, Tensor) and t.shape[:1] == (total,) for t in pytree.tree_leaves(x)
+    )
     if flat:
         try:
             with plain_kernels(shell):
@@ -144,7 +181,8 @@ def example_rows(
             return {name: value.flatten(2) for name, value in found.items()}
         except (RuntimeError, NotImplementedError, ValueError) as error:
             warnings.warn(
-                f"Derivatives of {', '.join(sites)} example by example: vmap cannot run this network ({str(error).splitlines()[0]}).",
+                f"Derivatives of {', '.join(sites)} example by example: vmap cannot run this "
+                f"network ({str(error).splitlines()[0]}).",
                 stacklevel=2,
             )
         finally:
@@ -160,11 +198,20 @@ def example_rows(
                 parts: list[Any] = [[None] * len(leaves)] * len(columns)
                 if outputs.requires_grad:  # else no parameter reaches them
                     parts = [
-                        torch.autograd.grad(outputs[0], list(leaves.values()), c, retain_graph=True, allow_unused=True)
+                        torch.autograd.grad(
+                            outputs[0],
+                            list(leaves.values()),
+                            c,
+                            retain_graph=True,
+                            allow_unused=True,
+                        )
                         for c in columns
                     ]
                 for place, (name, leaf) in enumerate(leaves.items()):
-                    found = [torch.zeros_like(leaf) if part[place] is None else part[place] for part in parts]
+                    found = [
+                        torch.zeros_like(leaf) if part[place] is None else part[place]
+                        for part in parts
+                    ]
                     rows[name].append(torch.stack(found).flatten(1))
     finally:
         shell.place(start)

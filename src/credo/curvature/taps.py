@@ -1,7 +1,9 @@
-"""What goes into a network's linear layers and what comes out, caught during one pass, so that derivatives by their weights are products.
+"""What goes into a network's linear layers and what comes out, caught during one pass, so that
+derivatives by their weights are products.
 
-For a layer z = W a + b used at places r, d f / d W = sum_r (d f / d z_r) a_r^T: a pass gives the inputs a, one backward pass per direction of the
-outputs gives d f / d z for all layers. No weight gradient of any single example is ever formed.
+For a layer z = W a + b used at places r, d f / d W = sum_r (d f / d z_r) a_r^T: a pass gives the
+inputs a, one backward pass per direction of the outputs gives d f / d z for all layers. No weight
+gradient of any single example is ever formed.
 """
 
 from __future__ import annotations
@@ -48,8 +50,11 @@ class Caught(NamedTuple):
     channel: int  # the axis of the output's units
 
 
-def find_taps(model: Model, values: Params, buffers: Mapping[str, Tensor], x: Any) -> dict[str, Tap]:
-    """Layers that are called once in a pass, on examples along the first axis, with weights that nothing else uses; by path.
+def find_taps(
+    model: Model, values: Params, buffers: Mapping[str, Tensor], x: Any
+) -> dict[str, Tap]:
+    """Layers that are called once in a pass, on examples along the first axis, with weights that
+    nothing else uses; by path.
 
     Found by dry runs on few examples: B, one more, and B once more with derivatives.
     """
@@ -59,7 +64,11 @@ def find_taps(model: Model, values: Params, buffers: Mapping[str, Tensor], x: An
     for path, module in shell.module.named_modules(remove_duplicate=False):
         if _plain(module):
             names = {leaf: f"{path}.{leaf}".lstrip(".") for leaf in ("weight", "bias")}
-            chosen = {leaf: name for leaf, name in names.items() if name in model.random and name not in tied}
+            chosen = {
+                leaf: name
+                for leaf, name in names.items()
+                if name in model.random and name not in tied
+            }
             if chosen:
                 taps[path] = Tap(path, chosen.get("weight"), chosen.get("bias"))
     few = model.move(x)
@@ -67,7 +76,9 @@ def find_taps(model: Model, values: Params, buffers: Mapping[str, Tensor], x: An
     sizes = (batch_of(few), batch_of(few) + 1)
     for batch in (few, one_more(few)):
         with (
-            _hooked(shell, taps, lambda path, module, a, out: calls[path].append((a.shape, out.shape))),
+            _hooked(
+                shell, taps, lambda path, module, a, out: calls[path].append((a.shape, out.shape))
+            ),
             torch.no_grad(),
             plain_attention(),
         ):
@@ -75,7 +86,9 @@ def find_taps(model: Model, values: Params, buffers: Mapping[str, Tensor], x: An
     good = {}
     for path, seen in calls.items():
         if len(seen) == 2 and all(
-            shape[0] == size and len(shape) > 1 for pair, size in zip(seen, sizes, strict=True) for shape in pair
+            shape[0] == size and len(shape) > 1
+            for pair, size in zip(seen, sizes, strict=True)
+            for shape in pair
         ):
             units = _units(shell.module.get_submodule(path))
             good[path] = taps[path]._replace(places=seen[0][1].numel() // (sizes[0] * units))
@@ -84,11 +97,15 @@ def find_taps(model: Model, values: Params, buffers: Mapping[str, Tensor], x: An
 
 
 def _plain(module: nn.Module) -> bool:
-    """Whether a module is one of torch's own layers and gives what it computes: subclasses and hooks may do anything."""
+    """Whether a module is one of torch's own layers and gives what it computes: subclasses and
+    hooks may do anything.
+    """
     if module._forward_hooks:
         return False
     if isinstance(module, CONVOLUTIONS):
-        return type(module) in CONVOLUTIONS and module.groups == 1 and module.padding_mode == "zeros"
+        return (
+            type(module) in CONVOLUTIONS and module.groups == 1 and module.padding_mode == "zeros"
+        )
     return type(module) is nn.Linear
 
 
@@ -97,11 +114,16 @@ def _units(module: Any) -> int:
 
 
 def _used_otherwise(model: Model, shell: Shell, taps: Mapping[str, Tap], x: Any) -> set[str]:
-    """Layers whose weights reach the output by more than their one call, or which a checkpoint calls again in the backward pass.
+    """Layers whose weights reach the output by more than their one call, or which a checkpoint
+    calls again in the backward pass.
 
-    The calls see copies of the weights, cut off; what still has a derivative by the weights themselves is another use.
+    The calls see copies of the weights, cut off; what still has a derivative by the weights
+    themselves is another use.
     """
-    leaves = {path: {n: shell.placed(n).detach().requires_grad_() for n in tap.names} for path, tap in taps.items()}
+    leaves = {
+        path: {n: shell.placed(n).detach().requires_grad_() for n in tap.names}
+        for path, tap in taps.items()
+    }
     own = {n: leaf for group in leaves.values() for n, leaf in group.items()}
     before = {n: shell.placed(n) for n in own}
     calls: dict[str, list[Tensor]] = {path: [] for path in taps}
@@ -116,13 +138,19 @@ def _used_otherwise(model: Model, shell: Shell, taps: Mapping[str, Tap], x: Any)
     shell.place(own)
     try:
         with torch.enable_grad(), plain_attention(), _hooked(shell, taps, leave, enter):
-            x = pytree.tree_map(lambda t: t.detach().clone().requires_grad_() if _is_real(t) else t, x)
+            x = pytree.tree_map(
+                lambda t: t.detach().clone().requires_grad_() if _is_real(t) else t, x
+            )
             outputs = model.outputs(shell, x)
             refuse_reentrant([outputs])
             grads: Sequence[Tensor | None] = []
             if outputs.requires_grad and own:
-                seen = [output for found in calls.values() for output in found]  # so that the backward pass goes everywhere
-                grads = torch.autograd.grad(outputs.sum(), [*own.values(), *seen], allow_unused=True)
+                seen = [
+                    output for found in calls.values() for output in found
+                ]  # so that the backward pass goes everywhere
+                grads = torch.autograd.grad(
+                    outputs.sum(), [*own.values(), *seen], allow_unused=True
+                )
     finally:
         shell.place(before)
     found = {n for n, grad in zip(own, grads, strict=False) if grad is not None}
@@ -145,17 +173,23 @@ def prepared(model: Model, values: Params, buffers: Mapping[str, Tensor]) -> She
 
 @contextmanager
 def _hooked(shell: Shell, paths: Mapping[str, Any], look: Any, enter: Any = None) -> Iterator[None]:
-    """``look(path, module, input, output)`` at every call of these layers; what it returns, if anything, replaces the output."""
+    """``look(path, module, input, output)`` at every call of these layers; what it returns, if
+    anything, replaces the output.
+    """
     handles = []
     for path in paths:
         module = shell.module.get_submodule(path)
 
-        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: Any, output: Tensor, path: str = path) -> Tensor | None:
+        def hook(
+            module: nn.Module, args: tuple[Any, ...], kwargs: Any, output: Tensor, path: str = path
+        ) -> Tensor | None:
             return look(path, module, args[0] if args else kwargs["input"], output)
 
         handles.append(module.register_forward_hook(hook, with_kwargs=True))
         if enter is not None:
-            handles.append(module.register_forward_pre_hook(lambda module, args, path=path: enter(path)))
+            handles.append(
+                module.register_forward_pre_hook(lambda module, args, path=path: enter(path))
+            )
     try:
         yield
     finally:
@@ -163,7 +197,9 @@ def _hooked(shell: Shell, paths: Mapping[str, Any], look: Any, enter: Any = None
             handle.remove()
 
 
-def tapped(model: Model, shell: Shell, taps: Mapping[str, Tap], x: Any) -> tuple[Tensor, dict[str, Caught]]:
+def tapped(
+    model: Model, shell: Shell, taps: Mapping[str, Tap], x: Any
+) -> tuple[Tensor, dict[str, Caught]]:
     """Outputs ``(N, F)`` with a graph back to every tapped layer, and what was caught there."""
     caught: dict[str, Caught] = {}
 
@@ -171,7 +207,11 @@ def tapped(model: Model, shell: Shell, taps: Mapping[str, Tap], x: Any) -> tuple
         if not output.requires_grad:
             output.requires_grad_()
         convolution = isinstance(module, CONVOLUTIONS)
-        inputs = patches(a.detach(), module) if convolution else a.detach().reshape(len(a), -1, a.shape[-1])
+        inputs = (
+            patches(a.detach(), module)
+            if convolution
+            else a.detach().reshape(len(a), -1, a.shape[-1])
+        )
         caught[path] = Caught(inputs, output, 1 if convolution else -1)
         return output.clone()  # so that an activation in place leaves what was caught as it is
 
@@ -181,8 +221,14 @@ def tapped(model: Model, shell: Shell, taps: Mapping[str, Tap], x: Any) -> tuple
 
 
 def caught_numel(model: Model, taps: Mapping[str, Tap]) -> int:
-    """Numbers that are caught of one example: a convolution's patches are as many times its input as its kernel has places."""
-    return sum(tap.places * math.prod(model.random[tap.weight].shape[1:]) for tap in taps.values() if tap.weight is not None)
+    """Numbers that are caught of one example: a convolution's patches are as many times its input
+    as its kernel has places.
+    """
+    return sum(
+        tap.places * math.prod(model.random[tap.weight].shape[1:])
+        for tap in taps.values()
+        if tap.weight is not None
+    )
 
 
 def patches(x: Tensor, module: nn.Module) -> Tensor:
@@ -210,11 +256,21 @@ def _padding(module: Any) -> list[tuple[int, int]]:
     return [(p, p) for p in module.padding]
 
 
-def gradients(outputs: Tensor, caught: Mapping[str, Caught], direction: Tensor, keep: bool) -> dict[str, Tensor]:
-    """d (direction . f) / d z of every layer ``(N, R, O)``, for a direction ``(N, F)`` of each example's outputs."""
+def gradients(
+    outputs: Tensor, caught: Mapping[str, Caught], direction: Tensor, keep: bool
+) -> dict[str, Tensor]:
+    """d (direction . f) / d z of every layer ``(N, R, O)``, for a direction ``(N, F)`` of each
+    example's outputs.
+    """
     found: Sequence[Tensor | None] = [None] * len(caught)
     if outputs.requires_grad:  # else no layer reaches them
-        found = torch.autograd.grad(outputs, [c.output for c in caught.values()], direction, retain_graph=keep, allow_unused=True)
+        found = torch.autograd.grad(
+            outputs,
+            [c.output for c in caught.values()],
+            direction,
+            retain_graph=keep,
+            allow_unused=True,
+        )
     out = {}
     for (path, c), grad in zip(caught.items(), found, strict=True):
         grad = torch.zeros_like(c.output) if grad is None else grad

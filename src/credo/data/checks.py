@@ -1,4 +1,6 @@
-"""Turn what users pass into tensors, and refuse what cannot be learned from before any work is done."""
+"""Turn what users pass into tensors, and refuse what cannot be learned from before any work is
+done.
+"""
 
 from __future__ import annotations
 
@@ -13,21 +15,29 @@ from torch import Tensor
 from credo.core.errors import DataError
 from credo.core.tree import Tree, leaves, map_leaves
 
-# torch has only partial support for the wide unsigned kinds, so they are widened to the signed kind that holds them.
+# torch has only partial support for the wide unsigned kinds, so they are widened to the signed kind
+# that holds them.
 _WIDENED = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64}
 
 
-def check_inputs(x: Any, *, dtype: torch.dtype | None = None, like: Tree | None = None, name: str = "x") -> Tree:
+def check_inputs(
+    x: Any, *, dtype: torch.dtype | None = None, like: Tree | None = None, name: str = "x"
+) -> Tree:
     """Inputs as tensors: a tensor, array, DataFrame, or a dict or tuple of them sharing axis 0.
 
-    Floating inputs are cast to ``dtype`` where one is given; whole numbers keep theirs. ``like`` is an example from
-    training: its structure and the sizes after axis 0 must be met. Refuses NaN, infinite values, empty data, text,
-    scalars and leaves of different lengths with a ``DataError`` that names the row and column.
+    Floating inputs are cast to ``dtype`` where one is given; whole numbers keep theirs. ``like`` is
+    an example from training: its structure and the sizes after axis 0 must be met. Refuses NaN,
+    infinite values, empty data, text, scalars and leaves of different lengths with a ``DataError``
+    that names the row and column.
     """
-    tensors = map_leaves(lambda where, leaf: _finite(where, to_tensor(leaf, where, dtype), leaf), x, name)
+    tensors = map_leaves(
+        lambda where, leaf: _finite(where, to_tensor(leaf, where, dtype), leaf), x, name
+    )
     found = list(leaves(tensors, name))
     if not found:
-        raise DataError(f"{name} holds no tensors; pass a tensor, or a dict or tuple with at least one.")
+        raise DataError(
+            f"{name} holds no tensors; pass a tensor, or a dict or tuple with at least one."
+        )
     (first_name, first), *others = found
     for where, leaf in others:
         same_length(first_name, first, where, leaf)
@@ -37,10 +47,15 @@ def check_inputs(x: Any, *, dtype: torch.dtype | None = None, like: Tree | None 
 
 
 def check_pair(x: Any, y: Any, *, dtype: torch.dtype | None = None) -> tuple[Tree, Tensor]:
-    """``(x, y)`` as tensors of one length; everything :func:`check_inputs` refuses is refused in ``y`` too."""
+    """``(x, y)`` as tensors of one length; everything :func:`check_inputs` refuses is refused in
+    ``y`` too.
+    """
     inputs = check_inputs(x, dtype=dtype)
     if isinstance(y, (dict, tuple)):
-        raise DataError(f"y is a {type(y).__name__}; expected one tensor, array, Series or DataFrame of targets.")
+        raise DataError(
+            f"y is a {type(y).__name__}; expected one tensor, array, Series or DataFrame of "
+            "targets."
+        )
     targets = check_inputs(y, dtype=dtype, name="y")
     where, first = next(leaves(inputs, "x"))
     same_length(where, first, "y", targets)
@@ -51,26 +66,37 @@ def same_length(name: str, first: Tensor, other_name: str, other: Tensor) -> Non
     """Refuse two tensors whose first axes differ."""
     if first.shape[0] != other.shape[0]:
         raise DataError(
-            f"{name} has {first.shape[0]} rows and {other_name} has {other.shape[0]}; both must have one row per example."
+            f"{name} has {first.shape[0]} rows and {other_name} has {other.shape[0]}; both must "
+            "have one row per example."
         )
 
 
 def to_tensor(value: Any, name: str, dtype: torch.dtype | None = None) -> Tensor:
     """One leaf as a tensor; float64 stays float64 unless ``dtype`` says otherwise."""
-    tensor = value.detach() if isinstance(value, Tensor) else _from_array(_as_array(value, name), name)
+    tensor = (
+        value.detach() if isinstance(value, Tensor) else _from_array(_as_array(value, name), name)
+    )
     if tensor.is_sparse or tensor.is_complex():
-        raise DataError(f"{name} is a {tensor.layout if tensor.is_sparse else tensor.dtype} tensor; expected dense real numbers.")
+        raise DataError(
+            f"{name} is a {tensor.layout if tensor.is_sparse else tensor.dtype} tensor; expected "
+            "dense real numbers."
+        )
     if tensor.ndim == 0:
-        raise DataError(f"{name} is a single number; expected one row per example, so at least one axis.")
+        raise DataError(
+            f"{name} is a single number; expected one row per example, so at least one axis."
+        )
     if tensor.numel() == 0:
         raise DataError(
-            f"{name} is empty: its shape is {tuple(tensor.shape)}; pass at least one example with at least one value."
+            f"{name} is empty: its shape is {tuple(tensor.shape)}; pass at least one example with "
+            "at least one value."
         )
     return tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
 
 
 def _as_array(value: Any, name: str) -> np.ndarray:
-    pandas = sys.modules.get("pandas")  # a frame can only arrive from a program that imported pandas
+    pandas = sys.modules.get(
+        "pandas"
+    )  # a frame can only arrive from a program that imported pandas
     if pandas is not None and isinstance(value, pandas.DataFrame):
         return _from_frame(value, name)
     if pandas is not None and isinstance(value, (pandas.Series, pandas.Index)):
@@ -79,8 +105,13 @@ def _as_array(value: Any, name: str) -> np.ndarray:
         try:
             return np.asarray(value)
         except ValueError as error:
-            raise DataError(f"{name} is a list whose rows have different lengths; expected a rectangular array.") from error
-    raise DataError(f"{name} is a {type(value).__name__}; expected a tensor, a numpy array, a DataFrame or a Series.")
+            raise DataError(
+                f"{name} is a list whose rows have different lengths; expected a rectangular array."
+            ) from error
+    raise DataError(
+        f"{name} is a {type(value).__name__}; expected a tensor, a numpy array, a DataFrame or a "
+        "Series."
+    )
 
 
 def _from_frame(frame: Any, name: str) -> np.ndarray:
@@ -89,7 +120,8 @@ def _from_frame(frame: Any, name: str) -> np.ndarray:
     for column in frame.columns:
         if not pandas.api.types.is_numeric_dtype(frame[column].dtype):
             raise DataError(
-                f"{name}: column {column!r} holds {frame[column].dtype} values such as {frame[column].iloc[:1].tolist()}; "
+                f"{name}: column {column!r} holds {frame[column].dtype} values such as "
+                f"{frame[column].iloc[:1].tolist()}; "
                 "expected numbers, so encode it first (credo.data.TableSchema does)."
             )
     if any(pandas.api.types.is_extension_array_dtype(kind) for kind in frame.dtypes):
@@ -101,10 +133,13 @@ def _from_array(array: np.ndarray, name: str) -> Tensor:
     if array.dtype.kind not in "biuf":
         first = array.ravel()[:1].tolist()
         raise DataError(
-            f"{name} has dtype {array.dtype} with values such as {first}; expected numbers, so encode it as numbers first."
+            f"{name} has dtype {array.dtype} with values such as {first}; expected numbers, so "
+            "encode it as numbers first."
         )
     if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max:
-        raise DataError(f"{name} has uint64 values up to {array.max()}; expected whole numbers below 2**63.")
+        raise DataError(
+            f"{name} has uint64 values up to {array.max()}; expected whole numbers below 2**63."
+        )
     wanted = np.int64 if array.dtype == np.uint64 else _WIDENED.get(array.dtype, array.dtype)
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:
         wanted = np.float64
@@ -116,7 +151,8 @@ def _from_array(array: np.ndarray, name: str) -> Tensor:
 def _finite(name: str, tensor: Tensor, given: Any) -> Tensor:
     if not tensor.is_floating_point():
         return tensor
-    # One reduction decides the common case: a sum is finite only if every term is, unless it overflows.
+    # One reduction decides the common case: a sum is finite only if every term is, unless it
+    # overflows.
     if bool(torch.isfinite(tensor.sum())):
         return tensor
     bad = ~torch.isfinite(tensor)
@@ -128,18 +164,26 @@ def _finite(name: str, tensor: Tensor, given: Any) -> Tensor:
     columns = getattr(given, "columns", None)
     where = f"row {place[0]}"
     if len(place) == 2:
-        where += f", column {columns[place[1]]!r}" if columns is not None else f", column {place[1]}"
+        where += (
+            f", column {columns[place[1]]!r}" if columns is not None else f", column {place[1]}"
+        )
     elif len(place) > 2:
         where += f", position {tuple(place[1:])}"
     count = int(bad.sum())
-    raise DataError(f"{name} has {what} at {where} ({count} such value{'s' * (count > 1)}); remove or fill those rows first.")
+    raise DataError(
+        f"{name} has {what} at {where} ({count} such value{'s' * (count > 1)}); remove or fill "
+        "those rows first."
+    )
 
 
 def _check_like(given: Tree, like: Tree, name: str) -> None:
     wanted = dict(leaves(like, name))
     found = dict(leaves(given, name))
     if wanted.keys() != found.keys():
-        raise DataError(f"The inputs are {', '.join(found)}; expected the structure of training: {', '.join(wanted)}.")
+        raise DataError(
+            f"The inputs are {', '.join(found)}; expected the structure of training: "
+            f"{', '.join(wanted)}."
+        )
     for where, leaf in found.items():
         if leaf.shape[1:] != wanted[where].shape[1:]:
             raise DataError(

@@ -1,4 +1,6 @@
-"""Lossless codings of arrays inside an npz file: ``key__coding`` holds a coded array, which reads back as ``key``."""
+"""Lossless codings of arrays inside an npz file: ``key__coding`` holds a coded array, which reads
+back as ``key``.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ def grey(coded: np.ndarray) -> np.ndarray:
 
 
 def colour(coded: np.ndarray) -> np.ndarray:
-    """Undo differences of the planes green, red - green, blue - green: ``(3, ..., H, W) -> (..., H, W, 3)`` uint8."""
+    """Undo differences of the planes green, red - green, blue - green: ``(3, ..., H, W) -> (..., H,
+    W, 3)`` uint8.
+    """
     green, red_less_green, blue_less_green = grey(coded)
     return np.stack((green + red_less_green, green, green + blue_less_green), axis=-1)
 
@@ -27,7 +31,11 @@ def bits105(coded: np.ndarray) -> np.ndarray:
     return np.unpackbits(coded, axis=1, count=side * side).reshape(len(coded), side, side)
 
 
-CODINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {"g": grey, "cg": colour, "bits105": bits105}
+CODINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "g": grey,
+    "cg": colour,
+    "bits105": bits105,
+}
 
 
 def decode(key: str, array: np.ndarray) -> tuple[str, np.ndarray]:
@@ -36,5 +44,7 @@ def decode(key: str, array: np.ndarray) -> tuple[str, np.ndarray]:
     if not mark:
         return key, array
     if coding not in CODINGS:
-        raise DataError(f"Entry {key!r} uses the unknown coding {coding!r}.{nearest(coding, CODINGS)}")
+        raise DataError(
+            f"Entry {key!r} uses the unknown coding {coding!r}.{nearest(coding, CODINGS)}"
+        )
     return plain, CODINGS[coding](array)

@@ -1,4 +1,7 @@
-"""The kinds of table column, each with how it becomes numbers. Rows in messages are data rows counted from 1."""
+"""The kinds of table column, each with how it becomes numbers.
+
+Rows in messages are data rows counted from 1.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,17 @@ Series = Any
 """A pandas Series, whose published types do not say what one column of a frame is."""
 
 MAX_CATEGORIES = 1000
-_LOOKS_NUMERIC = 20  # a text column with more distinct numbers than this, and hardly any words, is a numeric one with a typo
+# a text column with more distinct numbers than this, and hardly any words, is a numeric one with a
+# typo
+_LOOKS_NUMERIC = 20
 
 
 @final
 @dataclass(frozen=True)
 class NumericColumn:
-    """Numbers, standardised: ``(value - mean) / std``; a constant column has std 1 and so becomes zeros."""
+    """Numbers, standardised: ``(value - mean) / std``; a constant column has std 1 and so becomes
+    zeros.
+    """
 
     name: str
     mean: float
@@ -64,7 +71,8 @@ class CategoryColumn:
         _refuse_typo(values, distinct)
         if len(distinct) > MAX_CATEGORIES:
             raise DataError(
-                f"Column {values.name!r} has {len(distinct)} different text values, more than {MAX_CATEGORIES}; "
+                f"Column {values.name!r} has {len(distinct)} different text values, more than "
+                f"{MAX_CATEGORIES}; "
                 "drop it if it is an identifier, or group its values."
             )
         return CategoryColumn(str(values.name), tuple(distinct))
@@ -97,8 +105,13 @@ def column_from(entry: dict[str, Any]) -> Column:
     """A column from its JSON form."""
     kinds: dict[str, type[Any]] = {"numeric": NumericColumn, "category": CategoryColumn}
     if entry.get("kind") not in kinds:
-        raise DataError(f"The table schema has a column of kind {entry.get('kind')!r}.{nearest(str(entry.get('kind')), kinds)}")
-    return kinds[entry["kind"]](**{key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()})
+        raise DataError(
+            "The table schema has a column of kind "
+            f"{entry.get('kind')!r}.{nearest(str(entry.get('kind')), kinds)}"
+        )
+    return kinds[entry["kind"]](
+        **{key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+    )
 
 
 def is_numeric(values: Series) -> bool:
@@ -113,7 +126,8 @@ def is_numeric(values: Series) -> bool:
     if pd.api.types.is_string_dtype(kind) or pd.api.types.is_object_dtype(kind):
         return False
     raise DataError(
-        f"Column {values.name!r} holds {kind} values; expected numbers, text or booleans, so convert or drop it first."
+        f"Column {values.name!r} holds {kind} values; expected numbers, text or booleans, so "
+        "convert or drop it first."
     )
 
 
@@ -124,11 +138,13 @@ def numbers(values: Series) -> np.ndarray:
     if not is_numeric(values):
         parsed: Any = pd.to_numeric(values.astype(object), errors="coerce")
         words = np.flatnonzero(
-            (parsed.isna() & values.notna()).to_numpy() | values.map(lambda v: isinstance(v, (bool, np.bool_)))
+            (parsed.isna() & values.notna()).to_numpy()
+            | values.map(lambda v: isinstance(v, (bool, np.bool_)))
         )
         if words.size:
             raise DataError(
-                f"Column {values.name!r}, row {words[0] + 1}: {values.astype(object).iloc[words[0]]!r} is not a number; "
+                f"Column {values.name!r}, row {words[0] + 1}: "
+                f"{values.astype(object).iloc[words[0]]!r} is not a number; "
                 "expected a number there, as in the rest of the column."
             )
         values = parsed
@@ -136,37 +152,55 @@ def numbers(values: Series) -> np.ndarray:
     bad = np.flatnonzero(~np.isfinite(array))
     if bad.size:
         what = "NaN (an empty cell)" if np.isnan(array[bad[0]]) else "an infinite value"
-        raise DataError(f"Column {values.name!r}, row {bad[0] + 1} holds {what}; remove the row or fill in a number.")
+        raise DataError(
+            f"Column {values.name!r}, row {bad[0] + 1} holds {what}; remove the row or fill in a "
+            "number."
+        )
     return array
 
 
 def words(values: Series) -> np.ndarray:
-    """``(N,)`` of text: whole numbers lose a trailing ``.0``, so that 1, 1.0 and "1" are one category."""
+    """``(N,)`` of text: whole numbers lose a trailing ``.0``, so that 1, 1.0 and "1" are one
+    category.
+    """
     missing = np.flatnonzero(values.isna().to_numpy())
     if missing.size:
         raise DataError(
-            f"Column {values.name!r}, row {missing[0] + 1} is NaN (an empty cell); remove the row or fill in a value."
+            f"Column {values.name!r}, row {missing[0] + 1} is NaN (an empty cell); remove the row "
+            "or fill in a value."
         )
     return np.array([_word(value) for value in values.astype(object)], dtype=object)
 
 
 def codes(values: Series, known: tuple[str, ...], noun: str) -> np.ndarray:
-    """``(N,)`` places of the values in ``known``; an unseen one is refused with its row and the known ones."""
+    """``(N,)`` places of the values in ``known``; an unseen one is refused with its row and the
+    known ones.
+    """
     place = {word: i for i, word in enumerate(known)}
     found = words(values)
     for row, word in enumerate(found):
         if word not in place:
-            shown = ", ".join(known[:10]) + (f", ... ({len(known)} in all)" if len(known) > 10 else "")
-            raise DataError(f"Column {values.name!r}, row {row + 1}: {noun} {word!r} was not seen in training; known: {shown}.")
+            shown = ", ".join(known[:10]) + (
+                f", ... ({len(known)} in all)" if len(known) > 10 else ""
+            )
+            raise DataError(
+                f"Column {values.name!r}, row {row + 1}: {noun} {word!r} was not seen in "
+                f"training; known: {shown}."
+            )
     return np.array([place[word] for word in found], dtype=np.int64)
 
 
 def moments(array: np.ndarray) -> tuple[float, float]:
-    """Mean and population standard deviation; the latter is exactly 0 where only rounding separates the values."""
+    """Mean and population standard deviation; the latter is exactly 0 where only rounding separates
+    the values.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
         mean, std = float(array.mean()), float(array.std())
     if not np.isfinite(std):
-        raise DataError(f"Values up to {np.abs(array).max():g} are too large to standardise; divide them by a constant first.")
+        raise DataError(
+            f"Values up to {np.abs(array).max():g} are too large to standardise; divide them by a "
+            "constant first."
+        )
     return mean, 0.0 if array.min() == array.max() or std <= 1e-14 * abs(mean) else std
 
 
@@ -182,9 +216,14 @@ def _refuse_typo(values: Series, distinct: list[str]) -> None:
     found: Any = pd.to_numeric(pd.Series(distinct, dtype=object), errors="coerce")
     parsed = found.notna()
     if parsed.sum() > _LOOKS_NUMERIC and parsed.mean() > 0.9:
-        word = distinct[int(np.flatnonzero(~parsed.to_numpy())[0])] if not parsed.all() else distinct[0]
+        word = (
+            distinct[int(np.flatnonzero(~parsed.to_numpy())[0])]
+            if not parsed.all()
+            else distinct[0]
+        )
         row = words(values).tolist().index(word) + 1
         raise DataError(
-            f"Column {values.name!r} holds numbers, but row {row} has the text {word!r}; mend that cell "
+            f"Column {values.name!r} holds numbers, but row {row} has the text {word!r}; mend "
+            "that cell "
             "(or put a letter before every code if these are categories)."
         )

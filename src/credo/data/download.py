@@ -1,4 +1,6 @@
-"""Fetch one file and its checksum from a configured address; nothing is fetched unless ``$CREDO_DATA_URL`` is set."""
+"""Fetch one file and its checksum from a configured address; nothing is fetched unless
+``$CREDO_DATA_URL`` is set.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,11 @@ _TIMEOUT_S = 60.0
 
 
 def download(file: str, base: str, folder: Path) -> Path | None:
-    """Copy ``base/file`` into ``folder`` and return its path, or None where ``base/SHA256SUMS`` does not list it.
+    """Copy ``base/file`` into ``folder`` and return its path, or None where ``base/SHA256SUMS``
+    does not list it.
 
-    The file is written beside its place, checked, and renamed, so a broken transfer leaves nothing behind.
+    The file is written beside its place, checked, and renamed, so a broken transfer leaves nothing
+    behind.
     """
     base = base.rstrip("/")
     wanted = read_sums(_fetch(f"{base}/{SUMS}").decode()).get(file)
@@ -27,7 +31,8 @@ def download(file: str, base: str, folder: Path) -> Path | None:
     found = hashlib.sha256(content).hexdigest()
     if found != wanted:
         raise DataError(
-            f"{base}/{file} has SHA-256 {found}; {SUMS} says {wanted}, so the transfer or the file is damaged: try again."
+            f"{base}/{file} has SHA-256 {found}; {SUMS} says {wanted}, so the transfer or the "
+            "file is damaged: try again."
         )
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / file, lambda beside: beside.write_bytes(content))
@@ -49,4 +54,6 @@ def _fetch(address: str) -> bytes:
         with urllib.request.urlopen(address, timeout=_TIMEOUT_S) as answer:
             return answer.read()
     except (urllib.error.URLError, OSError, ValueError) as error:
-        raise DataError(f"{address} cannot be fetched ({error}); check $CREDO_DATA_URL and the connection.") from error
+        raise DataError(
+            f"{address} cannot be fetched ({error}); check $CREDO_DATA_URL and the connection."
+        ) from error

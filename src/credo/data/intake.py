@@ -26,15 +26,20 @@ _PAIR = "expected (x, y), a Dataset, a DataLoader, or an iterable of (x, y) batc
 
 
 def intake(data: Any, *, num_data: int | None = None, dtype: torch.dtype | None = None) -> Source:
-    """Make a :class:`Source` of ``(x, y)``, a ``Dataset``, a ``DataLoader`` or an iterable of batches.
+    """Make a :class:`Source` of ``(x, y)``, a ``Dataset``, a ``DataLoader`` or an iterable of
+    batches.
 
-    N scales the data term of every objective, so it is never guessed: where the number of examples cannot be read off
-    the data, ``num_data`` is required; where it can, a different ``num_data`` is taken as the size of the whole data
-    set of which this is a part. ``dtype`` casts floating inputs and targets. Bad data raises ``DataError``.
+    N scales the data term of every objective, so it is never guessed: where the number of examples
+    cannot be read off the data, ``num_data`` is required; where it can, a different ``num_data`` is
+    taken as the size of the whole data set of which this is a part. ``dtype`` casts floating inputs
+    and targets. Bad data raises ``DataError``.
     """
-    if num_data is not None and (not isinstance(num_data, int) or isinstance(num_data, bool) or num_data < 1):
+    if num_data is not None and (
+        not isinstance(num_data, int) or isinstance(num_data, bool) or num_data < 1
+    ):
         raise DataError(
-            f"num_data={num_data!r} is not valid; expected the number of examples in the data set, a whole number above 0."
+            f"num_data={num_data!r} is not valid; expected the number of examples in the data "
+            "set, a whole number above 0."
         )
     if isinstance(data, Source):
         return data
@@ -67,7 +72,11 @@ def _is_pair(data: Any) -> bool:
     """A tuple of two, or a list of two that is not a list of two ``(x, y)`` batches."""
     if isinstance(data, tuple):
         return len(data) == 2
-    return isinstance(data, list) and len(data) == 2 and not all(isinstance(part, tuple) and len(part) == 2 for part in data)
+    return (
+        isinstance(data, list)
+        and len(data) == 2
+        and not all(isinstance(part, tuple) and len(part) == 2 for part in data)
+    )
 
 
 def _loader_length(loader: DataLoader[Any]) -> int:
@@ -78,7 +87,11 @@ def _loader_length(loader: DataLoader[Any]) -> int:
     sampler = plan.sampler
     whole = len(loader.dataset)  # type: ignore[arg-type]
     plain = isinstance(sampler, (SequentialSampler, DistributedSampler))
-    if plain or (isinstance(sampler, RandomSampler) and not sampler.replacement and sampler.num_samples == whole):
+    if plain or (
+        isinstance(sampler, RandomSampler)
+        and not sampler.replacement
+        and sampler.num_samples == whole
+    ):
         return whole or _empty()
     if isinstance(sampler, SubsetRandomSampler):
         return len(sampler) or _empty()
@@ -86,17 +99,25 @@ def _loader_length(loader: DataLoader[Any]) -> int:
 
 
 def _count(data: Iterable[Any]) -> int:
-    """Examples in a list of batches; anything else may be endless or one-shot and is not counted."""
+    """Examples in a list of batches; anything else may be endless or one-shot and is not
+    counted.
+    """
     if isinstance(data, list):
         if not data:
             return _empty()
-        if all(isinstance(part, (tuple, list)) and len(part) == 2 and hasattr(part[1], "__len__") for part in data):
+        if all(
+            isinstance(part, (tuple, list)) and len(part) == 2 and hasattr(part[1], "__len__")
+            for part in data
+        ):
             return sum(len(part[1]) for part in data) or _empty()
     return _unknown(f"A {type(data).__name__}")
 
 
 def _unknown(what: str) -> int:
-    raise DataError(f"{what} does not say how many examples there are; pass num_data=, the size of the whole data set.")
+    raise DataError(
+        f"{what} does not say how many examples there are; pass num_data=, the size of the whole "
+        "data set."
+    )
 
 
 def _empty() -> int:

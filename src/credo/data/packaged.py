@@ -10,7 +10,9 @@ NAMES = ("digits", "diabetes", "iris", "wine", "breast_cancer")
 
 
 def packaged(name: str) -> dict[str, np.ndarray]:
-    """``x (N, D)`` and ``y (N,)``, with ``feature_names`` and, for classes, ``class_names``. Diabetes is in its raw units."""
+    """``x (N, D)`` and ``y (N,)``, with ``feature_names`` and, for classes, ``class_names``.
+    Diabetes is in its raw units.
+    """
     from sklearn import datasets
 
     options: dict[str, Any] = {"scaled": False} if name == "diabetes" else {}

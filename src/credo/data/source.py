@@ -17,7 +17,8 @@ from credo.core.tree import Tree, leaves, take
 from credo.data.checks import check_pair
 
 Batch = tuple[Tree, Tensor]
-STREAM_BATCH = 128  # examples at a time from an ``IterableDataset``, which cannot be asked for everything at once
+# examples at a time from an ``IterableDataset``, which cannot be asked for everything at once
+STREAM_BATCH = 128
 
 
 class Feed(Protocol):
@@ -44,7 +45,9 @@ class Arrays:
                 rows = slice(start, start + size)
                 yield take(self.x, rows), self.y[rows]
             return
-        order = torch.randperm(total, generator=generator, device=generator.device).to(self.y.device)
+        order = torch.randperm(total, generator=generator, device=generator.device).to(
+            self.y.device
+        )
         for rows in order.split(size):
             yield take(self.x, rows), self.y[rows]
 
@@ -59,7 +62,11 @@ class Indexed:
     def batches(self, generator: torch.Generator | None, batch_size: int | None) -> Iterator[Any]:
         """All examples once; the last batch may be smaller."""
         total = len(self.dataset)  # type: ignore[arg-type]
-        order = torch.arange(total) if generator is None else torch.randperm(total, generator=generator, device=generator.device)
+        order = (
+            torch.arange(total)
+            if generator is None
+            else torch.randperm(total, generator=generator, device=generator.device)
+        )
         rows = order.tolist()
         size = batch_size or total
 
@@ -75,11 +82,14 @@ class Stream:
     """A ``DataLoader`` or another iterable of batches, with its own batching and order."""
 
     def __init__(self, batches: Iterable[Any]) -> None:
-        # A one-shot iterator would be empty in the second epoch, so what it gives is kept and given again.
+        # A one-shot iterator would be empty in the second epoch, so what it gives is kept and given
+        # again.
         self.source = Replay(batches) if isinstance(batches, Iterator) else batches
 
     def batches(self, generator: torch.Generator | None, batch_size: int | None) -> Iterator[Any]:
-        """One pass; ``batch_size`` only matters to an ``IterableDataset``, which gives single examples."""
+        """One pass; ``batch_size`` only matters to an ``IterableDataset``, which gives single
+        examples.
+        """
         source = self.source
         if isinstance(source, IterableDataset):
             source = DataLoader(source, batch_size=batch_size or STREAM_BATCH)
@@ -108,10 +118,15 @@ class Replay:
 def sealed(make: Callable[[], Iterator[Any]], generator: torch.Generator | None) -> Iterator[Any]:
     """Iterate with a private stream of random numbers, seeded from ``generator``.
 
-    Loaders and augmentations draw from torch's global generator; here those draws repeat from run to run and leave
-    the caller's global state as it was. Randomness from numpy or ``random`` is not covered.
+    Loaders and augmentations draw from torch's global generator; here those draws repeat from run
+    to run and leave the caller's global state as it was. Randomness from numpy or ``random`` is not
+    covered.
     """
-    seed = 0 if generator is None else int(torch.randint(2**62, (1,), generator=generator, device=generator.device))
+    seed = (
+        0
+        if generator is None
+        else int(torch.randint(2**62, (1,), generator=generator, device=generator.device))
+    )
     state = torch.Generator().manual_seed(seed).get_state()
     iterator: Iterator[Any] | None = None
     while True:
@@ -133,10 +148,11 @@ def sealed(make: Callable[[], Iterator[Any]], generator: torch.Generator | None)
 class Source:
     """Batches of checked ``(x, y)``, epoch by epoch.
 
-    ``num_data`` is N, the number of examples in the data set. ``source(generator, batch_size)`` iterates one epoch: in
-    order without a generator, permuted with one; the last partial batch is kept and ``batch_size=None`` means one batch
-    of everything. A loader keeps its own batching and order. In-memory data is checked when the source is made; other
-    data batch by batch, because loaders may give different numbers in every pass.
+    ``num_data`` is N, the number of examples in the data set. ``source(generator, batch_size)``
+    iterates one epoch: in order without a generator, permuted with one; the last partial batch is
+    kept and ``batch_size=None`` means one batch of everything. A loader keeps its own batching and
+    order. In-memory data is checked when the source is made; other data batch by batch, because
+    loaders may give different numbers in every pass.
     """
 
     def __init__(self, feed: Feed, num_data: int, dtype: torch.dtype | None = None) -> None:
@@ -145,11 +161,14 @@ class Source:
         self._targets: Tensor | None = feed.y if isinstance(feed, Arrays) else None
         self._own_batches = 1
 
-    def __call__(self, epoch_generator: torch.Generator | None = None, batch_size: int | None = None) -> Iterator[Batch]:
+    def __call__(
+        self, epoch_generator: torch.Generator | None = None, batch_size: int | None = None
+    ) -> Iterator[Batch]:
         """One epoch of ``(x, y)``."""
         if batch_size is not None and batch_size < 1:
             raise DataError(
-                f"batch_size={batch_size} is not valid; expected a whole number above 0, or None for everything at once."
+                f"batch_size={batch_size} is not valid; expected a whole number above 0, or None "
+                "for everything at once."
             )
         raw = self._feed.batches(epoch_generator, batch_size)
         yield from raw if isinstance(self._feed, Arrays) else self._checking(raw)
@@ -164,14 +183,18 @@ class Source:
         return take(x, slice(0, n))
 
     def targets(self) -> Tensor:
-        """All targets ``(N, ...)`` in the order of an unshuffled pass, which is made once where they are not in memory."""
+        """All targets ``(N, ...)`` in the order of an unshuffled pass, which is made once where
+        they are not in memory.
+        """
         if self._targets is None:
             parts = [y for _, y in self(None, 1024)]
             self._targets, self._own_batches = torch.cat(parts), len(parts)
         return self._targets
 
     def fingerprint(self) -> str | None:
-        """A digest of data held in memory, so that a run is not resumed with other data; None where data are read as they come."""
+        """A digest of data held in memory, so that a run is not resumed with other data; None where
+        data are read as they come.
+        """
         if not isinstance(self._feed, Arrays):
             return None
         digest = hashlib.blake2b(digest_size=8)
@@ -202,7 +225,8 @@ def check_batch(batch: Any, count: int, dtype: torch.dtype | None) -> Batch:
     if not isinstance(batch, (tuple, list)) or len(batch) != 2:
         size = f" of {len(batch)}" if isinstance(batch, (tuple, list, dict)) else ""
         raise DataError(
-            f"Batch {count} is a {type(batch).__name__}{size}; expected a pair (x, y); for several inputs give ((x1, x2), y)."
+            f"Batch {count} is a {type(batch).__name__}{size}; expected a pair (x, y); for "
+            "several inputs give ((x1, x2), y)."
         )
     try:
         return check_pair(as_tree(batch[0]), batch[1], dtype=dtype)
@@ -212,7 +236,11 @@ def check_batch(batch: Any, count: int, dtype: torch.dtype | None) -> Batch:
 
 def as_tree(x: Any) -> Any:
     """``default_collate`` turns tuples of tensors into lists; as inputs they are tuples again."""
-    if isinstance(x, list) and x and all(isinstance(part, (Tensor, dict, list, tuple)) for part in x):
+    if (
+        isinstance(x, list)
+        and x
+        and all(isinstance(part, (Tensor, dict, list, tuple)) for part in x)
+    ):
         return tuple(as_tree(part) for part in x)
     if isinstance(x, dict):
         return {key: as_tree(value) for key, value in x.items()}

@@ -17,7 +17,10 @@ _FEW = 20  # whole numbers with at most this many distinct values are read as cl
 
 
 Predicted = Any
-"""A predictive distribution: mean, std, total, aleatoric, epistemic, interval(level). It lives in a layer above this one."""
+"""A predictive distribution: mean, std, total, aleatoric, epistemic, interval(level).
+
+It lives in a layer above this one.
+"""
 
 
 @final
@@ -38,7 +41,8 @@ class NumericTarget:
         mean, std = moments(array)
         if std == 0.0:
             raise DataError(
-                f"Target {values.name!r} is {array[0]:g} in all {len(array)} rows; there is nothing to learn from a constant."
+                f"Target {values.name!r} is {array[0]:g} in all {len(array)} rows; there is "
+                "nothing to learn from a constant."
             )
         return NumericTarget(str(values.name), mean, std)
 
@@ -68,12 +72,23 @@ class NumericTarget:
         lower, upper = predicted.interval(level)
         columns = {"mean": self.decode_mean(predicted.mean), "std": self.decode_std(predicted.std)}
         columns |= {"lower": self.decode_mean(lower), "upper": self.decode_mean(upper)}
-        columns |= {name: self.decode_var(getattr(predicted, name)) for name in ("total", "aleatoric", "epistemic")}
+        columns |= {
+            name: self.decode_var(getattr(predicted, name))
+            for name in ("total", "aleatoric", "epistemic")
+        }
         return {name: column.reshape(-1) for name, column in columns.items()}
 
     def metrics(self, values: dict[str, float]) -> dict[str, float]:
-        """Errors and spreads times ``std``, squared errors times ``std^2``, ``nll + log std``: a density has a unit too."""
-        scale = {"rmse": self.std, "mae": self.std, "crps": self.std, "std": self.std, "mse": self.std**2}
+        """Errors and spreads times ``std``, squared errors times ``std^2``, ``nll + log std``: a
+        density has a unit too.
+        """
+        scale = {
+            "rmse": self.std,
+            "mae": self.std,
+            "crps": self.std,
+            "std": self.std,
+            "mse": self.std**2,
+        }
         moved = {name: value * scale.get(name, 1.0) for name, value in values.items()}
         shift = {"nll": math.log(self.std), "log_prob": -math.log(self.std)}
         return {name: value + shift.get(name, 0.0) for name, value in moved.items()}
@@ -95,7 +110,8 @@ class ClassTarget:
         found = set(words(values).tolist())
         if len(found) < 2:
             raise DataError(
-                f"Target {values.name!r} has one class, {found.pop()!r}, in all {len(values)} rows; expected two or more."
+                f"Target {values.name!r} has one class, {found.pop()!r}, in all {len(values)} "
+                "rows; expected two or more."
             )
         ordered = sorted(found, key=float) if is_numeric(values) else sorted(found)
         return ClassTarget(str(values.name), tuple(ordered))
@@ -114,13 +130,17 @@ class ClassTarget:
         return np.array(self.classes, dtype=object)[labels.detach().cpu().numpy()]
 
     def columns(self, predicted: Predicted, level: float) -> dict[str, np.ndarray]:
-        """label, one probability per class, and total, aleatoric, epistemic in nats; a class has no interval, so no ``level``."""
+        """label, one probability per class, and total, aleatoric, epistemic in nats; a class has no
+        interval, so no ``level``.
+        """
         del level
         probs = predicted.mean.detach().double().cpu().numpy()
         columns: dict[str, np.ndarray] = {"label": self.decode(predicted.mean.argmax(-1))}
         columns |= {f"p_{name}": probs[:, place] for place, name in enumerate(self.classes)}
         parts = {name: getattr(predicted, name) for name in ("total", "aleatoric", "epistemic")}
-        return columns | {name: value.detach().double().cpu().numpy().reshape(-1) for name, value in parts.items()}
+        return columns | {
+            name: value.detach().double().cpu().numpy().reshape(-1) for name, value in parts.items()
+        }
 
     def metrics(self, values: dict[str, float]) -> dict[str, float]:
         """Unchanged: classes have no unit."""
@@ -136,8 +156,8 @@ _TASKS: dict[str, type[Any]] = {"regression": NumericTarget, "classification": C
 def fit_target(values: Series, task: str | None = None) -> Target:
     """The target these values call for.
 
-    Text, booleans, and whole numbers with at most 20 distinct values are classes; other numbers are regression.
-    ``task`` ("classification" or "regression") overrides that.
+    Text, booleans, and whole numbers with at most 20 distinct values are classes; other numbers are
+    regression. ``task`` ("classification" or "regression") overrides that.
     """
     if task is None:
         few = (
@@ -155,5 +175,10 @@ def fit_target(values: Series, task: str | None = None) -> Target:
 def target_from(entry: dict[str, Any]) -> Target:
     """A target from its JSON form."""
     if entry.get("task") not in _TASKS:
-        raise DataError(f"The table schema has a target of task {entry.get('task')!r}.{nearest(str(entry.get('task')), _TASKS)}")
-    return _TASKS[entry["task"]](**{key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()})
+        raise DataError(
+            "The table schema has a target of task "
+            f"{entry.get('task')!r}.{nearest(str(entry.get('task')), _TASKS)}"
+        )
+    return _TASKS[entry["task"]](
+        **{key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+    )

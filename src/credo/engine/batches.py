@@ -1,4 +1,6 @@
-"""Data as a fit sees them: on the model's device, with targets as its likelihood wants them, in one order or in many at once."""
+"""Data as a fit sees them: on the model's device, with targets as its likelihood wants them, in one
+order or in many at once.
+"""
 
 from __future__ import annotations
 
@@ -16,25 +18,38 @@ from credo.engine.model import Model
 
 
 def on_device(source: Source, model: Model) -> Source:
-    """In-memory data move to the device once; targets are checked and cast here or batch by batch."""
+    """In-memory data move to the device once; targets are checked and cast here or batch by
+    batch.
+    """
     arrays = source.arrays()
     if arrays is None:
         return Source(_Checked(source, model), source.num_data)
     x, y = arrays
-    return Source(Arrays(model.move(x), model.move(model.likelihood.check_targets(y))), source.num_data)
+    return Source(
+        Arrays(model.move(x), model.move(model.likelihood.check_targets(y))), source.num_data
+    )
 
 
-def own_batches(source: Source, orders: Sequence[torch.Generator], batch_size: int | None) -> Iterator[tuple[Any, Tensor]]:
-    """One epoch of batches ``(K, B, ...)``: row k holds what ``source(orders[k], batch_size)`` gives."""
+def own_batches(
+    source: Source, orders: Sequence[torch.Generator], batch_size: int | None
+) -> Iterator[tuple[Any, Tensor]]:
+    """One epoch of batches ``(K, B, ...)``: row k holds what ``source(orders[k], batch_size)``
+    gives.
+    """
     arrays = source.arrays()
     if arrays is None:
         for batches in zip_longest(*(source(order, batch_size) for order in orders)):
-            shapes = [[tuple(leaf.shape) for leaf in pytree.tree_leaves(batch) if leaf is not None] for batch in batches]
+            shapes = [
+                [tuple(leaf.shape) for leaf in pytree.tree_leaves(batch) if leaf is not None]
+                for batch in batches
+            ]
             odd = next((each for each in shapes if each != shapes[0]), None)
             if odd is not None:
                 raise DataError(
-                    f"Members that learn at once take a batch of the same shape each, and here one has {shapes[0]} and another {odd}; give the "
-                    "data as tensors or a Dataset, or let the loader make batches of one size and length."
+                    "Members that learn at once take a batch of the same shape each, and here "
+                    f"one has {shapes[0]} and another {odd}; give the "
+                    "data as tensors or a Dataset, or let the loader make batches of one size and "
+                    "length."
                 )
             yield pytree.tree_map(lambda *leaves: torch.stack(leaves), batches[0], *batches[1:])
         return
@@ -43,14 +58,18 @@ def own_batches(source: Source, orders: Sequence[torch.Generator], batch_size: i
         flat = part.reshape(-1)
 
         def pick(leaf: Any, flat: Tensor = flat) -> Any:
-            return leaf.index_select(0, flat).reshape(len(orders), -1, *leaf.shape[1:])  # rows in one go: faster than leaf[part]
+            return leaf.index_select(0, flat).reshape(
+                len(orders), -1, *leaf.shape[1:]
+            )  # rows in one go: faster than leaf[part]
 
         yield pytree.tree_map(pick, x), pick(y)
 
 
 def own_orders(orders: Sequence[torch.Generator], total: int, device: torch.device) -> Tensor:
     """Rows of the data in every order, ``(K, total)``."""
-    return torch.stack([torch.randperm(total, generator=order, device=order.device) for order in orders]).to(device)
+    return torch.stack(
+        [torch.randperm(total, generator=order, device=order.device) for order in orders]
+    ).to(device)
 
 
 @final

@@ -17,21 +17,28 @@ from credo.posteriors import Params
 def norms(net: nn.Module) -> list[str]:
     """Paths of BatchNorm layers that keep running statistics."""
     kind = nn.modules.batchnorm._BatchNorm
-    return [path for path, m in net.named_modules() if isinstance(m, kind) and m.running_mean is not None]
+    return [
+        path
+        for path, m in net.named_modules()
+        if isinstance(m, kind) and m.running_mean is not None
+    ]
 
 
 @torch.no_grad()
 def statistics(model: Model, fit_job: FitJob, draws: Iterable[Params]) -> Params:
-    """Running means and variances ``(S, ...)`` of every normalised layer, by the network's names, one row for each set of parameters.
+    """Running means and variances ``(S, ...)`` of every normalised layer, by the network's names,
+    one row for each set of parameters.
 
-    Each is the plain average over the batches of one epoch, all in the same order; layers other than BatchNorm are in evaluation mode. A last
-    batch of a single example is left out, since it may have no variance.
+    Each is the plain average over the batches of one epoch, all in the same order; layers other
+    than BatchNorm are in evaluation mode. A last batch of a single example is left out, since it
+    may have no variance.
     """
     shell, paths = model.shell(), norms(model.net)
     modules = [shell.module.get_submodule(path) for path in paths]
     names = [f"{path}.{leaf}" for path in paths for leaf in ("running_mean", "running_var")]
     source = on_device(fit_job.source, model)
-    # where all batches are single examples these have a variance of their own, such as over an image: training has shown it
+    # where all batches are single examples these have a variance of their own, such as over an
+    # image: training has shown it
     single = fit_job.source.num_batches(fit_job.batch_size) == len(fit_job.source.targets())
     before = [module.momentum for module in modules]
     shell.train(False, paths)

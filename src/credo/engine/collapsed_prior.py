@@ -17,12 +17,15 @@ DRAWS = 8  # where the KL is sampled; their own streams, so that the global gene
 
 @torch.no_grad()
 def warn_if_collapsed(model: Model, posterior: Posterior) -> None:
-    """Warn where the KL to a learned prior is next to nothing: then it no longer holds the weights back.
+    """Warn where the KL to a learned prior is next to nothing: then it no longer holds the weights
+    back.
 
-    With a hyperparameter per weight the prior can follow q wherever it goes, and the fit is maximum likelihood in disguise;
-    share hyperparameters over more weights, or give them a hyperprior.
+    With a hyperparameter per weight the prior can follow q wherever it goes, and the fit is maximum
+    likelihood in disguise; share hyperparameters over more weights, or give them a hyperprior.
     """
-    if not any(list(part.parameters()) for part in model.prior.parts()):  # a width that evidence has set may well say little more
+    if not any(
+        list(part.parameters()) for part in model.prior.parts()
+    ):  # a width that evidence has set may well say little more
         return
     for family in posterior.members:
         prior = family_prior(family, model)
@@ -31,7 +34,9 @@ def warn_if_collapsed(model: Model, posterior: Posterior) -> None:
         share = float(kl(family, prior, Streams(0, range(DRAWS)))) / family.varying
         if share < COLLAPSED:
             warnings.warn(
-                f"The learned prior has collapsed onto the posterior: KL {share:.2g} nats per weight over {family.varying} weights. "
-                "Learn it for larger groups (per='layer'), learn fewer of its arguments, or give it a hyperprior.",
+                f"The learned prior has collapsed onto the posterior: KL {share:.2g} nats per "
+                f"weight over {family.varying} weights. "
+                "Learn it for larger groups (per='layer'), learn fewer of its arguments, or give "
+                "it a hyperprior.",
                 stacklevel=4,
             )

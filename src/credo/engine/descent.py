@@ -1,4 +1,6 @@
-"""What methods that descend on an objective share: where they start, how the learning rate falls, how the step runs."""
+"""What methods that descend on an objective share: where they start, how the learning rate falls,
+how the step runs.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,13 @@ class GradientMethod(Method):
         kind=(str, Mapping),
         choices=("pretrained", "random"),
     )
-    lr_schedule: str = setting("cosine", "Course of the learning rate.", choices=("constant", "cosine", "linear"))
+    lr_schedule: str = setting(
+        "cosine", "Course of the learning rate.", choices=("constant", "cosine", "linear")
+    )
     compile: Any = setting(
         False,
-        "Compile the step (True), on a GPU also as one CUDA graph; or capture that graph without compiling ('graph'), which starts sooner.",
+        "Compile the step (True), on a GPU also as one CUDA graph; or capture that graph without "
+        "compiling ('graph'), which starts sooner.",
         kind=(bool, str),
         choices=("graph",),
     )
@@ -42,4 +47,6 @@ class GradientMethod(Method):
 
     def descend(self, elbo: Elbo, fit_job: FitJob, **kl_weight: Any) -> Fitted:
         """Minimise the negative ELBO; ``kl_weight``: beta, schedule and warmup."""
-        return descend(elbo, fit_job, decay=decays[self.lr_schedule], compile=self.compile, **kl_weight)
+        return descend(
+            elbo, fit_job, decay=decays[self.lr_schedule], compile=self.compile, **kl_weight
+        )

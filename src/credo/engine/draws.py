@@ -1,4 +1,6 @@
-"""Which draws a prediction is made of: of a posterior's weights, of its functions, of the prior, or its mean alone."""
+"""Which draws a prediction is made of: of a posterior's weights, of its functions, of the prior, or
+its mean alone.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,13 @@ Realise = Callable[[Sequence[int]], Params]
 
 @dataclass(frozen=True)
 class Draws:
-    """Which draws: ``realise(numbers)`` gives them stacked. ``fixed``: parameters they leave alone; ``noisy_modules``: modules that stay noisy.
+    """Which draws: ``realise(numbers)`` gives them stacked.
 
-    A ``process`` draws functions instead, of what it reads from a network with the weights that ``realise`` gives for any one number; ``joint``
-    if values at different inputs must belong together; ``average`` for its mean function.
+    ``fixed``: parameters they leave alone; ``noisy_modules``: modules that stay noisy.
+
+    A ``process`` draws functions instead, of what it reads from a network with the weights that
+    ``realise`` gives for any one number; ``joint`` if values at different inputs must belong
+    together; ``average`` for its mean function.
     """
 
     numbers: Sequence[int]
@@ -37,7 +42,9 @@ class Draws:
         """``samples`` draws of a posterior, made one chunk after another in the same memory."""
         if posterior.process is not None:
             values = posterior.mean()
-            return replace(cls.point(values), numbers=range(samples), process=posterior.process, joint=joint)
+            return replace(
+                cls.point(values), numbers=range(samples), process=posterior.process, joint=joint
+            )
         workspace: dict[object, Tensor] = {}
 
         def realise(numbers: Sequence[int]) -> Params:
@@ -54,19 +61,31 @@ class Draws:
     def mean(cls, posterior: Posterior, model: Model) -> Draws:
         """E[w], or the mean function of a process; refused where the mean is no network at all."""
         for family in posterior.members:
-            several = isinstance(family, Samples) and (family.atoms or 0) > 1 and set(family.names) & set(model.sites)
+            several = (
+                isinstance(family, Samples)
+                and (family.atoms or 0) > 1
+                and set(family.names) & set(model.sites)
+            )
             if family.meaningless_mean is not None:
                 raise CredoError(
-                    f"shortcut='mean' is not meaningful for a {family.name} posterior: {family.meaningless_mean}; predict with draws."
+                    f"shortcut='mean' is not meaningful for a {family.name} posterior: "
+                    f"{family.meaningless_mean}; predict with draws."
                 )
             if isinstance(family, Mixture) or several:
                 raise CredoError(
-                    f"shortcut='mean' is not meaningful for a {family.name} posterior: the mean of several modes is none of them."
+                    f"shortcut='mean' is not meaningful for a {family.name} posterior: the mean "
+                    "of several modes is none of them."
                 )
-        return replace(cls.point(posterior.mean()), process=posterior.process, average=posterior.process is not None)
+        return replace(
+            cls.point(posterior.mean()),
+            process=posterior.process,
+            average=posterior.process is not None,
+        )
 
     @classmethod
-    def prior(cls, model: Model, start: Params, families: Sequence[Family], samples: int, seed: int) -> Draws:
+    def prior(
+        cls, model: Model, start: Params, families: Sequence[Family], samples: int, seed: int
+    ) -> Draws:
         """Draws of the random parameters from the prior; the rest as in ``start``."""
         return cls(
             range(samples),
@@ -75,8 +94,11 @@ class Draws:
         )
 
 
-def prior_draws(model: Model, fixed: Params, numbers: Sequence[int], seed: int, families: Sequence[Family] = ()) -> Params:
-    """Stacked draws of the random parameters from the prior, one stream per draw; the rest as they are.
+def prior_draws(
+    model: Model, fixed: Params, numbers: Sequence[int], seed: int, families: Sequence[Family] = ()
+) -> Params:
+    """Stacked draws of the random parameters from the prior, one stream per draw; the rest as they
+    are.
 
     Where a posterior is discrete, ``families`` says so, and the prior is drawn on its levels.
     """
@@ -89,4 +111,6 @@ def prior_draws(model: Model, fixed: Params, numbers: Sequence[int], seed: int, 
         with isolated(mix(seed, number, "prior"), model.device):
             rows.append(prior.sample(1, fixed))
     drawn = {n: torch.cat([row[n] for row in rows]) for n in model.random}
-    return drawn | {n: v.expand(len(numbers), *v.shape) for n, v in fixed.items() if n not in model.random}
+    return drawn | {
+        n: v.expand(len(numbers), *v.shape) for n, v in fixed.items() if n not in model.random
+    }

@@ -1,7 +1,8 @@
 """The evidence lower bound of a batch, in its two parts.
 
-ELBO = E_q[log p(D given w)] - KL[q, p]. The module returns the negative log-likelihood of the batch, summed over its examples
-and averaged over draws, and the KL of the whole posterior; the caller scales the first by N / B. Both in nats.
+ELBO = E_q[log p(D given w)] - KL[q, p]. The module returns the negative log-likelihood of the
+batch, summed over its examples and averaged over draws, and the KL of the whole posterior; the
+caller scales the first by N / B. Both in nats.
 """
 
 from __future__ import annotations
@@ -28,14 +29,18 @@ from credo.priors import Flat, Optimal
 
 
 class Terms(NamedTuple):
-    """Prior of every family of a posterior, and the statistics of it that are folded into the draw."""
+    """Prior of every family of a posterior, and the statistics of it that are folded into the
+    draw.
+    """
 
     priors: Sequence[FamilyPrior | None]
     folds: Sequence[Any]
 
 
 class Buffers(nn.Module):
-    """The network's buffers as credo's own, so that they are saved, moved and broadcast with the posterior."""
+    """The network's buffers as credo's own, so that they are saved, moved and broadcast with the
+    posterior.
+    """
 
     def __init__(self, buffers: Mapping[str, Tensor]) -> None:
         super().__init__()
@@ -64,22 +69,29 @@ class Buffers(nn.Module):
 
 
 def family_prior(family: Family, model: Model) -> FamilyPrior | None:
-    """The prior of one family; point estimates have a flat one, except the parameters the user named a prior for."""
+    """The prior of one family; point estimates have a flat one, except the parameters the user
+    named a prior for.
+    """
     named = {name for name in family.names if name in model.random or model.prior_for_point(name)}
     if not named:
         return None
     if len(named) == len(family.names):
         return prior_of(family, model.prior, model.sites)
     sites = model.sites
-    parts = {n: family.restrict(model.prior.at(sites[n]), n) if n in named else Flat() for n in family.names}
+    parts = {
+        n: family.restrict(model.prior.at(sites[n]), n) if n in named else Flat()
+        for n in family.names
+    }
     return Factorised(parts, family.shapes)
 
 
 class Elbo(Learner):
-    """``forward(x, y) -> (nll, kl)``: a module of posterior, likelihood, buffers and what is learned of the prior, ready for DDP.
+    """``forward(x, y) -> (nll, kl)``: a module of posterior, likelihood, buffers and what is
+    learned of the prior, ready for DDP.
 
-    The shell stays hidden from it. A mixture is trained by the mean of its components' ELBOs, a bound like each of them. ``kl``:
-    "closed" where a closed form is known, "sampled" always, "apart" where the optimizer knows the prior of everything but points by itself.
+    The shell stays hidden from it. A mixture is trained by the mean of its components' ELBOs, a
+    bound like each of them. ``kl``: "closed" where a closed form is known, "sampled" always,
+    "apart" where the optimizer knows the prior of everything but points by itself.
     """
 
     def __init__(
@@ -98,11 +110,20 @@ class Elbo(Learner):
         self.buffers_ = Buffers(model.buffers() if buffers is None else buffers)
         self.prior_parts = nn.ModuleList(model.prior.parts())
         self.state = estimator.state()
-        self.estimator, self.train_samples, self.autocast, self.kl_kind = estimator, train_samples, autocast, kl
-        self._components = [posterior.components()]  # in a list, so that they are not registered twice
+        self.estimator, self.train_samples, self.autocast, self.kl_kind = (
+            estimator,
+            train_samples,
+            autocast,
+            kl,
+        )
+        self._components = [
+            posterior.components()
+        ]  # in a list, so that they are not registered twice
         self._model = [model]  # likewise the network
         if len(self.components) > 1 and self.prior_parts:
-            raise SettingError("A mixture of posteriors cannot share a learned prior; give it a fixed one.")
+            raise SettingError(
+                "A mixture of posteriors cannot share a learned prior; give it a fixed one."
+            )
         self._check_marginals()
         self._priors: list[Terms] | None = None
         if not self.prior_parts:
@@ -125,21 +146,31 @@ class Elbo(Learner):
         return self._components[0]
 
     def _check_marginals(self) -> None:
-        """A prior set from q's marginals needs families that have them, and spread: under a point it would collapse onto it."""
-        seen = {name for part in self.prior_parts if isinstance(part, Optimal) for name in part.sites}
+        """A prior set from q's marginals needs families that have them, and spread: under a point
+        it would collapse onto it.
+        """
+        seen = {
+            name for part in self.prior_parts if isinstance(part, Optimal) for name in part.sites
+        }
         for family in self.posterior.members:
             if not isinstance(family, Gaussian) and seen & set(family.names):
                 raise SettingError(
-                    f"The optimal prior is set from the means and variances of a Gaussian posterior; {', '.join(sorted(seen & set(family.names)))} "
+                    "The optimal prior is set from the means and variances of a Gaussian "
+                    f"posterior; {', '.join(sorted(seen & set(family.names)))} "
                     f"has the family {family.name!r}: use Learned(...) or a fixed prior."
                 )
 
     def _terms(self, component: Posterior) -> Terms:
-        """Each family's prior, and what it can fold of it; made anew at every pass where the prior is learned."""
+        """Each family's prior, and what it can fold of it; made anew at every pass where the prior
+        is learned.
+        """
         priors = [family_prior(family, self.model) for family in component.members]
         if self.kl_kind != "closed" or self.prior_parts:
             return Terms(priors, [None] * len(priors))
-        return Terms(priors, [fold(family, prior) for family, prior in zip(component.members, priors, strict=True)])
+        return Terms(
+            priors,
+            [fold(family, prior) for family, prior in zip(component.members, priors, strict=True)],
+        )
 
     def terms(self, place: int) -> Terms:
         """Priors and folds of one component, after a prior with closed-form updates has seen q."""
@@ -166,16 +197,28 @@ class Elbo(Learner):
         if key not in self._plans:
             shell.place(self.model.frozen())
             self._plans[key] = make_plan(
-                shell, self.components[0], self.sites, self.estimator, x, self.buffers_.tensors(), self.model.device
+                shell,
+                self.components[0],
+                self.sites,
+                self.estimator,
+                x,
+                self.buffers_.tensors(),
+                self.model.device,
             )
-            with torch.no_grad():  # torch looks up a KL between two distributions in a way that no compiler traces, but only once
-                for family, prior in zip(self.components[0].members, self.terms(0).priors, strict=True):
+            # torch looks up a KL between two distributions in a way that no compiler traces, but
+            # only once
+            with torch.no_grad():
+                for family, prior in zip(
+                    self.components[0].members, self.terms(0).priors, strict=True
+                ):
                     if prior is not None:
                         closed_kl(family, prior)
         return self._plans[key]
 
     def forward(self, x: Any, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Summed nll of the batch, averaged over components and ``train_samples`` draws, and the KL; ``plan`` must have been made."""
+        """Summed nll of the batch, averaged over components and ``train_samples`` draws, and the
+        KL; ``plan`` must have been made.
+        """
         shell = self.model.shell()
         plan = self.plan(shell, x)
         turns = self.estimator.passes
@@ -188,7 +231,9 @@ class Elbo(Learner):
                 if count > 1:
                     version = {name: buffer.clone() for name, buffer in version.items()}
                 shell.place(version)
-                passes.append(self._pass(shell, self.components[place], terms, plan, x, y, number % turns))
+                passes.append(
+                    self._pass(shell, self.components[place], terms, plan, x, y, number % turns)
+                )
                 versions.append({name: shell.placed(name) for name in version})
         if count == 1:
             self.buffers_.keep(shell)
@@ -198,20 +243,39 @@ class Elbo(Learner):
         penalty = self.model.prior.penalty()
         return nll, kl if penalty is None else kl + penalty.to(kl.dtype)
 
-    def _pass(self, shell: Shell, posterior: Posterior, terms: Terms, plan: Plan, x: Any, y: Tensor, turn: int) -> Pass:
+    def _pass(
+        self,
+        shell: Shell,
+        posterior: Posterior,
+        terms: Terms,
+        plan: Plan,
+        x: Any,
+        y: Tensor,
+        turn: int,
+    ) -> Pass:
         draws = self.estimator.place(shell, posterior, plan, terms.folds, turn=turn)
-        context = torch.autocast(self.model.device.type, self.autocast) if self.autocast else nullcontext()
+        context = (
+            torch.autocast(self.model.device.type, self.autocast)
+            if self.autocast
+            else nullcontext()
+        )
         with context:
             outputs = self.model.outputs(shell, x)
         each = self.estimator.nll(self.likelihood, outputs.float() if self.autocast else outputs, y)
         nll, total = each.sum(), None
         for draw, family, prior in zip(draws, posterior.members, terms.priors, strict=True):
             part = draw.kl
-            if part is None and prior is not None and (self.kl_kind != "apart" or family.atoms == 1):
+            if (
+                part is None
+                and prior is not None
+                and (self.kl_kind != "apart" or family.atoms == 1)
+            ):
                 part = self.estimator.kl(draw, family, prior, self.kl_kind == "sampled")
             if part is not None:
                 total = part if total is None else total + part
-        return Pass(nll, torch.zeros_like(nll) if total is None else total.to(nll.dtype), draws, each)
+        return Pass(
+            nll, torch.zeros_like(nll) if total is None else total.to(nll.dtype), draws, each
+        )
 
     def fitted(self) -> Fitted:
         """The posterior and the buffers."""
@@ -229,7 +293,12 @@ class Elbo(Learner):
         totals = []
         for place, component in enumerate(self.components):
             pairs = zip(component.members, self.terms(place).priors, strict=True)
-            totals.append(sum((kl(family, prior) for family, prior in pairs if prior is not None), torch.zeros(())))
+            totals.append(
+                sum(
+                    (kl(family, prior) for family, prior in pairs if prior is not None),
+                    torch.zeros(()),
+                )
+            )
         return torch.stack([torch.as_tensor(t) for t in totals]).mean()
 
     def learn(self, replan: Replan, x: Any) -> None:
@@ -237,6 +306,8 @@ class Elbo(Learner):
         key = (self.model.shell().module.training, structure(x))
         plan = self._plans[key]
         sites = self.sites
-        gone = {sites[n].partner if sites[n].partner in plan.example_axis else n for n in replan.names} | replan.names
+        gone = {
+            sites[n].partner if sites[n].partner in plan.example_axis else n for n in replan.names
+        } | replan.names
         axes = {n: axis for n, axis in plan.example_axis.items() if n not in gone}
         self._plans[key] = Plan(axes, frozenset(b for b in plan.bias if sites[b].partner in axes))

@@ -24,10 +24,13 @@ from credo.priors import Fixed, log_uniform
 
 
 def log_uniform_over(model: Model, names: Collection[str], method: str) -> Model:
-    """The model with only these parameters random, under the log-uniform prior; not after an earlier posterior, which that would forget."""
+    """The model with only these parameters random, under the log-uniform prior; not after an
+    earlier posterior, which that would forget.
+    """
     if isinstance(model.prior, PosteriorPrior):
         raise SettingError(
-            f"{method}: update would forget the earlier data, since its prior is log-uniform whatever came before; fit all data at once."
+            f"{method}: update would forget the earlier data, since its prior is log-uniform "
+            "whatever came before; fit all data at once."
         )
     return replace(model.only(names), prior=Fixed(log_uniform()))
 
@@ -39,9 +42,13 @@ class ElboMethod(GradientMethod):
     train_samples: int = setting(1, "Draws per step, averaged.", ge=1)
     beta: float = setting(1.0, "Weight of the KL; other than 1 tempers the posterior.", gt=0.0)
     kl_schedule: str = setting(
-        "constant", "Course of the KL's weight.", choices=("constant", "linear", "cosine", "late", "blundell")
+        "constant",
+        "Course of the KL's weight.",
+        choices=("constant", "linear", "cosine", "late", "blundell"),
     )
-    kl_warmup: int = setting(0, "Epochs over which 'linear', 'cosine' and 'late' rise to beta.", ge=0)
+    kl_warmup: int = setting(
+        0, "Epochs over which 'linear', 'cosine' and 'late' rise to beta.", ge=0
+    )
     autocast: bool = setting(False, "Run the network in bfloat16 where torch deems it safe.")
 
     @abstractmethod
@@ -70,9 +77,19 @@ class ElboMethod(GradientMethod):
         for component in posterior.components():
             estimator.check(component)
         autocast = torch.bfloat16 if self.autocast else None
-        elbo = Elbo(model, posterior, estimator, self.train_samples, autocast=autocast, kl=self.kl_kind())
-        weight = {"beta": self.beta, "schedule": schedules[self.kl_schedule], "warmup": self.kl_warmup}
-        return self.finish(model, fit_job, self.descend(elbo, fit_job, optimizer=self.make_optimizer(model), **weight))
+        elbo = Elbo(
+            model, posterior, estimator, self.train_samples, autocast=autocast, kl=self.kl_kind()
+        )
+        weight = {
+            "beta": self.beta,
+            "schedule": schedules[self.kl_schedule],
+            "warmup": self.kl_warmup,
+        }
+        return self.finish(
+            model,
+            fit_job,
+            self.descend(elbo, fit_job, optimizer=self.make_optimizer(model), **weight),
+        )
 
 
 @dataclass(frozen=True)
@@ -80,7 +97,9 @@ class Variational(ElboMethod):
     """A family of densities over weights, which has a spread to start from."""
 
     init_std: float = setting(0.01, "Initial standard deviation of every weight.", gt=0.0)
-    kl: str = setting("closed", "KL in closed form where known, or always sampled.", choices=("closed", "sampled"))
+    kl: str = setting(
+        "closed", "KL in closed form where known, or always sampled.", choices=("closed", "sampled")
+    )
 
     def kl_kind(self) -> str:
         """As the user says."""
@@ -91,8 +110,12 @@ class Variational(ElboMethod):
 class OfAnyFamily(Variational):
     """A variational method that leaves the family of q to the user."""
 
-    posterior: str = setting("mean_field", "Family of q.", choices=("mean_field", "low_rank", "kron", "full", "discrete"))
-    scale: str = setting("log", "Parameterisation of the standard deviation.", choices=("log", "softplus"))
+    posterior: str = setting(
+        "mean_field", "Family of q.", choices=("mean_field", "low_rank", "kron", "full", "discrete")
+    )
+    scale: str = setting(
+        "log", "Parameterisation of the standard deviation.", choices=("log", "softplus")
+    )
     rank: int = setting(4, "Factors of the low-rank family.", ge=1)
     levels: Any = setting(
         (-1.0, 1.0),
@@ -105,4 +128,6 @@ class OfAnyFamily(Variational):
         values = self.start(model, fit_job)
         if self.posterior == "discrete":
             return discrete_posterior(model, values, self.levels)
-        return start_posterior(model, self.posterior, values, self.init_std, self.rank, self.scale, fit_job.seed)
+        return start_posterior(
+            model, self.posterior, values, self.init_std, self.rank, self.scale, fit_job.seed
+        )

@@ -1,4 +1,6 @@
-"""What one fit is given besides the model: data, length, seed, device, where to write, who watches."""
+"""What one fit is given besides the model: data, length, seed, device, where to write, who
+watches.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,11 @@ Callback = Callable[[dict[str, Any]], bool | None]
 
 @dataclass
 class FitJob:
-    """The fit's own settings. ``history`` is filled as it goes; a callback gets each row and stops the fit by returning True.
+    """The fit's own settings. ``history`` is filled as it goes; a callback gets each row and stops
+    the fit by returning True.
 
-    ``show`` is told what is fitted as it stands before callbacks get a row, by methods that can say so.
+    ``show`` is told what is fitted as it stands before callbacks get a row, by methods that can say
+    so.
     """
 
     source: Source
@@ -42,7 +46,9 @@ class FitJob:
     def note(self, row: dict[str, Any]) -> bool:
         """Add a row to the history, in memory and on disk; True if a callback asks to stop."""
         self.history.append(row)
-        answers = [callback(row) for callback in self.callbacks]  # all of them, even after one says stop
+        answers = [
+            callback(row) for callback in self.callbacks
+        ]  # all of them, even after one says stop
         if self.run is not None:
             self.run.record(row)
         return any(answers)
@@ -57,4 +63,7 @@ class Fitted:
 
     def to(self, device: torch.device) -> Fitted:
         """There, and no longer learning."""
-        return Fitted(self.posterior.to(device).requires_grad_(False), {n: b.to(device) for n, b in self.buffers.items()})
+        return Fitted(
+            self.posterior.to(device).requires_grad_(False),
+            {n: b.to(device) for n, b in self.buffers.items()},
+        )

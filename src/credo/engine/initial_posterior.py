@@ -18,7 +18,9 @@ Values = dict[str, Tensor]
 
 
 def initial_values(model: Model, init: str | Mapping[str, Tensor], seed: int) -> Values:
-    """Where the means start: the network's own values ("pretrained"), fresh ones ("random"), or a state dict."""
+    """Where the means start: the network's own values ("pretrained"), fresh ones ("random"), or a
+    state dict.
+    """
     if isinstance(init, str):
         return model.random_values(seed) if init == "random" else model.values()
     if not isinstance(init, Mapping):
@@ -27,11 +29,21 @@ def initial_values(model: Model, init: str | Mapping[str, Tensor], seed: int) ->
 
 
 def point_posterior(model: Model, values: Values) -> Posterior:
-    """Point estimates of everything; the random parameters apart, because only they have a prior."""
-    return Posterior([Delta.start({n: values[n] for n in names}) for names in (model.random, model.point) if names])
+    """Point estimates of everything; the random parameters apart, because only they have a
+    prior.
+    """
+    return Posterior(
+        [
+            Delta.start({n: values[n] for n in names})
+            for names in (model.random, model.point)
+            if names
+        ]
+    )
 
 
-def start_posterior(model: Model, kind: str, values: Values, init_std: float, rank: int, scale: str, seed: int) -> Posterior:
+def start_posterior(
+    model: Model, kind: str, values: Values, init_std: float, rank: int, scale: str, seed: int
+) -> Posterior:
     """A posterior of family ``kind`` over the random parameters and a point over the rest."""
     start: dict[str, Callable[[Values], Family]] = {
         "mean_field": lambda v: MeanField.start(v, init_std, scale),
@@ -49,14 +61,20 @@ def start_posterior(model: Model, kind: str, values: Values, init_std: float, ra
 
 @torch.no_grad()
 def gaussian(values: Values, std: Values, factor: Values | None = None) -> Family:
-    """Independent Gaussians with these deviations, or with ``factor`` ``(R, *shape)`` their sum with R shared directions."""
+    """Independent Gaussians with these deviations, or with ``factor`` ``(R, *shape)`` their sum
+    with R shared directions.
+    """
     diagonal = MeanField.start(values, 1.0)
-    least = torch.finfo(diagonal.raw_std.dtype).tiny ** 0.5  # a weight that never moved has no logarithm
+    least = (
+        torch.finfo(diagonal.raw_std.dtype).tiny ** 0.5
+    )  # a weight that never moved has no logarithm
     diagonal.raw_std.copy_(diagonal.layout.join(std).clamp_min(least).log())
     if factor is None:
         return diagonal
     columns = diagonal.layout.join(factor)
-    family = LowRank(diagonal.shapes, len(columns), dtype=str(columns.dtype).removeprefix("torch.")).to(columns.device)
+    family = LowRank(
+        diagonal.shapes, len(columns), dtype=str(columns.dtype).removeprefix("torch.")
+    ).to(columns.device)
     family.diagonal = diagonal
     family.factor.copy_(columns)
     return family
@@ -70,7 +88,9 @@ def discrete_posterior(model: Model, values: Values, levels: Sequence[float]) ->
 
 def with_points(model: Model, values: Values, members: list[Family]) -> Posterior:
     """These families, and a point over the parameters that are not random."""
-    return Posterior([*members, *([Delta.start({n: values[n] for n in model.point})] if model.point else [])])
+    return Posterior(
+        [*members, *([Delta.start({n: values[n] for n in model.point})] if model.point else [])]
+    )
 
 
 def by_dtype(sites: Mapping[str, Site]) -> list[list[Site]]:

@@ -1,4 +1,6 @@
-"""What a descent moves: a module of everything that is learned, and what the loop has to know of it."""
+"""What a descent moves: a module of everything that is learned, and what the loop has to know of
+it.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Bayesian linear regression in closed form, for networks linear in their random parameters.
 
-With f(x, w) = f0(x) + J(x) w, noise variance s^2 and prior N(m0, V0): precision P = V0^-1 + J^T J / s^2 and mean
-P^-1 (V0^-1 m0 + J^T (y - f0) / s^2). Everything in double precision.
+With f(x, w) = f0(x) + J(x) w, noise variance s^2 and prior N(m0, V0): precision P = V0^-1 + J^T J /
+s^2 and mean P^-1 (V0^-1 m0 + J^T (y - f0) / s^2). Everything in double precision.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from credo.posteriors.family import FlatLayout
 
 
 class Sums(NamedTuple):
-    """J^T J, J^T r, r^T r over the data, r = y - f0, each output scaled by its noise, and the number of scalar observations."""
+    """J^T J, J^T r, r^T r over the data, r = y - f0, each output scaled by its noise, and the
+    number of scalar observations.
+    """
 
     gram: Tensor
     cross: Tensor
@@ -44,19 +46,27 @@ class Solution(NamedTuple):
 
 
 def normal_prior(model: Model, layout: FlatLayout) -> tuple[Tensor, Tensor]:
-    """Mean and variance of the random parameters as flat vectors; refused unless every one is normal."""
+    """Mean and variance of the random parameters as flat vectors; refused unless every one is
+    normal.
+    """
     means, variances = [], []
     for name, shape in layout.shapes.items():
         distribution = model.prior.at(replace(model.random[name], device=torch.device("cpu")))
         if type(distribution) is not Normal:
-            raise SettingError(f"The closed form needs a normal prior, but {name!r} has {distribution}.")
+            raise SettingError(
+                f"The closed form needs a normal prior, but {name!r} has {distribution}."
+            )
         means.append(distribution.loc.detach().double().cpu().expand(shape).reshape(-1))
-        variances.append(distribution.scale.detach().double().cpu().square().expand(shape).reshape(-1))
+        variances.append(
+            distribution.scale.detach().double().cpu().square().expand(shape).reshape(-1)
+        )
     return torch.cat(means), torch.cat(variances)
 
 
 def conjugate(model: Model) -> bool:
-    """Whether likelihood and prior are Gaussian, so that a network linear in its random parameters has a Gaussian posterior."""
+    """Whether likelihood and prior are Gaussian, so that a network linear in its random parameters
+    has a Gaussian posterior.
+    """
     if not isinstance(model.likelihood, Gaussian):
         return False
     try:
@@ -67,11 +77,15 @@ def conjugate(model: Model) -> bool:
 
 def noise_std(model: Model) -> Tensor:
     """The observation noise as it stands, one number or one per output."""
-    return model.likelihood.std(torch.zeros(1, dtype=torch.float64)).detach().cpu()  # type: ignore[operator]
+    return model.likelihood.std(torch.zeros(1, dtype=torch.float64)).detach().cpu()  # type: ignore
 
 
-def regression(model: Model, fit_job: FitJob, values: Params, buffers: Mapping[str, Tensor], layout: FlatLayout) -> Solution:
-    """The posterior of the random parameters given everything else at ``values`` and the noise as it stands."""
+def regression(
+    model: Model, fit_job: FitJob, values: Params, buffers: Mapping[str, Tensor], layout: FlatLayout
+) -> Solution:
+    """The posterior of the random parameters given everything else at ``values`` and the noise as
+    it stands.
+    """
     mean, var = normal_prior(model, layout)
     sums = accumulate(model, fit_job, layout, noise_std(model), values, buffers)
     return solve(mean, torch.diag(1.0 / var), sums)
@@ -86,11 +100,21 @@ def solve(mean: Tensor, precision: Tensor, sums: Sums) -> Solution:
 
 
 def accumulate(
-    model: Model, fit_job: FitJob, layout: FlatLayout, std: Tensor, values: Params, buffers: Mapping[str, Tensor]
+    model: Model,
+    fit_job: FitJob,
+    layout: FlatLayout,
+    std: Tensor,
+    values: Params,
+    buffers: Mapping[str, Tensor],
 ) -> Sums:
-    """One pass over the data in double precision; refuses a network that is not linear in the random parameters."""
+    """One pass over the data in double precision; refuses a network that is not linear in the
+    random parameters.
+    """
     numel = layout.numel
-    gram, cross = torch.zeros(numel, numel, dtype=torch.float64), torch.zeros(numel, dtype=torch.float64)
+    gram, cross = (
+        torch.zeros(numel, numel, dtype=torch.float64),
+        torch.zeros(numel, dtype=torch.float64),
+    )
     square, count, seen = 0.0, 0, 0
     design = _design(model, layout, values, buffers)
     for x, y in fit_job.source(None, fit_job.batch_size):
@@ -105,7 +129,8 @@ def accumulate(
         seen += len(y)
     if seen != fit_job.source.num_data:
         raise SettingError(
-            f"The closed form saw {seen} examples in one pass, but num_data is {fit_job.source.num_data}; it needs all of them."
+            f"The closed form saw {seen} examples in one pass, but num_data is "
+            f"{fit_job.source.num_data}; it needs all of them."
         )
     return Sums(gram, cross, square, count)
 
@@ -116,7 +141,11 @@ def _design(
     """x -> (f0 (N, D), J (P, N, D)), by running the network at zero and at each unit vector."""
     probe = torch.randn(layout.numel, generator=generator("linearity"), dtype=torch.float64)
     points = torch.cat(
-        [torch.zeros(1, layout.numel, dtype=torch.float64), torch.eye(layout.numel, dtype=torch.float64), probe.unsqueeze(0)]
+        [
+            torch.zeros(1, layout.numel, dtype=torch.float64),
+            torch.eye(layout.numel, dtype=torch.float64),
+            probe.unsqueeze(0),
+        ]
     )
 
     def realise(numbers: Any) -> Params:
@@ -124,14 +153,19 @@ def _design(
         return rows | {n: values[n].expand(len(numbers), *values[n].shape) for n in model.point}
 
     def design(x: Any) -> tuple[Tensor, Tensor]:
-        outputs, _ = sampled_outputs(model, Draws(range(len(points)), realise, frozenset(model.point)), x, buffers, 0)
+        outputs, _ = sampled_outputs(
+            model, Draws(range(len(points)), realise, frozenset(model.point)), x, buffers, 0
+        )
         outputs = outputs.double().cpu()
         base, jacobian, check = outputs[0], outputs[1:-1] - outputs[0], outputs[-1]
         expected = base + torch.tensordot(probe, jacobian, dims=1)
         tolerance = 1e-3 if next(iter(model.random.values())).dtype != torch.float64 else 1e-8
-        if not torch.allclose(check, expected, rtol=tolerance, atol=tolerance * float(expected.abs().max() + 1)):
+        if not torch.allclose(
+            check, expected, rtol=tolerance, atol=tolerance * float(expected.abs().max() + 1)
+        ):
             raise NetworkError(
-                "The network is not linear in its random parameters, so its posterior is not Gaussian; "
+                "The network is not linear in its random parameters, so its posterior is not "
+                "Gaussian; "
                 "make only the last layer random (random='last') or use method='vi'."
             )
         return base, jacobian

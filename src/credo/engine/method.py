@@ -19,7 +19,10 @@ methods: Registry[type[Method]] = Registry("method")
 
 @dataclass(frozen=True)
 class Method(ABC):
-    """Turns (model, data) into a posterior. Settings are dataclass fields; their metadata drives validation, CLI and docs."""
+    """Turns (model, data) into a posterior.
+
+    Settings are dataclass fields; their metadata drives validation, CLI and docs.
+    """
 
     name: ClassVar[str]
     summary: ClassVar[str]
@@ -32,14 +35,17 @@ class Method(ABC):
     takes_epochs: ClassVar[bool] = True
     #: Whether it can learn from a teacher's predictions in place of observed targets.
     teachable: ClassVar[bool] = True
-    #: How near its posterior comes to the true one: "exact", "exact in the limit" of ever more draws, or "approximate".
+    #: How near its posterior comes to the true one: "exact", "exact in the limit" of ever more
+    #: draws, or "approximate".
     fidelity: ClassVar[str] = "approximate"
     #: A configuration small enough for the conformance suite: arguments of ``fit``.
     conformance_settings: ClassVar[dict[str, Any]] = {}
-    #: What it reaches on conjugate regression ("exact", "mean_field" or "least_squares"), within how many posterior deviations.
+    #: What it reaches on conjugate regression ("exact", "mean_field" or "least_squares"), within
+    #: how many posterior deviations.
     target: ClassVar[str] = "exact"
     tolerance: ClassVar[float] = 0.0
-    #: Arguments of the conjugate problem, where the default one has the family's optimum at an edge.
+    #: Arguments of the conjugate problem, where the default one has the family's optimum at an
+    #: edge.
     problem: ClassVar[dict[str, Any]] = {}
     #: Conformance checks that do not apply, each with its reason.
     exceptions: ClassVar[dict[str, str]] = {}
@@ -49,20 +55,28 @@ class Method(ABC):
 
     @classmethod
     def example_network(cls, net: nn.Module, outputs: int) -> nn.Module:
-        """A conformance network as this method can take it: with the noise inside that the method is about, if it needs any."""
+        """A conformance network as this method can take it: with the noise inside that the method
+        is about, if it needs any.
+        """
         return net
 
     @property
     def shortcut(self) -> str | None:
-        """How predictions are made unless asked otherwise: a ``shortcut`` of ``BNN.predict``; None for draws of the posterior."""
+        """How predictions are made unless asked otherwise: a ``shortcut`` of ``BNN.predict``; None
+        for draws of the posterior.
+        """
         return None
 
     def given(self, model: Model, seed: int) -> Mapping[str, Tensor]:
-        """Trainable values that the fit takes as they are, by name: a run is not resumed with others. None unless a method says otherwise."""
+        """Trainable values that the fit takes as they are, by name: a run is not resumed with
+        others. None unless a method says otherwise.
+        """
         return {}
 
     def adapt(self, model: Model) -> Model:
-        """The model as this method sees it: another prior, or fewer random parameters; itself unless a method says otherwise."""
+        """The model as this method sees it: another prior, or fewer random parameters; itself
+        unless a method says otherwise.
+        """
         return model
 
     @abstractmethod
@@ -77,11 +91,17 @@ class Method(ABC):
 def _plain(value: Any) -> Any:
     if isinstance(value, (tuple, list)) and all(isinstance(v, (str, int, float)) for v in value):
         return list(value)
-    return value if isinstance(value, (str, int, float, bool, type(None))) else f"<{type(value).__name__}>"
+    return (
+        value
+        if isinstance(value, (str, int, float, bool, type(None)))
+        else f"<{type(value).__name__}>"
+    )
 
 
 def make_method(spec: str | Method, settings: dict[str, Any]) -> Method:
-    """A method from its registry name and settings, or a method object with some settings replaced."""
+    """A method from its registry name and settings, or a method object with some settings
+    replaced.
+    """
     if isinstance(spec, Method):
         check_names(settings, type(spec), f"method {spec.name!r}")
         return replace(spec, **settings)

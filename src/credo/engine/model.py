@@ -21,7 +21,9 @@ from credo.priors import Fixed, Flat, Prior
 
 @dataclass
 class Model:
-    """What a method gets. The network is only read: every pass runs on a private shell, one per thread."""
+    """What a method gets. The network is only read: every pass runs on a private shell, one per
+    thread.
+    """
 
     net: nn.Module
     likelihood: Likelihood
@@ -30,7 +32,9 @@ class Model:
     point: dict[str, Site]
     device: torch.device
     output: str | int | None = None
-    widths: dict[Any, int] = field(default_factory=dict, repr=False)  # of activations, per input shape: what predictions remember
+    widths: dict[Any, int] = field(
+        default_factory=dict, repr=False
+    )  # of activations, per input shape: what predictions remember
     _local: threading.local = field(default_factory=threading.local, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -56,7 +60,11 @@ class Model:
         """Copies of the network's parameters on the model's device, from ``state`` where given."""
         own = dict(self.net.named_parameters())
         known = {
-            n for n, _ in [*self.net.named_parameters(remove_duplicate=False), *self.net.named_buffers(remove_duplicate=False)]
+            n
+            for n, _ in [
+                *self.net.named_parameters(remove_duplicate=False),
+                *self.net.named_buffers(remove_duplicate=False),
+            ]
         }
         for name in state or {}:
             if name not in known:
@@ -66,19 +74,24 @@ class Model:
             value = own[name] if state is None else state.get(name, own[name])
             if value.shape != own[name].shape:
                 raise NetworkError(
-                    f"init gives {name!r} the shape {tuple(value.shape)}; the network has {tuple(own[name].shape)}."
+                    f"init gives {name!r} the shape {tuple(value.shape)}; the network has "
+                    f"{tuple(own[name].shape)}."
                 )
             out[name] = value.detach().to(self.device, own[name].dtype, copy=True)
         return out
 
     def random_values(self, seed: int) -> dict[str, Tensor]:
-        """Fresh initial values: every module's own ``reset_parameters``, run on a copy under this seed."""
+        """Fresh initial values: every module's own ``reset_parameters``, run on a copy under this
+        seed.
+        """
         import copy
 
         with isolated(seed):
             clone = copy.deepcopy(self.net)
             for module in clone.modules():
-                reset = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
+                reset = getattr(module, "reset_parameters", None) or getattr(
+                    module, "_reset_parameters", None
+                )
                 if callable(reset):
                     reset()
         fresh = dict(clone.named_parameters())
@@ -86,16 +99,23 @@ class Model:
 
     def buffers(self) -> dict[str, Tensor]:
         """Copies of the network's buffers on the model's device."""
-        return {name: buffer.detach().to(self.device, copy=True) for name, buffer in self.net.named_buffers()}
+        return {
+            name: buffer.detach().to(self.device, copy=True)
+            for name, buffer in self.net.named_buffers()
+        }
 
     def frozen(self) -> dict[str, Tensor]:
         """Parameters that do not train, on the model's device."""
         return {
-            n: p.detach().to(self.device) for n, p in self.net.named_parameters() if n not in self.random and n not in self.point
+            n: p.detach().to(self.device)
+            for n, p in self.net.named_parameters()
+            if n not in self.random and n not in self.point
         }
 
     def prior_for_point(self, name: str) -> bool:
-        """Whether the user named a prior for this point parameter, which makes it MAP instead of maximum likelihood."""
+        """Whether the user named a prior for this point parameter, which makes it MAP instead of
+        maximum likelihood.
+        """
         return self.prior.matches(name)
 
     def flat(self) -> Model:
@@ -103,7 +123,9 @@ class Model:
         return replace(self, prior=Fixed(Flat()), _local=threading.local())
 
     def narrow(self, layers: Any, setting: str = "layers") -> Model:
-        """The same model with only ``layers`` random, chosen as ``random=`` is and given as ``setting``; the rest become point estimates."""
+        """The same model with only ``layers`` random, chosen as ``random=`` is and given as
+        ``setting``; the rest become point estimates.
+        """
         return self.only(choose(self.net, layers, self._ordered(), setting))
 
     def only(self, names: Collection[str]) -> Model:

@@ -1,4 +1,6 @@
-"""What the dropout methods share: where the noise is, at which rates, and the prior as a length scale."""
+"""What the dropout methods share: where the noise is, at which rates, and the prior as a length
+scale.
+"""
 
 from __future__ import annotations
 
@@ -35,28 +37,43 @@ class DropoutMethod(ElboMethod):
 
     p: Any = setting(
         None,
-        f"Drop rate, or rates by name pattern; by default that of the network's own dropout modules, else {RATE}.",
+        "Drop rate, or rates by name pattern; by default that of the network's own dropout "
+        f"modules, else {RATE}.",
         kind=(float, int, Mapping),
         gt=0.0,
         le=0.999,
     )
     layers: Any = setting(
         "auto",
-        "Whose inputs: 'auto' (the network's own dropout if it has any, else 'hidden'), 'modules' (its dropout modules), 'hidden' (all "
+        "Whose inputs: 'auto' (the network's own dropout if it has any, else 'hidden'), 'modules' "
+        "(its dropout modules), 'hidden' (all "
         "layers but the first), 'all', or name patterns.",
         kind=(str, tuple, list),
     )
-    shared: bool = setting(True, "Share the mask of a dropout module over the positions of a sequence.")
-    length_scale: Any = setting(
-        None, "l of a prior N(0, l^-2) on all random parameters, in place of the model's.", kind=(float, int), gt=0.0
+    shared: bool = setting(
+        True, "Share the mask of a dropout module over the positions of a sequence."
     )
-    estimator: str = setting("local", "How noise enters training.", choices=("local", "weights", "per_example"))
+    length_scale: Any = setting(
+        None,
+        "l of a prior N(0, l^-2) on all random parameters, in place of the model's.",
+        kind=(float, int),
+        gt=0.0,
+    )
+    estimator: str = setting(
+        "local", "How noise enters training.", choices=("local", "weights", "per_example")
+    )
 
-    as_it_is: ClassVar[bool] = False  # whether a network's noise of any kind may stand for the method's own
-    rate_lr: ClassVar[float] = 3.0  # learning rate of what is learned of the noise, as a multiple of the weights'
+    as_it_is: ClassVar[bool] = (
+        False  # whether a network's noise of any kind may stand for the method's own
+    )
+    rate_lr: ClassVar[float] = (
+        3.0  # learning rate of what is learned of the noise, as a multiple of the weights'
+    )
 
     def make_optimizer(self, model: Model) -> MakeOptimizer[Elbo] | None:
-        """Adam, faster for rates: one number steers a whole layer, and at the weights' pace it would hardly move."""
+        """Adam, faster for rates: one number steers a whole layer, and at the weights' pace it
+        would hardly move.
+        """
         return partial(adam, rate_lr=self.rate_lr)
 
     def adapt(self, model: Model) -> Model:
@@ -70,7 +87,9 @@ class DropoutMethod(ElboMethod):
         return estimators[self.estimator]
 
     def make_posterior(self, model: Model, fit_job: FitJob) -> Posterior:
-        """The family over all random parameters, noisy at its places; point estimates over the rest."""
+        """The family over all random parameters, noisy at its places; point estimates over the
+        rest.
+        """
         places, rates = self.places(model, fit_job.source.example(2))
         values = self.start(model, fit_job)
         family = self.make_family({name: values[name] for name in model.random}, places, rates)
@@ -87,16 +106,23 @@ class DropoutMethod(ElboMethod):
         masks = own_masks(model, x, self.shared) if own else OwnMasks({}, {}, {})
         other = is_random(model, x, masks)
         if self.layers == "modules" and not masks.shapes:
-            raise SettingError(f"{self.name}: layers='modules', but the network has no dropout module with p > 0; use 'hidden'.")
+            raise SettingError(
+                f"{self.name}: layers='modules', but the network has no dropout module with p > "
+                "0; use 'hidden'."
+            )
         if not own and other:
             raise SettingError(
-                f"{self.name}: layers={self.layers!r} on a network that is random by itself (its dropout modules are "
-                f"{', '.join(dropouts(model.net)) or 'none'}); use layers='auto', or a network without noise of its own."
+                f"{self.name}: layers={self.layers!r} on a network that is random by itself (its "
+                "dropout modules are "
+                f"{', '.join(dropouts(model.net)) or 'none'}); use layers='auto', or a network "
+                "without noise of its own."
             )
         if other and not masks.shapes and (self.p is not None or not self.as_it_is):
             raise SettingError(
-                f"{self.name}: the network is random by itself, but not through dropout modules, whose rates could be set or learned "
-                f"(p={self.p!r}); use 'mc_dropout' without p or 'stochastic', which take it as it is."
+                f"{self.name}: the network is random by itself, but not through dropout modules, "
+                "whose rates could be set or learned "
+                f"(p={self.p!r}); use 'mc_dropout' without p or 'stochastic', which take it as it "
+                "is."
             )
         noisy_modules = modules_without_norms(model.net) if other else ()
         feeds = {w: m for w, m in masks.feeds.items() if w in model.random}
@@ -106,11 +132,20 @@ class DropoutMethod(ElboMethod):
         return places, self._rates({**masks.rates, **dict.fromkeys(axes, RATE)})
 
     def _weights(self, model: Model) -> dict[str, tuple[int, int]]:
-        """Weights with known input units, of the chosen layers, with the axis of the units and groups."""
+        """Weights with known input units, of the chosen layers, with the axis of the units and
+        groups.
+        """
         both = model.random | model.point
-        known = {n: both[n] for n, _ in model.net.named_parameters() if n in both and both[n].in_axis is not None}
+        known = {
+            n: both[n]
+            for n, _ in model.net.named_parameters()
+            if n in both and both[n].in_axis is not None
+        }
         if not known:
-            raise SettingError(f"{self.name}: none of the network's parameters has input units that could be dropped.")
+            raise SettingError(
+                f"{self.name}: none of the network's parameters has input units that could be "
+                "dropped."
+            )
         if self.layers in ("auto", "hidden"):
             first = next(iter(known.values())).module
             chosen = {n for n, s in known.items() if s.module != first} or set(known)
@@ -118,7 +153,9 @@ class DropoutMethod(ElboMethod):
             chosen = choose(model.net, self.layers, both, "layers") & set(known)
         chosen &= set(model.random)
         if not chosen:
-            raise SettingError(f"{self.name}: layers={self.layers!r} selects no random weight with input units.")
+            raise SettingError(
+                f"{self.name}: layers={self.layers!r} selects no random weight with input units."
+            )
         return {n: (s.in_axis or 0, s.groups) for n, s in known.items() if n in chosen}
 
     def _rates(self, default: dict[str, float]) -> dict[str, float]:
@@ -128,10 +165,20 @@ class DropoutMethod(ElboMethod):
             return dict.fromkeys(default, float(self.p))
         rates = dict(default)
         for pattern, rate in self.p.items():
-            hits = [name for name in rates if fnmatchcase(name, pattern) or fnmatchcase(name.rpartition(".")[0], pattern)]
+            hits = [
+                name
+                for name in rates
+                if fnmatchcase(name, pattern) or fnmatchcase(name.rpartition(".")[0], pattern)
+            ]
             if not isinstance(rate, (int, float)) or not 0 < rate < 1:
-                raise SettingError(f"{self.name}: p[{pattern!r}]={rate!r} is not valid; expected a rate between 0 and 1.")
+                raise SettingError(
+                    f"{self.name}: p[{pattern!r}]={rate!r} is not valid; expected a rate between "
+                    "0 and 1."
+                )
             if not hits:
-                raise SettingError(f"{self.name}: p[{pattern!r}] matches no place of noise; they are {', '.join(rates)}.")
+                raise SettingError(
+                    f"{self.name}: p[{pattern!r}] matches no place of noise; they are "
+                    f"{', '.join(rates)}."
+                )
             rates |= dict.fromkeys(hits, float(rate))
         return rates

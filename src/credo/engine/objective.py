@@ -1,8 +1,10 @@
-"""The objective of a fitted posterior in its parts: nats per data set, and bits of a message that a receiver could decode.
+"""The objective of a fitted posterior in its parts: nats per data set, and bits of a message that a
+receiver could decode.
 
-Minimum description length, with bits back: the sender draws w from q, sends it under the prior (-log2 p(w) bits), then the data given
-w (-log2 p(D given w) bits), and the receiver, who can run the same fit, recovers the -log2 q(w) bits of randomness that chose w. The
-net cost of the weights is KL[q, p] and the whole message costs -ELBO.
+Minimum description length, with bits back: the sender draws w from q, sends it under the prior
+(-log2 p(w) bits), then the data given w (-log2 p(D given w) bits), and the receiver, who can run
+the same fit, recovers the -log2 q(w) bits of randomness that chose w. The net cost of the weights
+is KL[q, p] and the whole message costs -ELBO.
 """
 
 from __future__ import annotations
@@ -24,9 +26,16 @@ from credo.predictive import Predictive
 
 @torch.no_grad()
 def objective(
-    model: Model, posterior: Posterior, predictive: Predictive, y: Tensor, seed: int, precision: float | None
+    model: Model,
+    posterior: Posterior,
+    predictive: Predictive,
+    y: Tensor,
+    seed: int,
+    precision: float | None,
 ) -> dict[str, float]:
-    """nll, KL and ELBO in nats with standard errors, and their lengths in bits where the data have one."""
+    """nll, KL and ELBO in nats with standard errors, and their lengths in bits where the data have
+    one.
+    """
     targets = predictive.likelihood.check_pair(predictive.outputs, y)
     per_draw = -predictive.likelihood.log_prob(predictive.outputs, targets).double().sum(-1)
     samples = len(per_draw)
@@ -40,9 +49,16 @@ def objective(
         prior = family_prior(family, model)
         if prior is not None:
             terms = divergence(family, prior, samples, seed)
-            part, per_draw = float(terms.mean()), per_draw + terms  # the very draws behind the nll, so that errors may cancel
+            part, per_draw = (
+                float(terms.mean()),
+                per_draw + terms,
+            )  # the very draws behind the nll, so that errors may cancel
             cost += part
-            sent += part if family.atoms is not None or not family.kl_is_bound else part + _entropy(family, samples, seed)
+            sent += (
+                part
+                if family.atoms is not None or not family.kl_is_bound
+                else part + _entropy(family, samples, seed)
+            )
     out = {"nll": nll, "kl": cost, "elbo": -nll - cost, "error": _average(per_draw)[1]}
     if predictive.likelihood.discrete or precision is not None:
         shift = 0.0 if precision is None else -math.log(precision) * targets.numel()
@@ -53,7 +69,9 @@ def objective(
 
 
 def divergence(family: Family, prior: FamilyPrior, samples: int, seed: int) -> Tensor:
-    """KL[q, p] ``()`` where a closed form is known, else log q - log p of every draw ``(samples,)``."""
+    """KL[q, p] ``()`` where a closed form is known, else log q - log p of every draw
+    ``(samples,)``.
+    """
     closed = closed_kl(family, prior)
     if closed is not None:
         return closed.double()
@@ -73,10 +91,16 @@ def _draws(family: Family, samples: int, seed: int) -> Iterator[Params]:
 
 
 def _entropy(family: Family, samples: int, seed: int) -> float:
-    """H[q] in nats, what sending a draw gives back (of a density: up to the precision, which cancels)."""
+    """H[q] in nats, what sending a draw gives back (of a density: up to the precision, which
+    cancels).
+    """
     if isinstance(family, Gaussian):
         return float(family.entropy())
-    return -float(torch.cat([family.log_prob(latents) for latents in _draws(family, samples, seed)]).double().mean())
+    return -float(
+        torch.cat([family.log_prob(latents) for latents in _draws(family, samples, seed)])
+        .double()
+        .mean()
+    )
 
 
 def _average(values: Tensor) -> tuple[float, float]:
@@ -84,18 +108,27 @@ def _average(values: Tensor) -> tuple[float, float]:
 
 
 @torch.no_grad()
-def log_weights(model: Model, posterior: Posterior, predictive: Predictive, y: Tensor, seed: int) -> Tensor:
-    """log p(D given w_s) + log p(w_s) - log q(w_s) of the draws behind a predictive, whose mean of exponentials is the evidence."""
+def log_weights(
+    model: Model, posterior: Posterior, predictive: Predictive, y: Tensor, seed: int
+) -> Tensor:
+    """log p(D given w_s) + log p(w_s) - log q(w_s) of the draws behind a predictive, whose mean of
+    exponentials is the evidence.
+    """
     targets = predictive.likelihood.check_pair(predictive.outputs, y)
     total = predictive.likelihood.log_prob(predictive.outputs, targets).double().sum(-1)
     if posterior.process is not None:
-        raise CredoError("A posterior over functions has no importance weights of its weights; use evidence='elbo'.")
+        raise CredoError(
+            "A posterior over functions has no importance weights of its weights; use "
+            "evidence='elbo'."
+        )
     draws = posterior.realise(range(len(total)), seed)
     for family in posterior.members:
         prior = family_prior(family, model)
         if family.atoms is not None:
             if prior is not None:
-                raise CredoError("A posterior with point estimates under a prior has no importance weights.")
+                raise CredoError(
+                    "A posterior with point estimates under a prior has no importance weights."
+                )
             continue
         if prior is not None:
             params = {name: draws[name] for name in family.names}

@@ -1,4 +1,6 @@
-"""Network outputs under posterior draws: a loop, or all draws at once by vmap; the numbers are the same."""
+"""Network outputs under posterior draws: a loop, or all draws at once by vmap; the numbers are the
+same.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ from credo.estimators.plan import batch_of
 from credo.likelihoods.base import Likelihood
 from credo.posteriors import Params, Posterior, Process, RowNoise
 
-_LOOP_BUDGET = 1 << 21  # numbers drawn together by the loop: several small networks at once, without leaving the cache
+_LOOP_BUDGET = (
+    1 << 21
+)  # numbers drawn together by the loop: several small networks at once, without leaving the cache
 _CHUNKS = 8  # that vmapped draws are cut into on a CPU, for the cache's sake
 _SHARED = 0.25  # of the parameters, embeddings apart, that must come first
 _BUDGET = {"cpu": 1 << 26, "cuda": 1 << 28}  # numbers held at once by vmapped draws
@@ -40,9 +44,10 @@ def sampled_outputs(
 ) -> tuple[Tensor, Params]:
     """Outputs ``(S, N, F)`` for these draws, and drawn likelihood parameters ``(S, ...)`` if any.
 
-    ``vectorise=None`` chooses vmap on a GPU and wherever a deterministic first part of the network can be shared; a network vmap
-    cannot handle is looped over, said once. Where the network's own noise is part of a draw there is a loop always: that noise is
-    drawn inside the call, so it depends on the batches.
+    ``vectorise=None`` chooses vmap on a GPU and wherever a deterministic first part of the network
+    can be shared; a network vmap cannot handle is looped over, said once. Where the network's own
+    noise is part of a draw there is a loop always: that noise is drawn inside the call, so it
+    depends on the batches.
     """
     shell = model.shell()
     shell.train(False, draws.noisy_modules)
@@ -63,7 +68,9 @@ def sampled_outputs(
             except (RuntimeError, NotImplementedError, ValueError) as error:
                 if asked:
                     warnings.warn(
-                        f"Predicting draw by draw: vmap cannot run this network ({str(error).splitlines()[0]}).", stacklevel=3
+                        "Predicting draw by draw: vmap cannot run this network "
+                        f"({str(error).splitlines()[0]}).",
+                        stacklevel=3,
                     )
         try:
             return runner.looped(batches)
@@ -71,11 +78,15 @@ def sampled_outputs(
             raise
         except (RuntimeError, IndexError, ValueError, TypeError) as error:
             shapes = [tuple(t.shape) for t in _tensors(x)]
-            raise NetworkError(f"The network cannot take inputs of shape {shapes}: {str(error).splitlines()[0]}") from error
+            raise NetworkError(
+                f"The network cannot take inputs of shape {shapes}: {str(error).splitlines()[0]}"
+            ) from error
 
 
 @torch.no_grad()
-def _functions(shell: Shell, draws: Draws, process: Process, batches: Sequence[Any], seed: int) -> Tensor:
+def _functions(
+    shell: Shell, draws: Draws, process: Process, batches: Sequence[Any], seed: int
+) -> Tensor:
     """Values ``(S, N, F)`` of a process's functions."""
     shell.place({n: v[0] for n, v in draws.realise(draws.numbers[:1]).items()})
     inputs = [process.read(shell, batch) for batch in batches]
@@ -99,14 +110,22 @@ def moment_outputs(
     covariance: str,
     batch_size: int | None,
 ) -> Tensor:
-    """Outputs ``(S, N, F)`` that stand for the Gaussian which moment propagation gives: one pass, and no draw of any weight.
+    """Outputs ``(S, N, F)`` that stand for the Gaussian which moment propagation gives: one pass,
+    and no draw of any weight.
 
-    The same fixed points for every input, moved and scaled so that their mean and covariance over S are exactly the Gaussian's.
+    The same fixed points for every input, moved and scaled so that their mean and covariance over S
+    are exactly the Gaussian's.
     """
     if posterior.noisy_modules:
-        raise SettingError("The network is random by itself, which moments do not see; predict without shortcut='moments'.")
+        raise SettingError(
+            "The network is random by itself, which moments do not see; predict without "
+            "shortcut='moments'."
+        )
     if samples < 2:
-        raise SettingError(f"samples={samples}: moments are shown by points with their variance, of which it takes at least 2.")
+        raise SettingError(
+            f"samples={samples}: moments are shown by points with their variance, of which it "
+            "takes at least 2."
+        )
     shell = model.shell()
     shell.train(False)
     shell.place(model.frozen())
@@ -120,7 +139,9 @@ def moment_outputs(
 
 
 def shown(mean: Tensor, spread: Tensor, samples: int) -> Tensor:
-    """Points ``(S, N, F)`` with exactly this mean and these variances ``(N, F)`` or covariances ``(N, F, F)``, the same ones for every input."""
+    """Points ``(S, N, F)`` with exactly this mean and these variances ``(N, F)`` or covariances
+    ``(N, F, F)``, the same ones for every input.
+    """
     points = _white(samples, mean.shape[-1]).to(mean)
     if spread.dim() > mean.dim():
         return mean + torch.einsum("sf,nof->sno", points, semidefinite_root(spread))
@@ -128,10 +149,14 @@ def shown(mean: Tensor, spread: Tensor, samples: int) -> Tensor:
 
 
 def _white(samples: int, width: int) -> Tensor:
-    """``(S, width)`` points like normal draws, with mean zero and identity covariance exactly, where S allows it."""
+    """``(S, width)`` points like normal draws, with mean zero and identity covariance exactly,
+    where S allows it.
+    """
     quantiles = (torch.arange(samples, dtype=torch.float64) + 0.5) / samples
     ladder = torch.special.ndtri(quantiles)
-    order = [torch.randperm(samples, generator=generator("white", column)) for column in range(width)]
+    order = [
+        torch.randperm(samples, generator=generator("white", column)) for column in range(width)
+    ]
     points = torch.stack([ladder[o] for o in order], 1)
     points = points - points.mean(0)
     cover = points.T @ points / samples
@@ -149,13 +174,21 @@ class _Runner:
         draws = {
             n: t.to(self.model.device) for n, t in draws.items()
         }  # those on disk are read into memory, and go where the model is
-        own = {n: t.to(self.sites[n].dtype) if n in self.sites else t for n, t in draws.items() if not n.startswith(LIKELIHOOD)}
-        return own, {n.removeprefix(LIKELIHOOD): t for n, t in draws.items() if n.startswith(LIKELIHOOD)}
+        own = {
+            n: t.to(self.sites[n].dtype) if n in self.sites else t
+            for n, t in draws.items()
+            if not n.startswith(LIKELIHOOD)
+        }
+        return own, {
+            n.removeprefix(LIKELIHOOD): t for n, t in draws.items() if n.startswith(LIKELIHOOD)
+        }
 
     def _chunks(self, budget: int, width: int = 0) -> Iterator[Sequence[int]]:
-        """Numbers of draws whose parameters together stay within ``budget``, and so does what modules of this width give for them.
+        """Numbers of draws whose parameters together stay within ``budget``, and so does what
+        modules of this width give for them.
 
-        On a CPU activations are best kept in the cache, but in few chunks, since each computes anew what all draws share.
+        On a CPU activations are best kept in the cache, but in few chunks, since each computes anew
+        what all draws share.
         """
         numel = sum(s.numel for n, s in self.model.random.items() if n not in self.draws.fixed)
         size, numbers = max(1, budget // max(numel, width, 1)), self.draws.numbers
@@ -171,7 +204,9 @@ class _Runner:
             for place, number in enumerate(chunk):
                 self.shell.place({n: t[place] for n, t in own.items()})
                 with isolated(mix(self.seed, number, "forward"), self.model.device):
-                    rows.append(torch.cat([self.model.outputs(self.shell, batch) for batch in batches]))
+                    rows.append(
+                        torch.cat([self.model.outputs(self.shell, batch) for batch in batches])
+                    )
             extras.append(extra)
         return torch.stack(rows), {n: torch.cat([extra[n] for extra in extras]) for n in extras[0]}
 
@@ -190,12 +225,19 @@ class _Runner:
             parts = [run(varied, batch) for batch in batches]
             rows.append(parts[0] if len(parts) == 1 else torch.cat(parts, 1))
             extras.append(extra)
-        return rows[0] if len(rows) == 1 else torch.cat(rows), {n: torch.cat([extra[n] for extra in extras]) for n in extras[0]}
+        return rows[0] if len(rows) == 1 else torch.cat(rows), {
+            n: torch.cat([extra[n] for extra in extras]) for n in extras[0]
+        }
 
     def _width(self, batch: Any) -> int:
-        """Numbers that one draw's widest activation takes, told from two examples and remembered."""
+        """Numbers that one draw's widest activation takes, told from two examples and
+        remembered.
+        """
         few = next(iter(split_batches(batch, 2)))
-        known, key = self.model.widths, (frozenset(self.draws.fixed), *(t.shape[1:] for t in _tensors(few)))
+        known, key = (
+            self.model.widths,
+            (frozenset(self.draws.fixed), *(t.shape[1:] for t in _tensors(few))),
+        )
         if key not in known:
             own, _ = self._split(self.draws.realise(self.draws.numbers[:1]))
             self.shell.place({n: t[0] for n, t in own.items()})
@@ -210,7 +252,9 @@ class _Runner:
 
 
 def _shares_prefix(model: Model, fixed: Collection[str]) -> bool:
-    """Whether a good part of the network comes before all that draws change, so that vmap, which computes it once, pays on a CPU."""
+    """Whether a good part of the network comes before all that draws change, so that vmap, which
+    computes it once, pays on a CPU.
+    """
     before = total = 0
     same = True
     for path, module in model.net.named_modules():
@@ -229,18 +273,27 @@ def _tensors(x: Any) -> list[Tensor]:
 
 
 def split_batches(x: Any, batch_size: int | None) -> Iterator[Any]:
-    """Inputs of at most ``batch_size`` examples; what is not one entry per example goes to all of them."""
+    """Inputs of at most ``batch_size`` examples; what is not one entry per example goes to all of
+    them.
+    """
     total = batch_of(x)
     if batch_size is None or batch_size >= total:
         yield x
         return
     for start in range(0, total, batch_size):
         rows = slice(start, start + batch_size)
-        yield pytree.tree_map(lambda t, rows=rows: t[rows] if isinstance(t, Tensor) and t.dim() and t.shape[0] == total else t, x)
+        yield pytree.tree_map(
+            lambda t, rows=rows: (
+                t[rows] if isinstance(t, Tensor) and t.dim() and t.shape[0] == total else t
+            ),
+            x,
+        )
 
 
 def with_drawn(likelihood: Likelihood, drawn: Params) -> Likelihood:
-    """The likelihood with drawn parameters ``(S, ...)`` in place of its own, shaped against outputs ``(S, N, F)``."""
+    """The likelihood with drawn parameters ``(S, ...)`` in place of its own, shaped against outputs
+    ``(S, N, F)``.
+    """
     if not drawn:
         return likelihood
     other = likelihood.frozen()

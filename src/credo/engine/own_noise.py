@@ -1,4 +1,6 @@
-"""What noise a network has of its own: its dropout modules, the weights that read them, and whatever else is random in training mode."""
+"""What noise a network has of its own: its dropout modules, the weights that read them, and
+whatever else is random in training mode.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from credo.estimators.plan import example_axis, one_more
 
 
 class OwnMasks(NamedTuple):
-    """Masks of dropout modules: their shapes, the modules' rates, and which mask each weight reads its inputs through."""
+    """Masks of dropout modules: their shapes, the modules' rates, and which mask each weight reads
+    its inputs through.
+    """
 
     shapes: dict[str, tuple[int, ...]]
     rates: dict[str, float]
@@ -46,22 +50,28 @@ class _Recorder(nn.Module):
 
 
 def own_masks(model: Model, x: Any, shared: bool) -> OwnMasks:
-    """The masks of the network's dropout modules, found by dry runs on ``x`` with B and B + 1 examples.
+    """The masks of the network's dropout modules, found by dry runs on ``x`` with B and B + 1
+    examples.
 
-    One entry per unit: over all axes but the examples', one for a whole channel where the module says so, and one for all positions of
-    a sequence (three axes) if they are ``shared``; otherwise a module on sequences is left to draw for itself.
+    One entry per unit: over all axes but the examples', one for a whole channel where the module
+    says so, and one for all positions of a sequence (three axes) if they are ``shared``; otherwise
+    a module on sequences is left to draw for itself.
     """
-    paths = {path: module for path, module in dropouts(model.net).items() if module.p > 0}  # type: ignore[operator]
+    known = dropouts(model.net).items()
+    paths = {path: module for path, module in known if module.p > 0}  # type: ignore[operator]
     for path, module in paths.items():
         if module.p >= 1:  # type: ignore[operator]
-            raise NetworkError(f"The dropout module {path!r} drops everything (p = 1); expected a rate below 1.")
+            raise NetworkError(
+                f"The dropout module {path!r} drops everything (p = 1); expected a rate below 1."
+            )
     if not paths:
         return OwnMasks({}, {}, {})
     first, feeds = _calls(model, list(paths), x)
     second, _ = _calls(model, list(paths), one_more(x))
     if [call.path for call in first] != [call.path for call in second]:
         raise NetworkError(
-            "The network calls its dropout modules in an order that depends on the data; credo cannot place their masks."
+            "The network calls its dropout modules in an order that depends on the data; credo "
+            "cannot place their masks."
         )
     size = next(t.shape[0] for t in pytree.tree_leaves(x) if isinstance(t, Tensor) and t.dim())
     shapes, rates, count = {}, {}, dict.fromkeys(paths, 0)
@@ -71,7 +81,8 @@ def own_masks(model: Model, x: Any, shared: bool) -> OwnMasks:
         axis = example_axis([one.shape], [two.shape], size)
         if axis is None:
             raise NetworkError(
-                f"The dropout module {one.path!r} is applied to {tuple(one.shape)}, which has no axis of {size} examples; "
+                f"The dropout module {one.path!r} is applied to {tuple(one.shape)}, which has no "
+                f"axis of {size} examples; "
                 "method='stochastic' takes the network's noise as it is."
             )
         shape = [1 if place == axis else length for place, length in enumerate(one.shape)]
@@ -85,9 +96,15 @@ def own_masks(model: Model, x: Any, shared: bool) -> OwnMasks:
             shape = [1, shape[1], 1] if series and axis == 0 else [1, 1, shape[2]]
         if shared or tail or len(shape) != 3:
             shapes[name], rates[name] = tuple(shape), float(module.p)  # type: ignore[arg-type]
-    whole = {path for path in paths if all(mask_name(path, k) in shapes for k in range(count[path]))}
+    whole = {
+        path for path in paths if all(mask_name(path, k) in shapes for k in range(count[path]))
+    }
     shapes = {n: s for n, s in shapes.items() if n.rpartition(".")[0] in whole}
-    return OwnMasks(shapes, {n: rates[n] for n in shapes}, {w: m for w, m in feeds.items() if m in shapes and w in model.sites})
+    return OwnMasks(
+        shapes,
+        {n: rates[n] for n in shapes},
+        {w: m for w, m in feeds.items() if m in shapes and w in model.sites},
+    )
 
 
 def _calls(model: Model, paths: list[str], x: Any) -> tuple[list[_Call], dict[str, str]]:
@@ -99,19 +116,25 @@ def _calls(model: Model, paths: list[str], x: Any) -> tuple[list[_Call], dict[st
     feeds: dict[str, str] = {}
 
     class Marked(Tensor):
-        """Units of one mask, through operations on them alone; a weight that meets them reads them, anything else mixes them up."""
+        """Units of one mask, through operations on them alone; a weight that meets them reads them,
+        anything else mixes them up.
+        """
 
         @classmethod
-        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_function__(
+            cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             leaves = [t for t in pytree.tree_leaves((args, kwargs or {})) if isinstance(t, Tensor)]
             with torch._C.DisableTorchFunctionSubclass():
                 out = func(*args, **(kwargs or {}))
-            marks = {str(t.mark) if isinstance(t, cls) else "" for t in leaves}  # type: ignore[attr-defined]
+            marks = {str(t.mark) if isinstance(t, cls) else "" for t in leaves}  # type: ignore
             read = next((weights[id(t)] for t in leaves if id(t) in weights), None)
             if read is not None:
                 feeds.setdefault(read, max(marks))
             mark = max(marks) if len(marks) == 1 and read is None else None
-            return pytree.tree_map(lambda t: _marked(t, cls, mark) if isinstance(t, Tensor) else t, out)
+            return pytree.tree_map(
+                lambda t: _marked(t, cls, mark) if isinstance(t, Tensor) else t, out
+            )
 
     for path in paths:
         shell.swap(path, _Recorder(path, calls, Marked))
@@ -138,17 +161,25 @@ def _dressed(model: Model) -> Shell:
 
 
 def modules_without_norms(net: nn.Module) -> tuple[str, ...]:
-    """Paths of all modules but those that normalise by batches: in training mode they run as they train."""
-    return tuple(path for path, module in net.named_modules() if not isinstance(module, _BATCH_NORMS))
+    """Paths of all modules but those that normalise by batches: in training mode they run as they
+    train.
+    """
+    return tuple(
+        path for path, module in net.named_modules() if not isinstance(module, _BATCH_NORMS)
+    )
 
 
 _BATCH_NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
 
 
-def is_random(model: Model, x: Any, masks: OwnMasks, noisy_modules: tuple[str, ...] | None = None) -> bool:
-    """Whether two passes in training mode differ, with the known masks held still and batch statistics out of the way.
+def is_random(
+    model: Model, x: Any, masks: OwnMasks, noisy_modules: tuple[str, ...] | None = None
+) -> bool:
+    """Whether two passes in training mode differ, with the known masks held still and batch
+    statistics out of the way.
 
-    A network whose noise is part of what it says of the data, not of its weights, has a method ``hold`` that stills it for good.
+    A network whose noise is part of what it says of the data, not of its weights, has a method
+    ``hold`` that stills it for good.
     """
     shell = _dressed(model)
     if callable(getattr(shell.module, "hold", None)):

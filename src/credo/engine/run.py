@@ -1,4 +1,7 @@
-"""A run directory: config, history as JSON lines, checkpoint, posterior. Every file is written beside and renamed into place."""
+"""A run directory: config, history as JSON lines, checkpoint, posterior.
+
+Every file is written beside and renamed into place.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,12 @@ from credo.core.atomic import write_atomic
 from credo.core.errors import RunError
 
 FORMAT = 1
-CONFIG, HISTORY, CHECKPOINT, POSTERIOR = "config.json", "history.jsonl", "checkpoint.safetensors", "posterior.safetensors"
+CONFIG, HISTORY, CHECKPOINT, POSTERIOR = (
+    "config.json",
+    "history.jsonl",
+    "checkpoint.safetensors",
+    "posterior.safetensors",
+)
 DRAWS = "draws.bin"  # of a sampler at work
 
 
@@ -27,7 +35,9 @@ def write_json(path: Path, value: Any) -> None:
     write_atomic(path, lambda beside: beside.write_text(json.dumps(value, indent=2) + "\n"))
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, str] | None = None) -> None:
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, str] | None = None
+) -> None:
     """safetensors, atomically."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
@@ -36,7 +46,9 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, 
     for (
         name,
         tensor,
-    ) in tensors.items():  # the format refuses shared memory; what has its own is not copied: draws may fill the machine
+        # the format refuses shared memory; what has its own is not copied: draws may fill the
+        # machine
+    ) in tensors.items():
         tensor = tensor.detach().cpu().contiguous()
         plain[name] = tensor.clone() if tensor.untyped_storage().data_ptr() in places else tensor
         places.add(tensor.untyped_storage().data_ptr())
@@ -56,12 +68,14 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
     try:
         with safe_open(path, framework="pt") as file:
-            return {key: file.get_tensor(key) for key in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            return tensors, dict(file.metadata() or {})
     except FileNotFoundError as error:
         raise RunError(f"{path} does not exist.") from error
     except (SafetensorError, OSError, ValueError) as error:
         raise RunError(
-            f"{path} is truncated or damaged ({error}); delete it to start over, or restore it from a copy."
+            f"{path} is truncated or damaged ({error}); delete it to start over, or restore it "
+            "from a copy."
         ) from error
 
 
@@ -86,29 +100,42 @@ class Run:
     def config(self) -> dict[str, Any] | None:
         """The stored config, or None for a new run; one written by a newer credo is refused."""
         if not (self.path / CONFIG).exists():
-            if self.path.exists() and any(not item.name.startswith(".") for item in self.path.iterdir()):
-                raise RunError(f"{self.path} is not empty and holds no run; choose another directory.")
+            if self.path.exists() and any(
+                not item.name.startswith(".") for item in self.path.iterdir()
+            ):
+                raise RunError(
+                    f"{self.path} is not empty and holds no run; choose another directory."
+                )
             return None
         config = read_json(self.path / CONFIG)
         if not isinstance(config, dict) or not isinstance(config.get("format"), int):
             raise RunError(f"{self.path / CONFIG} is not a run's config.")
         if config["format"] > FORMAT:
             raise RunError(
-                f"{self.path} was written by a newer credo (format {config['format']}, this one reads {FORMAT}); upgrade credo."
+                f"{self.path} was written by a newer credo (format {config['format']}, this one "
+                f"reads {FORMAT}); upgrade credo."
             )
         return config
 
     def begin(self, config: dict[str, Any]) -> None:
-        """Create the directory and store the config, or check that a run to resume has the same one."""
+        """Create the directory and store the config, or check that a run to resume has the same
+        one.
+        """
         old = self.config()
         if old is not None:
             names = [name for name in config if name != "posterior"]
-            before, now = _flat({k: old.get(k) for k in names}), _flat(_plain({k: config[k] for k in names}))
+            before, now = (
+                _flat({k: old.get(k) for k in names}),
+                _flat(_plain({k: config[k] for k in names})),
+            )
             differing = [k for k in before | now if before.get(k) != now.get(k)]
             if differing:
-                detail = "; ".join(f"{k}: there {before.get(k)!r}, now {now.get(k)!r}" for k in differing)
+                detail = "; ".join(
+                    f"{k}: there {before.get(k)!r}, now {now.get(k)!r}" for k in differing
+                )
                 raise RunError(
-                    f"{self.path} holds another run ({detail}). Choose another directory, or the same settings to resume."
+                    f"{self.path} holds another run ({detail}). Choose another directory, or the "
+                    "same settings to resume."
                 )
             return
         try:
@@ -123,10 +150,14 @@ class Run:
             with open(self.path / HISTORY, "a") as file:
                 file.write(json.dumps(row) + "\n")
         except OSError as error:
-            raise RunError(f"Cannot write {self.path / HISTORY}: {error.strerror or error}.") from error
+            raise RunError(
+                f"Cannot write {self.path / HISTORY}: {error.strerror or error}."
+            ) from error
 
     def history(self, last: int | None = None) -> list[dict[str, Any]]:
-        """The history up to epoch ``last``; what a crash left beyond it, or half a line, is dropped from the file too."""
+        """The history up to epoch ``last``; what a crash left beyond it, or half a line, is dropped
+        from the file too.
+        """
         path = self.path / HISTORY
         if not path.exists():
             return []
@@ -136,7 +167,10 @@ class Run:
                 rows.append(json.loads(line))
         rows = [row for row in rows if last is None or row["epoch"] <= last]
         if last is not None:
-            write_atomic(path, lambda beside: beside.write_text("".join(json.dumps(row) + "\n" for row in rows)))
+            write_atomic(
+                path,
+                lambda beside: beside.write_text("".join(json.dumps(row) + "\n" for row in rows)),
+            )
         return rows
 
     def checkpoint(self, tensors: Mapping[str, Tensor], epoch: int) -> None:
@@ -148,7 +182,9 @@ class Run:
         try:
             return torch.from_file(str(self.path / DRAWS), shared=True, size=size, dtype=dtype)
         except (OSError, RuntimeError) as error:
-            raise RunError(f"Cannot map {self.path / DRAWS} for {size} numbers: {str(error).splitlines()[0]}.") from error
+            raise RunError(
+                f"Cannot map {self.path / DRAWS} for {size} numbers: {str(error).splitlines()[0]}."
+            ) from error
 
     def restore(self) -> tuple[dict[str, Tensor], int] | None:
         """The last checkpoint and its epoch, if there is one."""
@@ -173,7 +209,11 @@ def _flat(config: Mapping[str, Any], path: str = "") -> dict[str, Any]:
     """Nested entries by their path, such as ``fit.lr``."""
     out: dict[str, Any] = {}
     for key, value in config.items():
-        out |= _flat(value, f"{path}{key}.") if isinstance(value, dict) and value else {f"{path}{key}": value}
+        out |= (
+            _flat(value, f"{path}{key}.")
+            if isinstance(value, dict) and value
+            else {f"{path}{key}": value}
+        )
     return out
 
 

@@ -1,4 +1,7 @@
-"""What a saved model consists of: a JSON description and one safetensors file. Nothing is ever unpickled."""
+"""What a saved model consists of: a JSON description and one safetensors file.
+
+Nothing is ever unpickled.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,9 @@ from credo.posteriors import Posterior
 from credo.priors import Prior, Scaled, Unstored
 from credo.version import __version__
 
-MAPPED = 1 << 28  # bytes from which a tensor stays in its file: draws of large networks, read when they are used
+MAPPED = (
+    1 << 28
+)  # bytes from which a tensor stays in its file: draws of large networks, read when they are used
 
 
 def describe(model: Model, prior: Prior, posterior: Posterior | None = None) -> dict[str, Any]:
@@ -43,32 +48,51 @@ def pack(fitted: Fitted, model: Model) -> dict[str, Tensor]:
         "buffers": fitted.buffers,
         "prior": nn.ModuleList(model.prior.parts()).state_dict(),
     }
-    return {f"{kind}/{name}": tensor for kind, tensors in parts.items() for name, tensor in tensors.items()}
+    return {
+        f"{kind}/{name}": tensor
+        for kind, tensors in parts.items()
+        for name, tensor in tensors.items()
+    }
 
 
 def held(model: Model, values: Mapping[str, Tensor] | None = None) -> str:
-    """A digest of the numbers that a fit takes as given: frozen parameters, buffers, what the likelihood does not learn, and ``values``."""
-    own = dict(values or {}) | {f"likelihood/{n}": p for n, p in model.likelihood.named_parameters() if not p.requires_grad}
-    own |= {f"likelihood/{n}": b for n, b in model.likelihood.named_buffers()} | model.frozen() | model.buffers()
+    """A digest of the numbers that a fit takes as given: frozen parameters, buffers, what the
+    likelihood does not learn, and ``values``.
+    """
+    own = dict(values or {}) | {
+        f"likelihood/{n}": p for n, p in model.likelihood.named_parameters() if not p.requires_grad
+    }
+    own |= (
+        {f"likelihood/{n}": b for n, b in model.likelihood.named_buffers()}
+        | model.frozen()
+        | model.buffers()
+    )
     digest = hashlib.blake2b(digest_size=8)
     for name, tensor in sorted(own.items()):
         digest.update(
-            f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode() + tensor.detach().cpu().contiguous().numpy().tobytes()
+            f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode()
+            + tensor.detach().cpu().contiguous().numpy().tobytes()
         )
     return digest.hexdigest()
 
 
 def check_network(config: Mapping[str, Any], net: nn.Module, path: Any) -> None:
-    """Refuse a network whose trainable parameters are not those that were fitted, by name and shape."""
+    """Refuse a network whose trainable parameters are not those that were fitted, by name and
+    shape.
+    """
     own = {name: list(p.shape) for name, p in net.named_parameters() if p.requires_grad}
     for name, shape in config["parameters"].items():
         if own.get(name) != shape:
             raise RunError(
-                f"{path} was fitted with {name!r} of shape {shape}; this network has {own.get(name, 'no such parameter')}."
+                f"{path} was fitted with {name!r} of shape {shape}; this network has "
+                f"{own.get(name, 'no such parameter')}."
             )
     extra = next((name for name in own if name not in config["parameters"]), None)
     if extra is not None:
-        raise RunError(f"{path} was fitted without {extra!r}, which this network has; build the network that was fitted.")
+        raise RunError(
+            f"{path} was fitted without {extra!r}, which this network has; build the network that "
+            "was fitted."
+        )
 
 
 def load_prior(model: Model, numbers: Mapping[str, Tensor]) -> None:
@@ -81,35 +105,58 @@ def load_prior(model: Model, numbers: Mapping[str, Tensor]) -> None:
         parts.requires_grad_(False)
 
 
-def unpack(path: Path, own: Likelihood | None = None) -> tuple[dict[str, Any], Fitted, Likelihood, dict[str, Tensor]]:
-    """Config, posterior with buffers, likelihood, and the learned numbers of the prior, of a saved model or a finished run.
+def unpack(
+    path: Path, own: Likelihood | None = None
+) -> tuple[dict[str, Any], Fitted, Likelihood, dict[str, Tensor]]:
+    """Config, posterior with buffers, likelihood, and the learned numbers of the prior, of a saved
+    model or a finished run.
 
-    ``own``: a likelihood to copy and to give the stored numbers, needed where the registry has none of that name.
+    ``own``: a likelihood to copy and to give the stored numbers, needed where the registry has none
+    of that name.
     """
     config = Run(path).config() if path.is_dir() else None
     if config is None:
-        raise RunError(f"{path} holds no saved model; expected a directory written by save() or fit(run=...).")
+        raise RunError(
+            f"{path} holds no saved model; expected a directory written by save() or fit(run=...)."
+        )
     if "posterior" not in config:
-        raise RunError(f"The run in {path} is not finished; resume it first (credo fit --resume, or fit with the same run=).")
+        raise RunError(
+            f"The run in {path} is not finished; resume it first (credo fit --resume, or fit with "
+            "the same run=)."
+        )
     tensors, _ = read_tensors(path / POSTERIOR)
 
     def part(kind: str) -> dict[str, Tensor]:
-        return {name.removeprefix(f"{kind}/"): tensor for name, tensor in tensors.items() if name.startswith(f"{kind}/")}
+        return {
+            name.removeprefix(f"{kind}/"): tensor
+            for name, tensor in tensors.items()
+            if name.startswith(f"{kind}/")
+        }
 
     try:
         name = config["likelihood"]["name"]
         if own is not None and own.name != name:
-            raise RunError(f"{path} was fitted with the {name} likelihood, not with {own.name}; give one of that name.")
+            raise RunError(
+                f"{path} was fitted with the {name} likelihood, not with {own.name}; give one of "
+                "that name."
+            )
         if own is None and name not in likelihoods:
             raise RunError(
-                f"{path} was fitted with the likelihood {name!r}, which no registry holds: pass it as likelihood=, or load the run with "
+                f"{path} was fitted with the likelihood {name!r}, which no registry holds: pass "
+                "it as likelihood=, or load the run with "
                 "what made it (credo.generative.load for autoencoders)."
             )
-        likelihood = copy.deepcopy(own) if own else likelihoods[name].from_config(config["likelihood"]["config"])
+        likelihood = (
+            copy.deepcopy(own)
+            if own
+            else likelihoods[name].from_config(config["likelihood"]["config"])
+        )
         likelihood.load_state_dict(part("likelihood"))
         posterior = Posterior.from_config(config["posterior"])
         numbers = {n: t if t.nbytes > MAPPED else t.clone() for n, t in part("posterior").items()}
         posterior.load_state_dict(numbers, assign=True)
     except (KeyError, TypeError, RuntimeError) as error:
-        raise RunError(f"{path} does not fit together: {str(error).splitlines()[0]}; restore it from a copy.") from error
+        raise RunError(
+            f"{path} does not fit together: {str(error).splitlines()[0]}; restore it from a copy."
+        ) from error
     return config, Fitted(posterior, part("buffers")), likelihood, part("prior")

@@ -1,4 +1,7 @@
-"""How much the KL counts at each step, and how the learning rate falls. The reported ELBO always uses weight 1."""
+"""How much the KL counts at each step, and how the learning rate falls.
+
+The reported ELBO always uses weight 1.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +35,16 @@ def cosine(progress: float, batch: int, batches: int) -> float:
 
 @schedules.register("late")
 def late(progress: float, batch: int, batches: int) -> float:
-    """Nothing for the first quarter of the warm-up, then rises evenly to 1: a network that is to lose weights learns first."""
+    """Nothing for the first quarter of the warm-up, then rises evenly to 1: a network that is to
+    lose weights learns first.
+    """
     return min(max(4.0 * progress - 1.0, 0.0) / 3.0, 1.0)
 
 
 @schedules.register("blundell")
 def blundell(progress: float, batch: int, batches: int) -> float:
-    """M 2^-i / (1 - 2^-M) for batch i = 1..M: the first batches of an epoch follow the prior, the last ones the data.
+    """M 2^-i / (1 - 2^-M) for batch i = 1..M: the first batches of an epoch follow the prior, the
+    last ones the data.
 
     Averages 1 over an epoch (Blundell et al. 2015, section 3.4, written so that nothing overflows).
     """

@@ -19,7 +19,9 @@ from credo.estimators.slot import Replan
 
 
 class Step(ABC):
-    """``step(x, y, weight)`` moves the posterior along the gradient of sum(nll) / B + weight KL / N; returns (nll sum, KL), detached."""
+    """``step(x, y, weight)`` moves the posterior along the gradient of sum(nll) / B + weight KL /
+    N; returns (nll sum, KL), detached.
+    """
 
     @abstractmethod
     def __call__(self, x: Any, y: Tensor, weight: float) -> tuple[Tensor, Tensor]:
@@ -35,7 +37,9 @@ class Capturable(Step):
 
     @abstractmethod
     def prepare(self, x: Any) -> None:
-        """What has to happen before the first run on inputs of this structure, outside the recording."""
+        """What has to happen before the first run on inputs of this structure, outside the
+        recording.
+        """
 
     @abstractmethod
     def run(self, x: Any, y: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
@@ -43,7 +47,9 @@ class Capturable(Step):
 
     @abstractmethod
     def forget(self) -> None:
-        """Drop the autograd graph that tensors placed in a network keep alive: its nodes belong to the stream they were made on."""
+        """Drop the autograd graph that tensors placed in a network keep alive: its nodes belong to
+        the stream they were made on.
+        """
 
     @abstractmethod
     def held(self) -> Iterator[Tensor]:
@@ -53,13 +59,19 @@ class Capturable(Step):
 class EagerStep(Capturable):
     """Plain autograd; with ``compile`` the loss is one compiled graph (``fullgraph=True``)."""
 
-    def __init__(self, elbo: Elbo, optimizer: torch.optim.Optimizer, num_data: int, compile: bool = False) -> None:
+    def __init__(
+        self, elbo: Elbo, optimizer: torch.optim.Optimizer, num_data: int, compile: bool = False
+    ) -> None:
         self.elbo, self.optimizer, self.num_data = elbo, optimizer, num_data
         self.device, self.compiled = elbo.model.device, compile
-        self.forward = torch.compile(_own_code(elbo), fullgraph=True, dynamic=False) if compile else elbo
+        self.forward = (
+            torch.compile(_own_code(elbo), fullgraph=True, dynamic=False) if compile else elbo
+        )
 
     def __call__(self, x: Any, y: Tensor, weight: float) -> tuple[Tensor, Tensor]:
-        """Forward, backward, optimizer; a site that meets an unknown operation is planned anew and the step repeated."""
+        """Forward, backward, optimizer; a site that meets an unknown operation is planned anew and
+        the step repeated.
+        """
         if self.compiled:
             self.elbo.plan(self.elbo.model.shell(), x)  # a dry run cannot be traced
         watch = self.elbo.estimator.intercepts and not self.compiled
@@ -81,7 +93,8 @@ class EagerStep(Capturable):
                 if not self.compiled or type(error).__module__ != "torch._dynamo.exc":
                     raise
                 raise SettingError(
-                    f"compile=True: the compiler cannot trace this network with estimator={self.elbo.estimator.name!r} and this "
+                    "compile=True: the compiler cannot trace this network with "
+                    f"estimator={self.elbo.estimator.name!r} and this "
                     f"posterior ({str(error).splitlines()[0]}); use compile=False."
                 ) from error
         loss = nll / batch_of(x) + kl * (weight / self.num_data)
@@ -103,7 +116,9 @@ class EagerStep(Capturable):
 
     def forget(self) -> None:
         """Put plain means where the draws were."""
-        self.elbo.model.shell().place({name: value.detach() for name, value in self.elbo.posterior.mean().items()})
+        self.elbo.model.shell().place(
+            {name: value.detach() for name, value in self.elbo.posterior.mean().items()}
+        )
         self.optimizer.zero_grad(set_to_none=True)
 
     def held(self) -> Iterator[Tensor]:
@@ -115,26 +130,38 @@ class EagerStep(Capturable):
 def _own_code(elbo: Elbo) -> types.MethodType:
     """``elbo.forward`` with a code object of its own.
 
-    The compiler counts recompilations per code object; with a shared one, the ninth model of a process would hit its limit.
+    The compiler counts recompilations per code object; with a shared one, the ninth model of a
+    process would hit its limit.
     """
     source = Elbo.forward
     function = types.FunctionType(
-        source.__code__.replace(), source.__globals__, source.__name__, source.__defaults__, source.__closure__
+        source.__code__.replace(),
+        source.__globals__,
+        source.__name__,
+        source.__defaults__,
+        source.__closure__,
     )
     return types.MethodType(function, elbo)
 
 
 class GraphStep(Step):
-    """The whole step (forward, backward, optimizer) captured once per batch shape and replayed: no launch overhead is left.
+    """The whole step (forward, backward, optimizer) captured once per batch shape and replayed: no
+    launch overhead is left.
 
-    Needs an optimizer made with ``capturable=True``. Noise comes from the ambient CUDA generator, whose state the graph
-    advances at every replay. Odd batch sizes beyond the second run eagerly. What a step returns is overwritten by the next.
+    Needs an optimizer made with ``capturable=True``. Noise comes from the ambient CUDA generator,
+    whose state the graph advances at every replay. Odd batch sizes beyond the second run eagerly.
+    What a step returns is overwritten by the next.
     """
 
     def __init__(self, eager: Capturable) -> None:
         self.eager = eager
-        self.weight, self.scale = 0.0, torch.zeros((), device=eager.device)  # of the KL, as the graphs read it
-        self.graphs: dict[tuple[Any, ...], tuple[torch.cuda.CUDAGraph, list[Tensor], tuple[Tensor, Tensor]]] = {}
+        self.weight, self.scale = (
+            0.0,
+            torch.zeros((), device=eager.device),
+        )  # of the KL, as the graphs read it
+        self.graphs: dict[
+            tuple[Any, ...], tuple[torch.cuda.CUDAGraph, list[Tensor], tuple[Tensor, Tensor]]
+        ] = {}
 
     def __call__(self, x: Any, y: Tensor, weight: float) -> tuple[Tensor, Tensor]:
         """Copy the batch into the graph's inputs and replay."""
@@ -153,13 +180,20 @@ class GraphStep(Step):
         graph.replay()
         return result
 
-    def _capture(self, x: Any, y: Tensor) -> tuple[torch.cuda.CUDAGraph, list[Tensor], tuple[Tensor, Tensor]]:
+    def _capture(
+        self, x: Any, y: Tensor
+    ) -> tuple[torch.cuda.CUDAGraph, list[Tensor], tuple[Tensor, Tensor]]:
         eager, optimizer = self.eager, self.eager.optimizer
         x, y = pytree.tree_map(lambda t: t.clone() if isinstance(t, Tensor) else t, (x, y))
         inputs = [leaf for leaf in pytree.tree_leaves((x, y)) if isinstance(leaf, Tensor)]
         eager.prepare(x)
         saved = [(t, t.detach().clone()) for t in eager.held()]
-        states = [(t, t.detach().clone()) for s in optimizer.state.values() for t in s.values() if isinstance(t, Tensor)]
+        states = [
+            (t, t.detach().clone())
+            for s in optimizer.state.values()
+            for t in s.values()
+            if isinstance(t, Tensor)
+        ]
         rng = torch.cuda.get_rng_state(eager.device)
         eager.forget()
         stream = torch.cuda.Stream()
@@ -178,16 +212,24 @@ class GraphStep(Step):
             known = {id(tensor) for tensor, _ in states}
             for state in optimizer.state.values():
                 for value in state.values():
-                    if isinstance(value, Tensor) and id(value) not in known:  # made by the runs above
+                    if (
+                        isinstance(value, Tensor) and id(value) not in known
+                    ):  # made by the runs above
                         value.zero_()
         torch.cuda.set_rng_state(rng, eager.device)
         return graph, inputs, result
 
 
-def make_step(elbo: Elbo, optimizer: torch.optim.Optimizer, num_data: int, compile: bool | str) -> Step:
-    """With ``compile`` a compiled loss, on a GPU in a CUDA graph; with "graph" that graph of the loss as it is."""
+def make_step(
+    elbo: Elbo, optimizer: torch.optim.Optimizer, num_data: int, compile: bool | str
+) -> Step:
+    """With ``compile`` a compiled loss, on a GPU in a CUDA graph; with "graph" that graph of the
+    loss as it is.
+    """
     graph = elbo.model.device.type == "cuda"
     if compile == "graph" and not graph:
-        raise SettingError("compile='graph' captures the step as a CUDA graph; on a CPU use True or False.")
+        raise SettingError(
+            "compile='graph' captures the step as a CUDA graph; on a CPU use True or False."
+        )
     eager = EagerStep(elbo, optimizer, num_data, compile is True)
     return GraphStep(eager) if compile and graph else eager

@@ -23,7 +23,9 @@ estimators: Registry[Estimator] = Registry("estimator")
 
 
 class Pass(NamedTuple):
-    """One forward pass: nll summed over the batch, KL of the posterior, the draws that were in place, and the nll of each example."""
+    """One forward pass: nll summed over the batch, KL of the posterior, the draws that were in
+    place, and the nll of each example.
+    """
 
     nll: Tensor
     kl: Tensor
@@ -32,10 +34,14 @@ class Pass(NamedTuple):
 
 
 class Estimator(ABC):
-    """Decides what a linear map gives when it meets a random weight, and how passes become the two parts of the ELBO."""
+    """Decides what a linear map gives when it meets a random weight, and how passes become the two
+    parts of the ELBO.
+    """
 
     name: ClassVar[str]
-    intercepts: ClassVar[bool] = False  # False: weights are drawn first and the network runs untouched
+    intercepts: ClassVar[bool] = (
+        False  # False: weights are drawn first and the network runs untouched
+    )
     passes: ClassVar[int] = 1  # forward passes per draw
 
     def check(self, posterior: Posterior) -> None:
@@ -43,7 +49,8 @@ class Estimator(ABC):
         for family in posterior.members:
             if not family.reparameterised:
                 raise SettingError(
-                    f"estimator={self.name!r} has no gradient for the discrete family {family.name!r}; "
+                    f"estimator={self.name!r} has no gradient for the discrete family "
+                    f"{family.name!r}; "
                     "use 'score', 'straight_through' or 'gumbel'."
                 )
 
@@ -59,7 +66,9 @@ class Estimator(ABC):
         """See the draws of a pass before anything is drawn from them."""
 
     def meet(self, draw: Draw, op: LinearMap, x: Tensor, w: str, b: Any, noise: Noise) -> Tensor:
-        """The output of ``op`` with the family's noise in it, or NotImplemented: then the site is drawn as weights."""
+        """The output of ``op`` with the family's noise in it, or NotImplemented: then the site is
+        drawn as weights.
+        """
         return NotImplemented
 
     def fill(self, draw: Draw, family: Family, names: Sequence[str], noise: Noise) -> Params:
@@ -83,13 +92,19 @@ class Estimator(ABC):
         return -likelihood.log_prob(outputs, y)
 
     def kl(self, draw: Draw, family: Family, prior: FamilyPrior, sampled: bool) -> Tensor:
-        """KL of one family: closed where known unless ``sampled``, else of the very weights this pass has drawn."""
+        """KL of one family: closed where known unless ``sampled``, else of the very weights this
+        pass has drawn.
+        """
         if sampled and family.atoms is None:
             return sampled_kl(family, prior, Ambient(), draw.drawn).mean()
         return kl(family, prior, Ambient(), draw.drawn)
 
-    def combine(self, passes: Sequence[Pass], state: nn.Module | None, size: int) -> tuple[Tensor, Tensor]:
+    def combine(
+        self, passes: Sequence[Pass], state: nn.Module | None, size: int
+    ) -> tuple[Tensor, Tensor]:
         """(nll, KL) of several passes over one batch of ``size`` examples: their mean."""
         if len(passes) == 1:
             return passes[0].nll, passes[0].kl
-        return torch.stack([p.nll for p in passes]).mean(), torch.stack([p.kl for p in passes]).mean()
+        return torch.stack([p.nll for p in passes]).mean(), torch.stack(
+            [p.kl for p in passes]
+        ).mean()

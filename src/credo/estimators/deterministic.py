@@ -1,4 +1,6 @@
-"""Training by moments: the expectation of the log-likelihood under the Gaussian that moment propagation gives."""
+"""Training by moments: the expectation of the log-likelihood under the Gaussian that moment
+propagation gives.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from credo.posteriors import Draw, Posterior
 
 
 class Deterministic(Estimator):
-    """Nothing is sampled: outputs have a mean and a variance, and the nll is its expectation under independent Gaussians."""
+    """Nothing is sampled: outputs have a mean and a variance, and the nll is its expectation under
+    independent Gaussians.
+    """
 
     name: ClassVar[str] = "moments"
 
@@ -41,10 +45,15 @@ class Deterministic(Estimator):
     def nll(self, likelihood: Likelihood, outputs: Tensor, y: Tensor) -> Tensor:
         """-E[log p(y given f)] summed over the batch."""
         if not isinstance(outputs, Moments):
-            raise NetworkError("No random parameter reached the network's output by an operation with a rule for moments.")
+            raise NetworkError(
+                "No random parameter reached the network's output by an operation with a rule for "
+                "moments."
+            )
         spread = outputs.spread
         var = spread.diagonal(dim1=-2, dim2=-1) if self.covariance == "full" else spread
-        return -likelihood.expected_log_prob(outputs.expected, var.reshape(outputs.expected.shape), y).sum()
+        return -likelihood.expected_log_prob(
+            outputs.expected, var.reshape(outputs.expected.shape), y
+        ).sum()
 
 
 estimators.register("moments")(Deterministic())

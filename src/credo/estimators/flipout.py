@@ -1,4 +1,7 @@
-"""Flipout: one perturbation per batch, decorrelated over examples by random signs (Wen et al. 2018)."""
+"""Flipout: one perturbation per batch, decorrelated over examples by random signs (Wen et al.
+
+2018).
+"""
 
 from __future__ import annotations
 

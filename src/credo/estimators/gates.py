@@ -1,7 +1,9 @@
-"""Gradients of drop rates through hard masks: REINFORCE and ARM, which need no relaxation and have no bias.
+"""Gradients of drop rates through hard masks: REINFORCE and ARM, which need no relaxation and have
+no bias.
 
-The nll of an example answers for the masks of that example, and the nll of the batch for masks that the whole batch shares. That
-examples do not depend on each other's masks holds for every network but those that normalise by batches.
+The nll of an example answers for the masks of that example, and the nll of the batch for masks that
+the whole batch shares. That examples do not depend on each other's masks holds for every network
+but those that normalise by batches.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ from credo.posteriors.dropout import ConcreteDraw, ConcreteDropout, Gate
 
 
 class Gated(Estimator):
-    """Hard masks, on activations ("local") or on weights; a subclass supplies the gradient of the rates."""
+    """Hard masks, on activations ("local") or on weights; a subclass supplies the gradient of the
+    rates.
+    """
 
     intercepts: ClassVar[bool] = True
 
@@ -36,7 +40,9 @@ class Gated(Estimator):
     def entering(self, how: str) -> Estimator:
         """The same estimator with masks entering on activations or on weights."""
         if how not in ("local", "weights"):
-            raise SettingError(f"gradient={self.name!r} goes with estimator='local' or 'weights', not {how!r}.")
+            raise SettingError(
+                f"gradient={self.name!r} goes with estimator='local' or 'weights', not {how!r}."
+            )
         return type(self)(how)
 
     def check(self, posterior: Posterior) -> None:
@@ -44,7 +50,8 @@ class Gated(Estimator):
         for family in posterior.members:
             if not isinstance(family, ConcreteDropout) and family.atoms != 1:
                 raise SettingError(
-                    f"estimator={self.name!r} is for masks with learned rates, not for the family {family.name!r}."
+                    f"estimator={self.name!r} is for masks with learned rates, not for the family "
+                    f"{family.name!r}."
                 )
 
     def begin(self, draws: Sequence[Draw]) -> None:
@@ -59,9 +66,13 @@ class Gated(Estimator):
 
     @abstractmethod
     def surrogate(self, passes: Sequence[Pass], state: nn.Module | None, size: int) -> Tensor:
-        """A sum whose gradient is that of the summed nll with respect to the rates, through the masks alone."""
+        """A sum whose gradient is that of the summed nll with respect to the rates, through the
+        masks alone.
+        """
 
-    def combine(self, passes: Sequence[Pass], state: nn.Module | None, size: int) -> tuple[Tensor, Tensor]:
+    def combine(
+        self, passes: Sequence[Pass], state: nn.Module | None, size: int
+    ) -> tuple[Tensor, Tensor]:
         """The means over passes, with the gradient of the rates added."""
         nll, kl = super().combine(passes, state, size)
         extra = self.surrogate(passes, state, size)
@@ -69,7 +80,9 @@ class Gated(Estimator):
 
 
 class Reinforce(Gated):
-    """E[(f - b) grad log q(z)] (Williams 1992); b is the mean of the batch's other examples, for shared masks a running average."""
+    """E[(f - b) grad log q(z)] (Williams 1992); b is the mean of the batch's other examples, for
+    shared masks a running average.
+    """
 
     name: ClassVar[str] = "reinforce"
 
@@ -87,16 +100,24 @@ class Reinforce(Gated):
             left = f - ((f.sum() - f) / (size - 1) if size > 1 else before.to(f))
             for gate in _gates(one):
                 score = _per_example(gate, _log_q(gate))
-                terms.append((left * score).sum() if gate.axis is not None else (f.sum() - before.to(f) * size) * score)
-        state.update(torch.stack([one.nll.detach() for one in passes]).mean() / size, torch.zeros(()))
+                terms.append(
+                    (left * score).sum()
+                    if gate.axis is not None
+                    else (f.sum() - before.to(f) * size) * score
+                )
+        state.update(
+            torch.stack([one.nll.detach() for one in passes]).mean() / size, torch.zeros(())
+        )
         return torch.stack(terms).sum() / len(passes) if terms else passes[0].nll.detach()
 
 
 class Arm(Gated):
-    """Augment, REINFORCE, merge (Yin and Zhou 2019): E_u[(f(z') - f(z)) (u - 1/2)] with z = [u < keep], z' = [1 - u < keep].
+    """Augment, REINFORCE, merge (Yin and Zhou 2019): E_u[(f(z') - f(z)) (u - 1/2)] with z = [u <
+    keep], z' = [1 - u < keep].
 
-    u - 1/2 is replaced by its mean given both masks (Dong, Mnih and Tucker 2020): 0 where they agree and (z' - z) max(k, 1 - k) / 2 where
-    they differ, k the keep rate. So units whose masks agree add no noise, and no baseline is needed.
+    u - 1/2 is replaced by its mean given both masks (Dong, Mnih and Tucker 2020): 0 where they
+    agree and (z' - z) max(k, 1 - k) / 2 where they differ, k the keep rate. So units whose masks
+    agree add no noise, and no baseline is needed.
     """
 
     name: ClassVar[str] = "arm"
@@ -118,7 +139,15 @@ class Arm(Gated):
         """The second pass sees the mirror image of the first one's noise."""
         if turn == 0:
             self._first = Paired()
-        return place(shell, posterior, self, plan, self._first if turn == 0 else Paired(self._first), folds, watch)
+        return place(
+            shell,
+            posterior,
+            self,
+            plan,
+            self._first if turn == 0 else Paired(self._first),
+            folds,
+            watch,
+        )
 
     def surrogate(self, passes: Sequence[Pass], state: nn.Module | None, size: int) -> Tensor:
         """Differences of opposite passes times the mean of u - 1/2, on the logits of keeping."""
@@ -127,7 +156,9 @@ class Arm(Gated):
             f, g = (p.each.detach().reshape(size, -1).sum(1) for p in (one, two))
             for gate in _gates(one):
                 score = _per_example(gate, _opposite(gate) * gate.logit)
-                terms.append(((g - f) * score).sum() if gate.axis is not None else (g - f).sum() * score)
+                terms.append(
+                    ((g - f) * score).sum() if gate.axis is not None else (g - f).sum() * score
+                )
         return 2 * torch.stack(terms).sum() / len(passes) if terms else passes[0].nll.detach()
 
 

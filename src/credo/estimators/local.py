@@ -1,4 +1,6 @@
-"""Local reparameterization: noise on the outputs of linear maps (Kingma, Salimans and Welling 2015)."""
+"""Local reparameterization: noise on the outputs of linear maps (Kingma, Salimans and Welling
+2015).
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,9 @@ from credo.posteriors import Draw
 class Local(Estimator):
     """Each output element gets its own noise of the right mean and variance: low gradient variance.
 
-    Exact per input for fully connected layers. Where a weight is shared over positions (convolutions, sequences) the
-    positions are treated as independent, which understates the variance after pooling: good for training, never the
-    default for prediction.
+    Exact per input for fully connected layers. Where a weight is shared over positions
+    (convolutions, sequences) the positions are treated as independent, which understates the
+    variance after pooling: good for training, never the default for prediction.
     """
 
     name: ClassVar[str] = "local"

@@ -1,4 +1,6 @@
-"""Separate weights for every example of a batch: the costly reference that local reparameterization imitates."""
+"""Separate weights for every example of a batch: the costly reference that local reparameterization
+imitates.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,11 @@ from credo.posteriors import Draw
 
 
 class PerExample(Estimator):
-    """Example i runs through its own draw w_i ~ q: exact for every layer and family, at B times the memory of the weights.
+    """Example i runs through its own draw w_i ~ q: exact for every layer and family, at B times the
+    memory of the weights.
 
-    Weights that local noise could not meet either (attention, recurrent layers, tied ones) are drawn once for the batch.
+    Weights that local noise could not meet either (attention, recurrent layers, tied ones) are
+    drawn once for the batch.
     """
 
     name: ClassVar[str] = "per_example"

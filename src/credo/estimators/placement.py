@@ -1,4 +1,6 @@
-"""Put draws and slots into a shell for one forward pass, and keep them there through ``backward``."""
+"""Put draws and slots into a shell for one forward pass, and keep them there through
+``backward``.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ LIKELIHOOD = NOISE.partition("/")[0] + "/"
 
 @dataclass(frozen=True)
 class Plan:
-    """Which sites are met by linear maps (all others are drawn as weights) and where their examples lie."""
+    """Which sites are met by linear maps (all others are drawn as weights) and where their examples
+    lie.
+    """
 
     example_axis: Mapping[str, int] = field(default_factory=dict)
     bias: frozenset[str] = frozenset()
@@ -50,8 +54,9 @@ def place(
 ) -> list[Draw]:
     """Fill the shell for one pass and return the draws (with their folded KL where asked for).
 
-    Everything shared over the pass is drawn here, before the network runs. The shell is private, so nothing is put
-    back: gradient checkpointing finds the same tensors when it recomputes during ``backward``.
+    Everything shared over the pass is drawn here, before the network runs. The shell is private, so
+    nothing is put back: gradient checkpointing finds the same tensors when it recomputes during
+    ``backward``.
     """
     noise = noise or Ambient()
     draws = posterior.begin(noise, folds)
@@ -70,7 +75,9 @@ def place(
             if name in slots:
                 assert like is not None
                 tensors[name] = make_slot(name, family.shapes[name], like, meet)
-        shell.place({name: tensor for name, tensor in tensors.items() if not name.startswith(LIKELIHOOD)})
+        shell.place(
+            {name: tensor for name, tensor in tensors.items() if not name.startswith(LIKELIHOOD)}
+        )
     return draws
 
 
@@ -98,7 +105,9 @@ def _meeting(
 
 
 def _first_time() -> bool:
-    """False while a compiler traces, and during ``backward``, where checkpointed layers meet their weights again."""
+    """False while a compiler traces, and during ``backward``, where checkpointed layers meet their
+    weights again.
+    """
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() == -1
 
 
@@ -107,5 +116,6 @@ def unused(names: Sequence[str]) -> NetworkError:
     listed = ", ".join(names)
     return NetworkError(
         f"These random parameters never reach the network's output: {listed}. "
-        "Leave them out with random=, or check for a network captured in a closure or called through another object."
+        "Leave them out with random=, or check for a network captured in a closure or called "
+        "through another object."
     )

@@ -1,4 +1,6 @@
-"""Make a plan by dry runs: which random weights meet only linear maps with rules, and where the examples lie."""
+"""Make a plan by dry runs: which random weights meet only linear maps with rules, and where the
+examples lie.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,13 @@ from credo.posteriors import Posterior
 
 
 def structure(x: Any) -> tuple[Any, ...]:
-    """What a plan depends on of an input: its tree, and the number of axes and type of each tensor."""
+    """What a plan depends on of an input: its tree, and the number of axes and type of each
+    tensor.
+    """
     leaves, spec = pytree.tree_flatten(x)
-    kinds = [(leaf.dim(), leaf.dtype) if isinstance(leaf, Tensor) else type(leaf) for leaf in leaves]
+    kinds = [
+        (leaf.dim(), leaf.dtype) if isinstance(leaf, Tensor) else type(leaf) for leaf in leaves
+    ]
     return (str(spec), *kinds)
 
 
@@ -38,7 +44,12 @@ def batch_of(x: Any) -> int:
 def one_more(x: Any) -> Any:
     """The same input with its first example once more at the end."""
     size = batch_of(x)
-    return pytree.tree_map(lambda t: torch.cat([t, t[:1]]) if isinstance(t, Tensor) and t.dim() and t.shape[0] == size else t, x)
+    return pytree.tree_map(
+        lambda t: (
+            torch.cat([t, t[:1]]) if isinstance(t, Tensor) and t.dim() and t.shape[0] == size else t
+        ),
+        x,
+    )
 
 
 def with_masks(sites: Mapping[str, Site], posterior: Posterior) -> dict[str, Site]:
@@ -48,7 +59,15 @@ def with_masks(sites: Mapping[str, Site], posterior: Posterior) -> dict[str, Sit
         like = next(family.parameters(), None)
         for name, shape in family.masks.items():
             assert like is not None
-            out[name] = Site(name, name.rpartition(".")[0], torch.Size(shape), like.dtype, like.device, fan_in=1, linear=True)
+            out[name] = Site(
+                name,
+                name.rpartition(".")[0],
+                torch.Size(shape),
+                like.dtype,
+                like.device,
+                fan_in=1,
+                linear=True,
+            )
     return out
 
 
@@ -61,15 +80,21 @@ def make_plan(
     buffers: Mapping[str, Tensor],
     device: torch.device,
 ) -> Plan:
-    """Probe with B and B+1 examples until every slot left meets exactly one linear map, once, along a known example axis.
+    """Probe with B and B+1 examples until every slot left meets exactly one linear map, once, along
+    a known example axis.
 
-    Weights tied, shared, used by other operations, or met without an example axis of exactly B and B+1 are drawn. Errors
-    name the parameters that never reach the output. ``buffers`` are cloned first: a dry run leaves no trace.
+    Weights tied, shared, used by other operations, or met without an example axis of exactly B and
+    B+1 are drawn. Errors name the parameters that never reach the output. ``buffers`` are cloned
+    first: a dry run leaves no trace.
     """
     probe = _Probe(shell, posterior, estimator, buffers, device)
     random = {n: s for n, s in sites.items() if n in posterior.names}
     probe.check(random, x)
-    candidates = {n for n, s in random.items() if s.linear and not s.aliases} if estimator.intercepts else set()
+    candidates = (
+        {n for n, s in random.items() if s.linear and not s.aliases}
+        if estimator.intercepts
+        else set()
+    )
     candidates -= posterior.fixed
     while candidates:
         biases = {n for n, s in random.items() if s.partner in candidates}
@@ -77,13 +102,26 @@ def make_plan(
         try:
             first, second = probe.watch(plan, x), probe.watch(plan, one_more(x))
         except Replan as replan:
-            candidates -= {random[n].partner if random[n].partner in candidates else n for n in replan.names}
+            candidates -= {
+                random[n].partner if random[n].partner in candidates else n for n in replan.names
+            }
             continue
-        reused = {random[n].partner for n in biases if max(len(first.get(n, [])), len(second.get(n, []))) > 1}
-        axes = {n: None if n in reused else example_axis(first.get(n, []), second.get(n, []), batch_of(x)) for n in candidates}
+        reused = {
+            random[n].partner
+            for n in biases
+            if max(len(first.get(n, [])), len(second.get(n, []))) > 1
+        }
+        axes = {
+            n: None
+            if n in reused
+            else example_axis(first.get(n, []), second.get(n, []), batch_of(x))
+            for n in candidates
+        }
         candidates = {n for n, axis in axes.items() if axis is not None}
         if len(candidates) == len(axes):
-            plan = Plan({n: axis for n, axis in axes.items() if axis is not None}, frozenset(biases))
+            plan = Plan(
+                {n: axis for n, axis in axes.items() if axis is not None}, frozenset(biases)
+            )
             hidden = probe.hidden(plan, x)
             if not hidden:
                 return plan
@@ -92,28 +130,49 @@ def make_plan(
 
 
 def example_axis(first: list[torch.Size], second: list[torch.Size], size: int) -> int | None:
-    """The axis of ``size`` and ``size + 1`` entries of one shape seen with as many examples; None where that is not one axis alone."""
+    """The axis of ``size`` and ``size + 1`` entries of one shape seen with as many examples; None
+    where that is not one axis alone.
+    """
     if len(first) != 1 or len(second) != 1 or len(first[0]) != len(second[0]):
         return None
     pairs = list(zip(first[0], second[0], strict=True))
     axes = [i for i, (a, b) in enumerate(pairs) if a == size and b == size + 1]
-    return axes[0] if len(axes) == 1 and all(a == b for i, (a, b) in enumerate(pairs) if i != axes[0]) else None
+    return (
+        axes[0]
+        if len(axes) == 1 and all(a == b for i, (a, b) in enumerate(pairs) if i != axes[0])
+        else None
+    )
 
 
 class _Probe:
     """Dry runs of one shell."""
 
     def __init__(
-        self, shell: Shell, posterior: Posterior, estimator: Estimator, buffers: Mapping[str, Tensor], device: torch.device
+        self,
+        shell: Shell,
+        posterior: Posterior,
+        estimator: Estimator,
+        buffers: Mapping[str, Tensor],
+        device: torch.device,
     ) -> None:
-        self.shell, self.posterior, self.estimator, self.buffers, self.device = shell, posterior, estimator, buffers, device
+        self.shell, self.posterior, self.estimator, self.buffers, self.device = (
+            shell,
+            posterior,
+            estimator,
+            buffers,
+            device,
+        )
 
     def run(self, plan: Plan, x: Any, watch: Any = None, leaves: Iterable[str] = ()) -> Any:
-        """One pass that leaves buffers and random state as found; the named ``leaves`` are cut off from the posterior."""
+        """One pass that leaves buffers and random state as found; the named ``leaves`` are cut off
+        from the posterior.
+        """
         self.shell.place({name: buffer.clone() for name, buffer in self.buffers.items()})
         with isolated(0, self.device):
             place(self.shell, self.posterior, self.estimator, plan, watch=watch)
-            self.shell.place({name: self.shell.placed(name).detach().requires_grad_() for name in leaves})
+            self.shell.place(
+                {name: self.shell.placed(name).detach().requires_grad_() for name in leaves}
+            )
             return self.shell(x)
 
     def watch(self, plan: Plan, x: Any) -> dict[str, list[torch.Size]]:
@@ -134,18 +193,28 @@ class _Probe:
                 return set()
             if _has_nan(self.run(Plan(), x)):
                 raise NetworkError(
-                    "The network's output is NaN on these inputs even with ordinary weights; check the network and the data."
+                    "The network's output is NaN on these inputs even with ordinary weights; "
+                    "check the network and the data."
                 )
-            return {n for n in plan.example_axis if _has_nan(self.run(_only(plan, n), x))} or set(plan.example_axis)
+            return {n for n in plan.example_axis if _has_nan(self.run(_only(plan, n), x))} or set(
+                plan.example_axis
+            )
 
     def check(self, random: Mapping[str, Site], x: Any) -> None:
-        """Every random parameter reaches the output's gradient, and no reentrant checkpoint is in the way."""
+        """Every random parameter reaches the output's gradient, and no reentrant checkpoint is in
+        the way.
+        """
         _refuse_embeddings(
-            self.shell.module, {n for family in self.posterior.members if family.atoms is None for n in family.names}
+            self.shell.module,
+            {n for family in self.posterior.members if family.atoms is None for n in family.names},
         )
         with torch.enable_grad():
             output = self.run(Plan(), x, leaves=random)
-            roots = [t for t in pytree.tree_leaves(_tensors(output)) if isinstance(t, Tensor) and t.requires_grad]
+            roots = [
+                t
+                for t in pytree.tree_leaves(_tensors(output))
+                if isinstance(t, Tensor) and t.requires_grad
+            ]
             refuse_reentrant(roots)
             placed = {n: self.shell.placed(n) for n in random}
             reached: set[str] = set()
@@ -166,28 +235,36 @@ def _tensors(output: Any) -> Any:
     if isinstance(output, Mapping):
         return dict(output)
     return (
-        list(vars(output).values()) if hasattr(output, "__dict__") and not isinstance(output, (Tensor, tuple, list)) else output
+        list(vars(output).values())
+        if hasattr(output, "__dict__") and not isinstance(output, (Tensor, tuple, list))
+        else output
     )
 
 
 def _has_nan(output: Any) -> bool:
     return any(
-        bool(t.isnan().any()) for t in pytree.tree_leaves(_tensors(output)) if isinstance(t, Tensor) and t.is_floating_point()
+        bool(t.isnan().any())
+        for t in pytree.tree_leaves(_tensors(output))
+        if isinstance(t, Tensor) and t.is_floating_point()
     )
 
 
 def _refuse_embeddings(net: nn.Module, spread: set[str]) -> None:
-    """Embeddings whose options do not go with a posterior's flat vectors, named before torch fails somewhere inside."""
+    """Embeddings whose options do not go with a posterior's flat vectors, named before torch fails
+    somewhere inside.
+    """
     for path, module in net.named_modules():
         if not isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
             continue
         if module.sparse and module.weight.requires_grad:
             raise NetworkError(
-                f"The embedding {path!r} has sparse gradients, which credo's optimizer cannot use; make it with sparse=False."
+                f"The embedding {path!r} has sparse gradients, which credo's optimizer cannot "
+                "use; make it with sparse=False."
             )
         if module.max_norm is not None and f"{path}.weight".lstrip(".") in spread:
             raise NetworkError(
-                f"The embedding {path!r} has max_norm={module.max_norm:g}, which rewrites its weights in place; "
+                f"The embedding {path!r} has max_norm={module.max_norm:g}, which rewrites its "
+                "weights in place; "
                 "drop max_norm, or leave the embedding out with random=."
             )
 
@@ -202,6 +279,7 @@ def refuse_reentrant(roots: list[Tensor]) -> None:
         seen.add(node)
         if node.name() == "CheckpointFunctionBackward":
             raise NetworkError(
-                "The network uses reentrant gradient checkpointing, which loses the noise; pass use_reentrant=False to checkpoint()."
+                "The network uses reentrant gradient checkpointing, which loses the noise; pass "
+                "use_reentrant=False to checkpoint()."
             )
         stack.extend(parent for parent, _ in node.next_functions)

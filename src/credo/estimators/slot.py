@@ -1,8 +1,9 @@
-"""A slot stands where a random weight would be and lets the posterior family meet the linear map that uses it.
+"""A slot stands where a random weight would be and lets the posterior family meet the linear map
+that uses it.
 
-It is a NaN tensor of the parameter's shape. Known linear maps are handed to the estimator; reading shape or dtype is
-free; anything else raises :class:`Replan`, so that a weight is never silently its mean. A use that escapes Python
-shows as NaN in the output.
+It is a NaN tensor of the parameter's shape. Known linear maps are handed to the estimator; reading
+shape or dtype is free; anything else raises :class:`Replan`, so that a weight is never silently its
+mean. A use that escapes Python shows as NaN in the output.
 """
 
 from __future__ import annotations
@@ -31,8 +32,29 @@ def _getter(name: str) -> Any:
 
 
 _READS: frozenset[Any] = frozenset(
-    [_getter(n) for n in ("shape", "dtype", "device", "ndim", "layout", "requires_grad", "is_cuda", "is_nested", "is_sparse")]
-    + [Tensor.size, Tensor.dim, Tensor.numel, Tensor.is_floating_point, Tensor.is_complex, Tensor.get_device, Tensor.element_size]
+    [
+        _getter(n)
+        for n in (
+            "shape",
+            "dtype",
+            "device",
+            "ndim",
+            "layout",
+            "requires_grad",
+            "is_cuda",
+            "is_nested",
+            "is_sparse",
+        )
+    ]
+    + [
+        Tensor.size,
+        Tensor.dim,
+        Tensor.numel,
+        Tensor.is_floating_point,
+        Tensor.is_complex,
+        Tensor.get_device,
+        Tensor.element_size,
+    ]
 )
 
 
@@ -43,7 +65,9 @@ class Slot(Tensor):
     meet: Meet | None
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         """Route a known linear map to the estimator, allow reads, refuse the rest."""
         kwargs = kwargs or {}
         if func in MEETINGS:
@@ -53,12 +77,19 @@ class Slot(Tensor):
         if func in _READS:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
-        raise Replan(_names(args) | _names(tuple(kwargs.values())), f"no rule for {getattr(func, '__name__', func)}")
+        raise Replan(
+            _names(args) | _names(tuple(kwargs.values())),
+            f"no rule for {getattr(func, '__name__', func)}",
+        )
 
 
 def make_slot(site: str, shape: torch.Size, like: Tensor, meet: Meet | None) -> Slot:
     """A NaN of the given shape that costs no memory; without ``meet`` every use of it raises."""
-    slot = torch.full((), float("nan"), dtype=like.dtype, device=like.device).expand(shape).as_subclass(Slot)
+    slot = (
+        torch.full((), float("nan"), dtype=like.dtype, device=like.device)
+        .expand(shape)
+        .as_subclass(Slot)
+    )
     slot.site = site
     slot.meet = meet
     return slot

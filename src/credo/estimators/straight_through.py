@@ -1,4 +1,6 @@
-"""Gradients through discrete weights: straight-through, and the Gumbel-softmax relaxation with hard values."""
+"""Gradients through discrete weights: straight-through, and the Gumbel-softmax relaxation with hard
+values.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ class _Discrete(Estimator):
         for family in posterior.members:
             if family.reparameterised and family.atoms != 1:
                 raise SettingError(
-                    f"estimator={self.name!r} is for discrete weights; the family {family.name!r} is continuous: use 'local'."
+                    f"estimator={self.name!r} is for discrete weights; the family {family.name!r} "
+                    "is continuous: use 'local'."
                 )
 
     def kl(self, draw: Draw, family: Family, prior: FamilyPrior, sampled: bool) -> Tensor:
@@ -31,13 +34,17 @@ class _Discrete(Estimator):
         if closed is not None and not (sampled and not family.reparameterised):
             return closed
         raise SettingError(
-            f"estimator={self.name!r} needs the KL of the family {family.name!r} in closed form; use kl='closed' with a prior on "
+            f"estimator={self.name!r} needs the KL of the family {family.name!r} in closed form; "
+            "use kl='closed' with a prior on "
             "the same levels, or estimator='score'."
         )
 
 
 class StraightThrough(_Discrete):
-    """w = draw, with the gradient of E[w] (Bengio et al. 2013): low variance, biased unless the loss is linear in w."""
+    """w = draw, with the gradient of E[w] (Bengio et al.
+
+    2013): low variance, biased unless the loss is linear in w.
+    """
 
     name: ClassVar[str] = "straight_through"
 
@@ -47,7 +54,8 @@ class StraightThrough(_Discrete):
 
 
 class Gumbel(_Discrete):
-    """w = draw by the Gumbel-max trick, with the gradient of its softmax at a temperature (Jang et al. 2017; Maddison et al. 2017).
+    """w = draw by the Gumbel-max trick, with the gradient of its softmax at a temperature (Jang et
+    al. 2017; Maddison et al. 2017).
 
     A lower temperature has less bias and more variance.
     """
@@ -63,7 +71,9 @@ class Gumbel(_Discrete):
 
     def fill(self, draw: Draw, family: Family, names: Sequence[str], noise: Noise) -> Params:
         """Hard values whose gradient is the relaxation's."""
-        return draw.weights(names) if family.reparameterised else draw.relaxed(names, self.temperature)
+        return (
+            draw.weights(names) if family.reparameterised else draw.relaxed(names, self.temperature)
+        )
 
 
 estimators.register("straight_through")(StraightThrough())

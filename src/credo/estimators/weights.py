@@ -8,7 +8,9 @@ from credo.estimators.base import Estimator, estimators
 
 
 class Weights(Estimator):
-    """One draw of all weights per pass: unbiased, but every example of a batch shares it, so gradients vary most."""
+    """One draw of all weights per pass: unbiased, but every example of a batch shares it, so
+    gradients vary most.
+    """
 
     name: ClassVar[str] = "weights"
 

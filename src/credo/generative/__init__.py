@@ -1,4 +1,6 @@
-"""Generative models: variational autoencoders, plain and fully Bayesian, and what is measured of them."""
+"""Generative models: variational autoencoders, plain and fully Bayesian, and what is measured of
+them.
+"""
 
 from credo.generative import codes, priors
 from credo.generative.bounds import Bound
@@ -6,4 +8,14 @@ from credo.generative.outliers import Compressor, LikelihoodRatio, perturb
 from credo.generative.vae import VAE, Autoencoder
 from credo.generative.vae_files import load
 
-__all__ = ["VAE", "Autoencoder", "Bound", "Compressor", "LikelihoodRatio", "codes", "load", "perturb", "priors"]
+__all__ = [
+    "VAE",
+    "Autoencoder",
+    "Bound",
+    "Compressor",
+    "LikelihoodRatio",
+    "codes",
+    "load",
+    "perturb",
+    "priors",
+]

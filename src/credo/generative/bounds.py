@@ -1,8 +1,9 @@
 """Bounds on log p(x), and the gradients that climb them.
 
-From K draws z_k ~ q(z given x) with weights log w_k = log p(x given z_k) + log p(z_k) - log q(z_k given x):
-ELBO = mean_k log w_k, IWAE = log mean_k w_k. The value reported is always that of the bound; what training adds to it (beta, warm-up,
-free bits, surrogates of the score function) only shapes the gradient.
+From K draws z_k ~ q(z given x) with weights log w_k = log p(x given z_k) + log p(z_k) - log q(z_k
+given x): ELBO = mean_k log w_k, IWAE = log mean_k w_k. The value reported is always that of the
+bound; what training adds to it (beta, warm-up, free bits, surrogates of the score function) only
+shapes the gradient.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ class Bound:
     """Which bound is climbed and how; the settings of ``fit`` that concern latent variables."""
 
     bound: str = setting(
-        "elbo", "The evidence lower bound, or the tighter one of importance weighting.", choices=("elbo", "iwae")
+        "elbo",
+        "The evidence lower bound, or the tighter one of importance weighting.",
+        choices=("elbo", "iwae"),
     )
     draws: int = setting(1, "Draws of z per datum and step, K.", ge=1)
     gradient: str | None = setting(
@@ -39,31 +42,49 @@ class Bound:
         kind=str,
     )
     beta: float = setting(1.0, "Weight of KL[q(z given x), p(z)] in training.", ge=0.0)
-    kl_schedule: str = setting("constant", "Course of that weight.", choices=("constant", "linear", "cosine"))
+    kl_schedule: str = setting(
+        "constant", "Course of that weight.", choices=("constant", "linear", "cosine")
+    )
     kl_warmup: int = setting(0, "Epochs over which 'linear' and 'cosine' rise to beta.", ge=0)
-    free_bits: float = setting(0.0, "Nats per latent variable that cost nothing, on the average of a batch.", ge=0.0)
+    free_bits: float = setting(
+        0.0, "Nats per latent variable that cost nothing, on the average of a batch.", ge=0.0
+    )
     temperature: float = setting(0.5, "Of the Gumbel-softmax relaxation.", gt=0.0)
 
     def __post_init__(self) -> None:
         validate(self, "VAE")
         if self.free_bits and self.bound == "iwae":
-            raise SettingError("free_bits go with bound='elbo': the importance-weighted bound has no KL of its own.")
+            raise SettingError(
+                "free_bits go with bound='elbo': the importance-weighted bound has no KL of its "
+                "own."
+            )
         if self.free_bits and self.gradient == "doubly":
-            raise SettingError("free_bits need gradients that see the KL as such: 'reparameterised' or 'score', not 'doubly'.")
+            raise SettingError(
+                "free_bits need gradients that see the KL as such: 'reparameterised' or 'score', "
+                "not 'doubly'."
+            )
         if self.kl_warmup and self.kl_schedule == "constant":
-            raise SettingError("kl_warmup needs a schedule that rises: kl_schedule='linear' or 'cosine'.")
+            raise SettingError(
+                "kl_warmup needs a schedule that rises: kl_schedule='linear' or 'cosine'."
+            )
         if not self.kl_warmup and self.kl_schedule != "constant":
-            raise SettingError(f"kl_schedule={self.kl_schedule!r} needs kl_warmup, the number of epochs it takes.")
+            raise SettingError(
+                f"kl_schedule={self.kl_schedule!r} needs kl_warmup, the number of epochs it takes."
+            )
 
     def climb(self, code: Code) -> Gradient:
         """The gradient to use with this code; refused where the code has no such one."""
         name = self.gradient or code.gradients[0]
         if name not in code.gradients:
             raise SettingError(
-                f"gradient={name!r} is not for the latent posterior {code.name!r}; it has {', '.join(code.gradients)}."
+                f"gradient={name!r} is not for the latent posterior {code.name!r}; it has "
+                f"{', '.join(code.gradients)}."
             )
         if name == "score" and self.bound == "iwae" and self.draws < 2:
-            raise SettingError("gradient='score' with bound='iwae' needs draws of at least 2, each the others' baseline.")
+            raise SettingError(
+                "gradient='score' with bound='iwae' needs draws of at least 2, each the others' "
+                "baseline."
+            )
         return gradients[name](self, code.latent_dim)
 
 
@@ -82,7 +103,9 @@ class Drawn(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """log p(x given z), log p(z) and log q(z given x), each ``(K, N)``; the KL in closed form ``(N, parts)`` or None; the KL's weight."""
+    """log p(x given z), log p(z) and log q(z given x), each ``(K, N)``; the KL in closed form ``(N,
+    parts)`` or None; the KL's weight.
+    """
 
     fit: Tensor
     log_p: Tensor
@@ -133,17 +156,27 @@ class Gradient(ABC):
         return parts.fit.mean(0) - self.penalty(parts)
 
     def penalty(self, parts: Parts) -> Tensor:
-        """The weighted KL ``(N,)``, without the parts whose batch average is below the free bits."""
+        """The weighted KL ``(N,)``, without the parts whose batch average is below the free
+        bits.
+        """
         if parts.closed is None:
             return self.weight(parts) * parts.divergence()
-        free = self.bound.free_bits * self.latent_dim / parts.closed.shape[-1]  # a column may stand for several variables
+        free = (
+            self.bound.free_bits * self.latent_dim / parts.closed.shape[-1]
+        )  # a column may stand for several variables
         kept = (parts.closed.detach().mean(0) > free).to(parts.closed.dtype) if free else 1.0
         return parts.weight * (parts.closed * kept).sum(-1)
 
     def weight(self, parts: Parts) -> Tensor | float:
-        """The weight of a sampled KL: nothing while its batch average, over all variables together, is below the free bits."""
+        """The weight of a sampled KL: nothing while its batch average, over all variables together,
+        is below the free bits.
+        """
         free = self.bound.free_bits * self.latent_dim
-        return parts.weight * (parts.divergence().detach().mean() > free).to(parts.fit.dtype) if free else parts.weight
+        return (
+            parts.weight * (parts.divergence().detach().mean() > free).to(parts.fit.dtype)
+            if free
+            else parts.weight
+        )
 
 
 @gradients.register("reparameterised")
@@ -161,8 +194,9 @@ class Reparameterised(Gradient):
 class Doubly(Gradient):
     """Through the draws alone, without the score of log q.
 
-    For the ELBO this is the path derivative (Roeder et al. 2017), whose noise vanishes as q becomes exact; for IWAE the doubly
-    reparameterised gradient (Tucker et al. 2019), whose encoder gradient does not fade as K grows. Both are unbiased.
+    For the ELBO this is the path derivative (Roeder et al. 2017), whose noise vanishes as q becomes
+    exact; for IWAE the doubly reparameterised gradient (Tucker et al. 2019), whose encoder gradient
+    does not fade as K grows. Both are unbiased.
     """
 
     name: ClassVar[str] = "doubly"
@@ -176,7 +210,8 @@ class Doubly(Gradient):
         return Drawn(z, code.density(numbers, z), q)
 
     def objective(self, parts: Parts) -> Tensor:
-        """ELBO: the mean of log w. IWAE: log w under its normalised weights s, which the encoder's gradient meets once more.
+        """ELBO: the mean of log w. IWAE: log w under its normalised weights s, which the encoder's
+        gradient meets once more.
 
         With a weight b of the KL the encoder's gradient meets 1 - b + b s.
         """
@@ -189,10 +224,12 @@ class Doubly(Gradient):
 
 
 class Weighed(torch.autograd.Function):
-    """Draws ``(K, N, D)`` as they are, and zeros ``(K + 1, N)`` as a tag; what flows back to draw k is multiplied by tag k over the last one.
+    """Draws ``(K, N, D)`` as they are, and zeros ``(K + 1, N)`` as a tag; what flows back to draw k
+    is multiplied by tag k over the last one.
 
-    What the draws' gradients are to be multiplied by is not known before the decoder has run. As the factor of the tag in the objective it
-    comes back as the tag's gradient, times whatever scale the objective has; the last row has factor one, and so is that scale.
+    What the draws' gradients are to be multiplied by is not known before the decoder has run. As
+    the factor of the tag in the objective it comes back as the tag's gradient, times whatever scale
+    the objective has; the last row has factor one, and so is that scale.
     """
 
     generate_vmap_rule = True
@@ -216,8 +253,8 @@ class Weighed(torch.autograd.Function):
 class Score(Gradient):
     """(f - b) grad log q(z given x): needs no gradient through z, so z may be discrete.
 
-    Each draw's baseline b is made of the other draws (for IWAE: VIMCO, Mnih and Rezende 2016); with a single draw it is the mean of the other
-    data of the batch.
+    Each draw's baseline b is made of the other draws (for IWAE: VIMCO, Mnih and Rezende 2016); with
+    a single draw it is the mean of the other data of the batch.
     """
 
     name: ClassVar[str] = "score"
@@ -229,7 +266,9 @@ class Score(Gradient):
         return Drawn(z, q.log_prob(z), q)
 
     def objective(self, parts: Parts) -> Tensor:
-        """A surrogate: the score weighted by what is left after the baseline, and what depends on the draws directly."""
+        """A surrogate: the score weighted by what is left after the baseline, and what depends on
+        the draws directly.
+        """
         log_q = parts.log_q
         if self.bound.bound == "iwae":
             log_w = parts.log_weights(parts.weight)
@@ -250,7 +289,9 @@ class Score(Gradient):
         return out if sampled else out - self.penalty(parts)
 
     def _without(self, log_w: Tensor) -> Tensor:
-        """The bound of the other draws ``(K, N)``, the missing weight replaced by their geometric mean."""
+        """The bound of the other draws ``(K, N)``, the missing weight replaced by their geometric
+        mean.
+        """
         count = log_w.shape[0]
         others = (log_w.sum(0) - log_w) / (count - 1)
         swapped = log_w.unsqueeze(0).expand(count, *log_w.shape).clone()
@@ -261,7 +302,9 @@ class Score(Gradient):
 
 @gradients.register("gumbel")
 class Gumbel(Gradient):
-    """Through a relaxation of the draws (Gumbel-softmax): low noise, but biased, and training then sees codes that are not one-hot."""
+    """Through a relaxation of the draws (Gumbel-softmax): low noise, but biased, and training then
+    sees codes that are not one-hot.
+    """
 
     name: ClassVar[str] = "gumbel"
     hard: ClassVar[bool] = False
@@ -276,7 +319,10 @@ class Gumbel(Gradient):
 
 @gradients.register("straight_through")
 class StraightThrough(Gradient):
-    """Hard draws whose gradient is that of their mean (Bengio et al. 2013): biased, without a temperature."""
+    """Hard draws whose gradient is that of their mean (Bengio et al.
+
+    2013): biased, without a temperature.
+    """
 
     name: ClassVar[str] = "straight_through"
 

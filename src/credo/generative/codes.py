@@ -1,6 +1,8 @@
-"""Posteriors over a datum's latent variable: q(z given x), made from the numbers an encoder gives for x.
+"""Posteriors over a datum's latent variable: q(z given x), made from the numbers an encoder gives
+for x.
 
-A code says how many numbers it needs, which distribution they stand for, and how draws from it carry gradients.
+A code says how many numbers it needs, which distribution they stand for, and how draws from it
+carry gradients.
 """
 
 from __future__ import annotations
@@ -24,7 +26,10 @@ SPREAD = scales["softplus"]
 
 
 class Code(nn.Module, ABC):
-    """q(z given x) for ``latent_dim`` latent variables, abstract. ``at`` gives batch shape ``(N,)`` and event shape ``(size,)``."""
+    """q(z given x) for ``latent_dim`` latent variables, abstract.
+
+    ``at`` gives batch shape ``(N,)`` and event shape ``(size,)``.
+    """
 
     name: ClassVar[str]
     continuous: ClassVar[bool] = True
@@ -35,7 +40,9 @@ class Code(nn.Module, ABC):
 
     def __init__(self, latent_dim: int, **arguments: Any) -> None:
         if isinstance(latent_dim, bool) or not isinstance(latent_dim, int) or latent_dim < 1:
-            raise SettingError(f"latent_dim={latent_dim!r} is not valid; expected a whole number above 0.")
+            raise SettingError(
+                f"latent_dim={latent_dim!r} is not valid; expected a whole number above 0."
+            )
         super().__init__()
         self.latent_dim, self.arguments = latent_dim, arguments
 
@@ -54,7 +61,9 @@ class Code(nn.Module, ABC):
         """q for encoder outputs ``(N, width)``."""
 
     def density(self, numbers: Tensor, z: Tensor) -> Tensor:
-        """log q(z given x) ``(K, N)`` whose only gradients are those of z: whatever made q counts as constant."""
+        """log q(z given x) ``(K, N)`` whose only gradients are those of z: whatever made q counts
+        as constant.
+        """
         return self.at(numbers.detach()).log_prob(z)
 
     def draw(self, numbers: Tensor, count: int) -> tuple[Tensor, Tensor, Distribution]:
@@ -101,7 +110,9 @@ class Diagonal(Code):
 
 @codes.register("full")
 class Full(Code):
-    """A normal with correlations: means, raw deviations, and what is below the diagonal of a Cholesky factor, row by row."""
+    """A normal with correlations: means, raw deviations, and what is below the diagonal of a
+    Cholesky factor, row by row.
+    """
 
     name: ClassVar[str] = "full"
     rows: Tensor
@@ -120,14 +131,18 @@ class Full(Code):
         """``MultivariateNormal`` from its Cholesky factor."""
         d = self.latent_dim
         mean, raw, below = numbers.split([d, d, len(self.rows)], -1)
-        factor = torch.zeros(*mean.shape[:-1], d * d, dtype=mean.dtype, device=mean.device).index_copy(-1, self.rows, below)
+        factor = torch.zeros(
+            *mean.shape[:-1], d * d, dtype=mean.dtype, device=mean.device
+        ).index_copy(-1, self.rows, below)
         factor = factor.unflatten(-1, (d, d)) + torch.diag_embed(_spread(raw))
         return MultivariateNormal(mean, scale_tril=factor, validate_args=False)
 
 
 @codes.register("flow")
 class Flow(Code):
-    """z = T(e; x) with e a diagonal normal and T a stack of couplings that see the encoder's numbers (zuko's flows)."""
+    """z = T(e; x) with e a diagonal normal and T a stack of couplings that see the encoder's
+    numbers (zuko's flows).
+    """
 
     name: ClassVar[str] = "flow"
 
@@ -135,11 +150,18 @@ class Flow(Code):
         super().__init__(latent_dim, transforms=transforms, hidden=hidden)
         for name, value in self.arguments.items():
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise SettingError(f"Flow: {name}={value!r} is not valid; expected a whole number above 0.")
+                raise SettingError(
+                    f"Flow: {name}={value!r} is not valid; expected a whole number above 0."
+                )
         if latent_dim < 2:
-            raise SettingError("A flow needs at least two latent variables to couple; use posterior='diagonal' for one.")
+            raise SettingError(
+                "A flow needs at least two latent variables to couple; use posterior='diagonal' "
+                "for one."
+            )
         make = flows_of("A flow posterior").MAF
-        self.transform = make(latent_dim, 2 * latent_dim, transforms=transforms, passes=2, hidden_features=(hidden,)).transform
+        self.transform = make(
+            latent_dim, 2 * latent_dim, transforms=transforms, passes=2, hidden_features=(hidden,)
+        ).transform
 
     @property
     def width(self) -> int:
@@ -157,7 +179,9 @@ class Flow(Code):
         return self.at(numbers).log_prob(z)
 
     def density(self, numbers: Tensor, z: Tensor) -> Tensor:
-        """With T's own parameters held constant too; the whole evaluation happens inside, because T is made when it is used."""
+        """With T's own parameters held constant too; the whole evaluation happens inside, because T
+        is made when it is used.
+        """
         held = {name: p.detach() for name, p in self.named_parameters()}
         return functional_call(self, held, (numbers.detach(), z))
 
@@ -171,7 +195,9 @@ class Flow(Code):
 
 @codes.register("categorical")
 class Categorical(Code):
-    """``latent_dim`` independent variables with ``categories`` values each; the decoder sees them one-hot, the encoder gives logits."""
+    """``latent_dim`` independent variables with ``categories`` values each; the decoder sees them
+    one-hot, the encoder gives logits.
+    """
 
     name: ClassVar[str] = "categorical"
     continuous: ClassVar[bool] = False
@@ -180,7 +206,9 @@ class Categorical(Code):
 
     def __init__(self, latent_dim: int, categories: int = 10) -> None:
         if isinstance(categories, bool) or not isinstance(categories, int) or categories < 2:
-            raise SettingError(f"categories={categories!r} is not valid; expected a whole number from 2.")
+            raise SettingError(
+                f"categories={categories!r} is not valid; expected a whole number from 2."
+            )
         super().__init__(latent_dim, categories=categories)
         self.categories = categories
 
@@ -245,7 +273,9 @@ class Pushed(Distribution):
 
     @property
     def variance(self) -> Tensor:
-        raise CredoError("A flow's variance has no closed form; take that of draws: q.sample((1000,)).var(0).")
+        raise CredoError(
+            "A flow's variance has no closed form; take that of draws: q.sample((1000,)).var(0)."
+        )
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         return self.transform(self.base.rsample(torch.Size(sample_shape)))
@@ -256,7 +286,9 @@ class Pushed(Distribution):
 
 
 class OneHot(Distribution):
-    """G independent categorical variables from logits ``(N, G, C)``, one-hot and flattened: event shape ``(G C,)``."""
+    """G independent categorical variables from logits ``(N, G, C)``, one-hot and flattened: event
+    shape ``(G C,)``.
+    """
 
     arg_constraints = {}  # pyright: ignore  torch declares a property here
 
@@ -292,7 +324,10 @@ class OneHot(Distribution):
             return self._hot(self._perturbed(sample_shape)).flatten(-2)
 
     def relaxed(self, sample_shape: Any, temperature: float) -> Tensor:
-        """Gumbel-softmax draws, which are not one-hot but have gradients (Jang et al. 2017, Maddison et al. 2017)."""
+        """Gumbel-softmax draws, which are not one-hot but have gradients (Jang et al.
+
+        2017, Maddison et al. 2017).
+        """
         return F.softmax(self._perturbed(sample_shape) / temperature, -1).flatten(-2)
 
     def log_prob(self, value: Tensor) -> Tensor:

@@ -1,4 +1,6 @@
-"""The likelihood of a network whose outputs are bounds on log p(x): what they say of a datum is what it counts."""
+"""The likelihood of a network whose outputs are bounds on log p(x): what they say of a datum is
+what it counts.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,12 @@ from credo.likelihoods.base import Likelihood, likelihoods
 
 
 class Evidence(Likelihood):
-    """log p(x) >= the first of two outputs; the second is the KL of the latent variables, watched while fitting.
+    """log p(x) >= the first of two outputs; the second is the KL of the latent variables, watched
+    while fitting.
 
-    It makes a generative model a model like any other. It has no targets and predicts none. ``arguments`` describe the generative model,
-    so that a run holds them and refuses to be resumed as another one.
+    It makes a generative model a model like any other. It has no targets and predicts none.
+    ``arguments`` describe the generative model, so that a run holds them and refuses to be resumed
+    as another one.
     """
 
     name: ClassVar[str] = "evidence"
@@ -77,4 +81,7 @@ class Evidence(Likelihood):
         self._refuse()
 
     def _refuse(self) -> NoReturn:
-        raise CredoError("A generative model predicts no targets; use its own sample, reconstruct, elbo and log_marginal.")
+        raise CredoError(
+            "A generative model predicts no targets; use its own sample, reconstruct, elbo and "
+            "log_marginal."
+        )

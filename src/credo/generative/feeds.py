@@ -1,4 +1,6 @@
-"""Data without targets: tensors, arrays, data sets and loaders as the pairs that everything else in the library takes."""
+"""Data without targets: tensors, arrays, data sets and loaders as the pairs that everything else in
+the library takes.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,17 @@ from credo.likelihoods.targets import unit_targets
 
 @final
 class Datum:
-    """What data must be like: of one shape (the first that is seen, unless given) and with values the likelihood can have made."""
+    """What data must be like: of one shape (the first that is seen, unless given) and with values
+    the likelihood can have made.
+    """
 
-    def __init__(self, likelihood: Likelihood, dtype: torch.dtype, binarise: bool, shape: tuple[int, ...] | None = None) -> None:
+    def __init__(
+        self,
+        likelihood: Likelihood,
+        dtype: torch.dtype,
+        binarise: bool,
+        shape: tuple[int, ...] | None = None,
+    ) -> None:
         self.likelihood, self.dtype, self.binarise, self.shape = likelihood, dtype, binarise, shape
         self.before = "the first data have" if shape is None else "this model was fitted to"
 
@@ -51,12 +61,20 @@ class Datum:
     def targets(self, x: Tensor) -> Tensor:
         """As the likelihood sees them, checked."""
         flat = x.flatten(1)
-        return unit_targets(flat, "binarise=True") if self.binarise else self.likelihood.check_targets(flat)
+        return (
+            unit_targets(flat, "binarise=True")
+            if self.binarise
+            else self.likelihood.check_targets(flat)
+        )
 
 
 def _alone(given: Any) -> Any:
-    """The data of an example or a batch, without what stands beside them; a list of numbers is a datum itself."""
-    paired = isinstance(given, tuple) or (isinstance(given, list) and bool(given) and not isinstance(given[0], (int, float)))
+    """The data of an example or a batch, without what stands beside them; a list of numbers is a
+    datum itself.
+    """
+    paired = isinstance(given, tuple) or (
+        isinstance(given, list) and bool(given) and not isinstance(given[0], (int, float))
+    )
     return given[0] if paired else given
 
 

@@ -1,6 +1,8 @@
-"""log p(x) by importance sampling: log (1/K) sum_k p(x given z_k) p(z_k) / r(z_k) with z_k from a proposal r.
+"""log p(x) by importance sampling: log (1/K) sum_k p(x given z_k) p(z_k) / r(z_k) with z_k from a
+proposal r.
 
-In expectation a lower bound for every K, increasing with it; r is the encoder's q(z given x), or the prior.
+In expectation a lower bound for every K, increasing with it; r is the encoder's q(z given x), or
+the prior.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ def log_weights(net: LatentNet, x: Tensor, draws: int, proposal: str) -> Tensor:
 
 
 def chunk(net: LatentNet, rows: int) -> int:
-    """How many draws of z for ``rows`` data to hold at once: by what the decoder gives for them, or the prior compares them with."""
+    """How many draws of z for ``rows`` data to hold at once: by what the decoder gives for them, or
+    the prior compares them with.
+    """
     wide = max(net.numbers(), net.code.size * net.prior.wants)
     return max(1, BUDGET.get(net.ramp.device.type, BUDGET["cpu"]) // (rows * wide))
 

@@ -1,4 +1,6 @@
-"""What autoencoders share: an encoder, a decoder, a likelihood; fitted by the library's methods, saved and resumed like everything else."""
+"""What autoencoders share: an encoder, a decoder, a likelihood; fitted by the library's methods,
+saved and resumed like everything else.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ BOUND = {f.name for f in fields(Bound)}
 
 
 class LatentModel(Reading):
-    """An encoder, a decoder and a likelihood of the data given the code, abstract: use ``VAE`` or ``Autoencoder``."""
+    """An encoder, a decoder and a likelihood of the data given the code, abstract: use ``VAE`` or
+    ``Autoencoder``.
+    """
 
     def __init__(
         self,
@@ -51,33 +55,53 @@ class LatentModel(Reading):
         weight_prior: Any,
         binarise: bool,
     ) -> None:
-        self.encoder, self.decoder, self.random, self.weight_prior = unwrap(encoder), unwrap(decoder), random, weight_prior
+        self.encoder, self.decoder, self.random, self.weight_prior = (
+            unwrap(encoder),
+            unwrap(decoder),
+            random,
+            weight_prior,
+        )
         self._likelihood = copy.deepcopy(get(likelihood))
         self.code = copy.deepcopy(code) if isinstance(code, Code) else codes[code](latent_dim)
         if self.code.latent_dim != latent_dim:
-            raise SettingError(f"latent_dim={latent_dim}, but the latent posterior was made for {self.code.latent_dim}.")
+            raise SettingError(
+                f"latent_dim={latent_dim}, but the latent posterior was made for "
+                f"{self.code.latent_dim}."
+            )
         self._prior = make_prior(self.code, prior)
         if not isinstance(binarise, bool):
             raise SettingError(f"binarise={binarise!r} is not valid; expected True or False.")
         if binarise and self._likelihood.name != "bernoulli":
             raise SettingError(
-                f"binarise=True draws binary data, which the {self._likelihood.name} likelihood is not for; use 'bernoulli'."
+                f"binarise=True draws binary data, which the {self._likelihood.name} likelihood "
+                "is not for; use 'bernoulli'."
             )
         self.binarise = binarise
         self._bnn = None
 
     @classmethod
     def restore(
-        cls, encoder: nn.Module, decoder: nn.Module, code: Code, likelihood: Likelihood, prior: LatentPrior, binarise: bool
+        cls,
+        encoder: nn.Module,
+        decoder: nn.Module,
+        code: Code,
+        likelihood: Likelihood,
+        prior: LatentPrior,
+        binarise: bool,
     ) -> Self:
         """As it was made, from the parts that a directory describes."""
         model = cls.__new__(cls)
-        LatentModel.__init__(model, encoder, decoder, code.latent_dim, likelihood, code, prior, "all", None, binarise)
+        LatentModel.__init__(
+            model, encoder, decoder, code.latent_dim, likelihood, code, prior, "all", None, binarise
+        )
         return model
 
     def __repr__(self) -> str:
         state = "fitted" if self._bnn else "not fitted"
-        parts = f"{self.code.name} q of {self.latent_dim}, {self._prior.name} prior, {self._likelihood.name}"
+        parts = (
+            f"{self.code.name} q of {self.latent_dim}, {self._prior.name} prior, "
+            f"{self._likelihood.name}"
+        )
         return f"{type(self).__name__}({parts}, {state})"
 
     def fit(
@@ -97,14 +121,20 @@ class LatentModel(Reading):
         callbacks: Sequence[Callback] = (),
         **settings: Any,
     ) -> Self:
-        """Climb a bound on log p(x). ``x``: a tensor, an array, a Dataset or a DataLoader (what stands beside x there is ignored).
+        """Climb a bound on log p(x).
 
-        Settings of the bound (see ``Bound``: bound, draws, gradient, beta, kl_schedule, kl_warmup, free_bits, temperature) concern latent
-        variables; the others are those of ``BNN.fit`` and of the method, whose own beta or schedule go with a method object. ``method``:
-        "mle" for plain weights, or any other for a posterior over the decoder's, such as "vi". ``validation``: data whose bound is
-        watched, as ``validation_nll`` in the history.
+        ``x``: a tensor, an array, a Dataset or a DataLoader (what stands beside x there is
+        ignored).
+
+        Settings of the bound (see ``Bound``: bound, draws, gradient, beta, kl_schedule, kl_warmup,
+        free_bits, temperature) concern latent variables; the others are those of ``BNN.fit`` and of
+        the method, whose own beta or schedule go with a method object. ``method``: "mle" for plain
+        weights, or any other for a posterior over the decoder's, such as "vi". ``validation``: data
+        whose bound is watched, as ``validation_nll`` in the history.
         """
-        bound = self.make_bound({name: settings.pop(name) for name in list(settings) if name in BOUND})
+        bound = self.make_bound(
+            {name: settings.pop(name) for name in list(settings) if name in BOUND}
+        )
         self._check_names(method, settings)
         chosen = make_method(method, settings)
         self._check_method(chosen, bound)
@@ -114,14 +144,25 @@ class LatentModel(Reading):
         net = self._build(tuple(example.shape[1:]))
         self._check_decoder(net, datum.targets(example))
         size = positive("batch_size", batch_size, chosen.batch_size or source.num_data)
-        steps = bound.kl_warmup * source.num_batches(min(size, source.num_data)) if bound.kl_warmup else 0
+        steps = (
+            bound.kl_warmup * source.num_batches(min(size, source.num_data))
+            if bound.kl_warmup
+            else 0
+        )
         rise = schedules[bound.kl_schedule]
         net.climbing(bound, [rise(step / steps, 0, 1) for step in range(steps)])
         if net.prior.wants > 1:
             net.prior.start(net.inputs(first(source, net.prior.wants)))
         bnn = BNN(net, Evidence(**self._describe(net)), self.weight_prior, self._names())
         held = None if validation is None else source_of(validation, datum)
-        options = {"epochs": epochs, "batch_size": batch_size, "lr": lr, "seed": seed, "device": device, "run": run}
+        options = {
+            "epochs": epochs,
+            "batch_size": batch_size,
+            "lr": lr,
+            "seed": seed,
+            "device": device,
+            "run": run,
+        }
         bnn.fit(source, chosen, validation=held, progress=progress, callbacks=callbacks, **options)
         self._bnn = bnn
         return self
@@ -133,7 +174,8 @@ class LatentModel(Reading):
         for name in settings:
             if name not in own:
                 raise SettingError(
-                    f"Neither the bound nor the method {kind.name!r} has a setting {name!r}.{nearest(name, own | BOUND)}"
+                    f"Neither the bound nor the method {kind.name!r} has a setting "
+                    f"{name!r}.{nearest(name, own | BOUND)}"
                 )
 
     def make_bound(self, settings: dict[str, Any]) -> Bound:
@@ -164,40 +206,54 @@ class LatentModel(Reading):
         }
 
     def _check_method(self, method: Method, bound: Bound) -> None:
-        """All draws of z must meet the same weights, and noise of the encoder is none of the decoder's weights."""
+        """All draws of z must meet the same weights, and noise of the encoder is none of the
+        decoder's weights.
+        """
         masked = isinstance(method, (DropoutMethod, StochasticForward))
         batched = isinstance(method, MCBatchNorm)
         if (masked and _drops(self.encoder)) or (batched and _normalises(self.encoder)):
             raise SettingError(
-                f"{method.name} would take the encoder's dropout or batch statistics for a posterior over the decoder's weights; "
+                f"{method.name} would take the encoder's dropout or batch statistics for a "
+                "posterior over the decoder's weights; "
                 "leave them to the decoder."
             )
         if bound.draws == 1:
             return
         how = getattr(method, "estimator", None)
         if batched or isinstance(method, StochasticForward) or (masked and _drops(self.decoder)):
-            raise SettingError(f"draws={bound.draws} with {method.name} would give every draw of z other noise; use draws=1.")
+            raise SettingError(
+                f"draws={bound.draws} with {method.name} would give every draw of z other noise; "
+                "use draws=1."
+            )
         if how not in (None, "weights"):
             raise SettingError(
-                f"draws={bound.draws} with {method.name} and estimator={how!r} would give every draw of z other weights; use estimator='weights'."
+                f"draws={bound.draws} with {method.name} and estimator={how!r} would give every "
+                "draw of z other weights; use estimator='weights'."
             )
 
     def _check_decoder(self, net: LatentNet, targets: Tensor) -> None:
-        """Refuse a decoder of the wrong widths before training starts; a shell runs it, so that it stays as it is."""
+        """Refuse a decoder of the wrong widths before training starts; a shell runs it, so that it
+        stays as it is.
+        """
         shell = Shell(net)
         shell.train(False)
         device = next((p.device for p in self.decoder.parameters()), torch.device("cpu"))
         try:
             with torch.no_grad(), isolated(0, device):
-                outputs = shell.module.decode(torch.zeros(2, net.code.size, dtype=self._dtype, device=device))  # type: ignore[operator]
+                outputs = shell.module.decode(
+                    torch.zeros(2, net.code.size, dtype=self._dtype, device=device)
+                )  # type: ignore[operator]
         except RuntimeError as error:
             raise NetworkError(
-                f"The decoder cannot take codes of {net.code.size} numbers: {str(error).splitlines()[0]}; change its first layer."
+                f"The decoder cannot take codes of {net.code.size} numbers: "
+                f"{str(error).splitlines()[0]}; change its first layer."
             ) from error
         if not self._likelihood.accepts(outputs.shape[-1], targets):
             raise NetworkError(
-                f"The decoder gives {outputs.shape[-1]} outputs per datum, but the {self._likelihood.name} likelihood needs "
-                f"{self._likelihood.num_outputs(targets)} for data of shape {net.shape}; change its last layer."
+                f"The decoder gives {outputs.shape[-1]} outputs per datum, but the "
+                f"{self._likelihood.name} likelihood needs "
+                f"{self._likelihood.num_outputs(targets)} for data of shape {net.shape}; change "
+                "its last layer."
             )
 
 

@@ -1,7 +1,8 @@
-"""The network of a latent-variable model: encoder, draws, decoder, likelihood; what it gives for a datum is a bound on its log p(x).
+"""The network of a latent-variable model: encoder, draws, decoder, likelihood; what it gives for a
+datum is a bound on its log p(x).
 
-Seen from outside it is a network like any other, so that every method of the library fits it: by maximum likelihood, or with a posterior over
-the decoder's weights.
+Seen from outside it is a network like any other, so that every method of the library fits it: by
+maximum likelihood, or with a posterior over the decoder's weights.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from credo.likelihoods.base import Likelihood
 
 
 class LatentNet(nn.Module):
-    """``forward(x) -> (N, 2)``: the bound on log p(x), and KL[q(z given x), p(z)] without gradient, in nats per datum."""
+    """``forward(x) -> (N, 2)``: the bound on log p(x), and KL[q(z given x), p(z)] without gradient,
+    in nats per datum.
+    """
 
     ramp: Tensor
     steps: Tensor
@@ -37,19 +40,32 @@ class LatentNet(nn.Module):
         binarise: bool = False,
     ) -> None:
         super().__init__()
-        self.encoder, self.decoder, self.code, self.prior, self.likelihood = encoder, decoder, code, prior, likelihood
+        self.encoder, self.decoder, self.code, self.prior, self.likelihood = (
+            encoder,
+            decoder,
+            code,
+            prior,
+            likelihood,
+        )
         self.shape, self.binarise, self.bound = tuple(shape), binarise, Bound()
         self.code.to(self.dtype)
         self.prior.to(self.dtype)
-        self._single = math.prod(shape) == 1 and likelihood.check_targets(torch.zeros(1, 1)).dim() == 1
+        self._single = (
+            math.prod(shape) == 1 and likelihood.check_targets(torch.zeros(1, 1)).dim() == 1
+        )
         self._held = False
-        self.register_buffer("ramp", torch.ones(1))  # the KL's weight, step by step, up to its last value
+        self.register_buffer(
+            "ramp", torch.ones(1)
+        )  # the KL's weight, step by step, up to its last value
         self.register_buffer("steps", torch.zeros((), dtype=torch.long))
 
     @property
     def dtype(self) -> torch.dtype:
         """Of the codes, and of what the encoder sees."""
-        return next((p.dtype for p in self.decoder.parameters() if p.is_floating_point()), torch.get_default_dtype())
+        return next(
+            (p.dtype for p in self.decoder.parameters() if p.is_floating_point()),
+            torch.get_default_dtype(),
+        )
 
     def climbing(self, bound: Bound, ramp: Sequence[float]) -> None:
         """Train on this bound, with these weights of the KL in the first steps."""
@@ -59,10 +75,12 @@ class LatentNet(nn.Module):
         self.steps = torch.zeros((), dtype=torch.long)
 
     def hold(self) -> None:
-        """Still the noise of the latent variables for good: what then differs from pass to pass is noise of the coders."""
+        """Still the noise of the latent variables for good: what then differs from pass to pass is
+        noise of the coders.
+        """
         self._held = True
 
-    # --- pieces -------------------------------------------------------------------------------------------------------
+    # --- pieces -----------------------------------------------------------------------------------
 
     def observe(self, x: Tensor) -> Tensor:
         """The datum as it is modelled: itself, or a binary image drawn from its grey values."""
@@ -77,8 +95,10 @@ class LatentNet(nn.Module):
         numbers = _wide(self.encoder(seen))
         if numbers.dim() != 2 or numbers.shape[-1] != self.code.width:
             raise NetworkError(
-                f"The encoder gives shape {tuple(numbers.shape)} for {len(seen)} data; the latent posterior {self.code.name!r} with "
-                f"latent_dim={self.code.latent_dim} needs {(len(seen), self.code.width)}: change its last layer."
+                f"The encoder gives shape {tuple(numbers.shape)} for {len(seen)} data; the latent "
+                f"posterior {self.code.name!r} with "
+                f"latent_dim={self.code.latent_dim} needs {(len(seen), self.code.width)}: change "
+                "its last layer."
             )
         return numbers
 
@@ -95,7 +115,10 @@ class LatentNet(nn.Module):
         rows = z.flatten(0, -2)
         outputs = _wide(self.decoder(rows))
         if outputs.dim() < 2 or len(outputs) != len(rows):
-            raise NetworkError(f"The decoder gives shape {tuple(outputs.shape)} for {len(rows)} codes; expected a row per code.")
+            raise NetworkError(
+                f"The decoder gives shape {tuple(outputs.shape)} for {len(rows)} codes; expected "
+                "a row per code."
+            )
         return outputs.flatten(1).unflatten(0, z.shape[:-1])
 
     def numbers(self) -> int:
@@ -104,7 +127,9 @@ class LatentNet(nn.Module):
 
     def from_prior(self, count: int) -> Tensor:
         """Codes ``(count, size)`` from the global generator."""
-        return self.prior.sample(count, self.posterior, torch.empty(0, dtype=self.dtype, device=self.ramp.device))
+        return self.prior.sample(
+            count, self.posterior, torch.empty(0, dtype=self.dtype, device=self.ramp.device)
+        )
 
     def log_prior(self, z: Tensor) -> Tensor:
         """log p(z)."""
@@ -114,7 +139,7 @@ class LatentNet(nn.Module):
         """log p(x given z) ``(K, N)`` for draws ``(K, N, size)``."""
         return self.likelihood.log_prob(self.decode(z), targets)
 
-    # --- the bound ----------------------------------------------------------------------------------------------------
+    # --- the bound --------------------------------------------------------------------------------
 
     def weight(self) -> Tensor | float:
         """The KL's weight at this step of training, which is then over."""
@@ -127,13 +152,23 @@ class LatentNet(nn.Module):
     def parts(self, x: Tensor, climb: Gradient, weight: Tensor | float = 1.0) -> Parts:
         """Draw z and evaluate everything the bound is made of."""
         numbers = self.read(self.inputs(x))
-        drawn = Drawn.centre(self.code.at(numbers), climb.bound.draws) if self._held else climb.draw(self.code, numbers)
-        closed = self.prior.divergence(drawn.q) if climb.exact_kl and climb.bound.bound == "elbo" else None
+        drawn = (
+            Drawn.centre(self.code.at(numbers), climb.bound.draws)
+            if self._held
+            else climb.draw(self.code, numbers)
+        )
+        closed = (
+            self.prior.divergence(drawn.q)
+            if climb.exact_kl and climb.bound.bound == "elbo"
+            else None
+        )
         log_p = self.log_prior(drawn.z) if closed is None else torch.zeros_like(drawn.log_q)
         return Parts(self.log_fit(drawn.z, self.targets(x)), log_p, drawn.log_q, closed, weight)
 
     def value(self, x: Tensor, bound: Bound) -> Tensor:
-        """Bound and KL ``(N, 2)`` of data as they are modelled, from plain draws: never relaxed, and without gradients to q."""
+        """Bound and KL ``(N, 2)`` of data as they are modelled, from plain draws: never relaxed,
+        and without gradients to q.
+        """
         climb = Score(bound, self.code.latent_dim)
         parts = self.parts(x, climb)
         return torch.stack([climb.value(parts), parts.divergence()], -1)
@@ -147,7 +182,11 @@ class LatentNet(nn.Module):
         parts = self.parts(x, climb, self.weight())
         climbed = climb.objective(parts)
         with torch.no_grad():
-            found = torch.stack([climb.value(parts), parts.divergence()], -1) if climb.hard else self.value(x, self.bound)
+            found = (
+                torch.stack([climb.value(parts), parts.divergence()], -1)
+                if climb.hard
+                else self.value(x, self.bound)
+            )
         return torch.stack([found[:, 0] + (climbed - climbed.detach()), found[:, 1]], -1)
 
 

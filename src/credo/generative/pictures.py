@@ -1,4 +1,5 @@
-"""Pictures and numbers of a fitted model, as plain values for a report: ``page`` puts all of them together for ``credo.report.write``.
+"""Pictures and numbers of a fitted model, as plain values for a report: ``page`` puts all of them
+together for ``credo.report.write``.
 
 Every entry has the ``kind`` of figure it is: "mosaic", "scatter" or "curves".
 """
@@ -29,14 +30,20 @@ from credo.generative.vae import VAE
 
 __all__ = ["curves", "embedding", "manifold", "page", "reconstructions", "samples", "traversals"]
 
-ACTIVE = 0.01  # variance of a mean above which a latent variable counts as used, the threshold of Burda et al. (2016)
+# variance of a mean above which a latent variable counts as used, the threshold of Burda et al.
+# (2016)
+ACTIVE = 0.01
 _LABELS = 30  # kinds of labels that a legend can name
 
 
-def embedding(vae: VAE, x: Any, y: Any = None, title: str | None = None, seed: int = 0) -> dict[str, Any]:
-    """Where q(z given x) puts the data, coloured by label ``y`` ``(N,)``: at most 2,000 of them, evenly spread over ``x``.
+def embedding(
+    vae: VAE, x: Any, y: Any = None, title: str | None = None, seed: int = 0
+) -> dict[str, Any]:
+    """Where q(z given x) puts the data, coloured by label ``y`` ``(N,)``: at most 2,000 of them,
+    evenly spread over ``x``.
 
-    Two latent numbers are shown as they are, one against its standard deviation, more by t-SNE of the means of q. Fails on fewer than three data.
+    Two latent numbers are shown as they are, one against its standard deviation, more by t-SNE of
+    the means of q. Fails on fewer than three data.
     """
     if y is not None and len(y) != len(x):
         raise DataError(f"There are {len(y)} labels for {len(x)} data; give one label per datum.")
@@ -57,13 +64,16 @@ def embedding(vae: VAE, x: Any, y: Any = None, title: str | None = None, seed: i
     else:
         points, axes = _tsne(means, seed), ("t-SNE, first axis", "t-SNE, second axis")
         how = (
-            f"The means of q(z|x), {vae.code.size} numbers each, drawn in two dimensions by t-SNE: neighbours stay neighbours, while "
+            f"The means of q(z|x), {vae.code.size} numbers each, drawn in two dimensions by "
+            "t-SNE: neighbours stay neighbours, while "
             "distances between groups and the axes have no meaning."
         )
     groups, note = _grouped(points, None if y is None else np.asarray(y)[evenly(len(x), MOST)])
     return {
         "kind": "scatter",
-        "title": title or f"{len(shown):,} data in the space of {vae.latent_dim} latent variable{'s' * (vae.latent_dim != 1)}",
+        "title": title
+        or f"{len(shown):,} data in the space of {vae.latent_dim} latent "
+        f"variable{'s' * (vae.latent_dim != 1)}",
         "caption": f"{how}{note}",
         "x_label": axes[0],
         "y_label": axes[1],
@@ -73,19 +83,29 @@ def embedding(vae: VAE, x: Any, y: Any = None, title: str | None = None, seed: i
 
 
 def curves(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The bound on log p(x), and the latent KL where there is any, per epoch and in nats per datum; with held-out data where they were watched."""
+    """The bound on log p(x), and the latent KL where there is any, per epoch and in nats per datum;
+    with held-out data where they were watched.
+    """
     rows = [row for row in history if "bound" in row]
     if not rows:
         return []
     epochs = [row["epoch"] + 1 for row in rows]
     lines = [{"name": "training data", "x": epochs, "y": [round(row["bound"], 3) for row in rows]}]
     if all("validation_nll" in row for row in rows):
-        lines.append({"name": "held-out data", "x": epochs, "y": [round(-row["validation_nll"], 3) for row in rows]})
+        lines.append(
+            {
+                "name": "held-out data",
+                "x": epochs,
+                "y": [round(-row["validation_nll"], 3) for row in rows],
+            }
+        )
     entries = [_curve("The bound while training", "bound (nats per datum)", lines, _BOUND)]
     kl = [round(row["latent_kl"], 3) for row in rows]
     if any(kl):
         line = {"name": "training data", "x": epochs, "y": kl, "colour": 2}
-        entries.append(_curve("The latent KL while training", "KL[q(z|x), p(z)] (nats per datum)", [line], _KL))
+        entries.append(
+            _curve("The latent KL while training", "KL[q(z|x), p(z)] (nats per datum)", [line], _KL)
+        )
     return entries
 
 
@@ -103,28 +123,38 @@ def page(
 ) -> dict[str, Any]:
     """What ``credo.report.write`` takes: a table of numbers, how training went, and all pictures.
 
-    ``labels``: of the test data, or of the training data where there are none. ``flat``: a second model with two latent variables, for the
-    manifold; one that has two itself needs none. ``k``: draws of importance sampling, for at most ``limit`` data each of train and test, evenly
-    spread. Data that are no images (see ``picture_shape``) get no pictures, and the page says so.
+    ``labels``: of the test data, or of the training data where there are none. ``flat``: a second
+    model with two latent variables, for the manifold; one that has two itself needs none. ``k``:
+    draws of importance sampling, for at most ``limit`` data each of train and test, evenly spread.
+    Data that are no images (see ``picture_shape``) get no pictures, and the page says so.
     """
     if not isinstance(vae, VAE):
-        raise SettingError(f"A page is about a VAE; a {type(vae).__name__} has no p(x): use reconstructions(model, x) alone.")
+        raise SettingError(
+            f"A page is about a VAE; a {type(vae).__name__} has no p(x): use "
+            "reconstructions(model, x) alone."
+        )
     positive("limit", limit, 1)
     held = train if test is None else test
     rows = [_row("training data", vae, few(train, limit), k, seed)]
     rows += [] if test is None else [_row("test data", vae, few(test, limit), k, seed)]
-    rows += [] if flat is None else [_row("test data, two latent variables", flat, few(held, limit), k, seed)]
+    rows += (
+        []
+        if flat is None
+        else [_row("test data, two latent variables", flat, few(held, limit), k, seed)]
+    )
     shape = picture_shape(vae.shape, image_shape)
     pictured = _pictures(vae, train, test, flat, image_shape, seed) if shape is not None else []
     absent = (
         ""
         if shape is not None
-        else f"The data have shape {vae.shape} each and are no images, so reconstructions, samples and traversals are left out; "
+        else f"The data have shape {vae.shape} each and are no images, so reconstructions, "
+        "samples and traversals are left out; "
         "where they are images in rows, say of which height and width."
     )
     numbers = {
         "title": "In numbers",
-        "description": f"Measured on at most {limit:,} data of each kind, evenly spread; log p(x) from {k:,} draws of z per datum.",
+        "description": f"Measured on at most {limit:,} data of each kind, evenly spread; log p(x) "
+        f"from {k:,} draws of z per datum.",
         "label": "data",
         "columns": _COLUMNS,
         "rows": rows,
@@ -136,7 +166,11 @@ def page(
         "columns": [],
         "rows": [],
         "mosaic": pictured,
-        "scatter": [embedding(model, held, labels, seed=seed) for model in (vae, flat) if model is not None and len(held) > 2],
+        "scatter": [
+            embedding(model, held, labels, seed=seed)
+            for model in (vae, flat)
+            if model is not None and len(held) > 2
+        ],
     }
     return {"title": title, "subtitle": _about(vae), "tasks": [numbers, views]}
 
@@ -153,7 +187,9 @@ def _pictures(
     if flat is not None or (vae.latent_dim == 2 and vae.code.continuous):
         entries.append(manifold(plane, x=train, **like))
     if flat is not None:
-        entries[-1]["caption"] += " From a second model, fitted to the same data with two latent variables."
+        entries[-1]["caption"] += (
+            " From a second model, fitted to the same data with two latent variables."
+        )
     return entries
 
 
@@ -179,17 +215,25 @@ def _row(name: str, vae: VAE, x: Any, k: int, seed: int) -> dict[str, Any]:
 
 def _about(vae: VAE) -> str:
     method, epochs = vae.bnn.method, len(vae.history)
-    fitted = f" Fitted by {method.name} in {epochs} epoch{'s' * (epochs != 1)}." if method is not None and epochs else ""
+    fitted = (
+        f" Fitted by {method.name} in {epochs} epoch{'s' * (epochs != 1)}."
+        if method is not None and epochs
+        else ""
+    )
     return (
-        f"{vae.latent_dim} latent variable{'s' * (vae.latent_dim != 1)} with a {vae.code.name} q(z|x) and a {vae.prior.name} prior; "
-        f"{vae.likelihood.name} likelihood for data of shape {' x '.join(map(str, vae.shape))}.{fitted}"
+        f"{vae.latent_dim} latent variable{'s' * (vae.latent_dim != 1)} with a {vae.code.name} "
+        f"q(z|x) and a {vae.prior.name} prior; "
+        f"{vae.likelihood.name} likelihood for data of shape "
+        f"{' x '.join(map(str, vae.shape))}.{fitted}"
     )
 
 
 def _tsne(means: np.ndarray, seed: int) -> np.ndarray:
     from sklearn.manifold import TSNE
 
-    perplexity = min(30.0, (len(means) - 1) / 3)  # the neighbours it looks at must be fewer than there are
+    perplexity = min(
+        30.0, (len(means) - 1) / 3
+    )  # the neighbours it looks at must be fewer than there are
     return TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(means)
 
 
@@ -197,9 +241,15 @@ def _grouped(points: np.ndarray, labels: np.ndarray | None) -> tuple[list[dict[s
     """One group per label; too many kinds of labels are not told apart, and the note says so."""
     kinds = [] if labels is None else np.unique(labels)
     if labels is None or len(kinds) > _LABELS:
-        note = "" if labels is None else f" There are {len(kinds)} different labels, too many to tell apart by colour."
+        note = (
+            ""
+            if labels is None
+            else f" There are {len(kinds)} different labels, too many to tell apart by colour."
+        )
         return [_group("data", points)], note
-    return [_group(str(kind), points[labels == kind]) for kind in kinds], " Colours are the labels, which the model never saw."
+    return [
+        _group(str(kind), points[labels == kind]) for kind in kinds
+    ], " Colours are the labels, which the model never saw."
 
 
 def _group(name: str, points: np.ndarray) -> dict[str, Any]:
@@ -208,11 +258,19 @@ def _group(name: str, points: np.ndarray) -> dict[str, Any]:
 
 
 def _curve(title: str, label: str, lines: list[dict[str, Any]], caption: str) -> dict[str, Any]:
-    return {"kind": "curves", "title": title, "x_label": "epoch", "y_label": label, "lines": lines, "caption": caption}
+    return {
+        "kind": "curves",
+        "title": title,
+        "x_label": "epoch",
+        "y_label": label,
+        "lines": lines,
+        "caption": caption,
+    }
 
 
 _BOUND = (
-    "The lower bound on log p(x) that is climbed, after every pass over the data. Held-out data that fall behind while the training "
+    "The lower bound on log p(x) that is climbed, after every pass over the data. Held-out data "
+    "that fall behind while the training "
     "data still rise mean overfitting."
 )
 _KL = "How much q(z|x) says about a datum beyond the prior. Near zero the decoder ignores z."
@@ -234,11 +292,13 @@ _COLUMNS = [
         "key": "log_marginal",
         "label": "log p(x)",
         "digits": 2,
-        "help": "By importance sampling, nats per datum: a tighter lower bound, whose distance from the ELBO says how good q(z|x) is.",
+        "help": "By importance sampling, nats per datum: a tighter lower bound, whose distance "
+        "from the ELBO says how good q(z|x) is.",
     },
     {
         "key": "active",
         "label": "active variables",
-        "help": f"Latent variables whose mean of q(z|x) varies over the data, with variance above {ACTIVE}.",
+        "help": "Latent variables whose mean of q(z|x) varies over the data, with variance above "
+        f"{ACTIVE}.",
     },
 ]

@@ -1,4 +1,6 @@
-"""Priors over latent variables: fixed ones, learned mixtures, and mixtures of the encoder's own posteriors."""
+"""Priors over latent variables: fixed ones, learned mixtures, and mixtures of the encoder's own
+posteriors.
+"""
 
 from __future__ import annotations
 
@@ -44,10 +46,14 @@ class LatentPrior(nn.Module, ABC):
 
     @abstractmethod
     def sample(self, count: int, encode: Encode, like: Tensor) -> Tensor:
-        """``(count, size)`` from the global generator, in the dtype and on the device of ``like``."""
+        """``(count, size)`` from the global generator, in the dtype and on the device of
+        ``like``.
+        """
 
     def divergence(self, q: Distribution) -> Tensor | None:
-        """KL[q, p] in closed form ``(N, parts)``, a column per independent part of z; None where it must be sampled."""
+        """KL[q, p] in closed form ``(N, parts)``, a column per independent part of z; None where it
+        must be sampled.
+        """
         return None
 
 
@@ -85,7 +91,9 @@ class StandardNormal(LatentPrior):
         return torch.randn(count, self.size, dtype=like.dtype, device=like.device)
 
     def divergence(self, q: Distribution) -> Tensor | None:
-        """1/2 (mean^2 + var - 1) - log std per latent variable; over all of them together for a normal with correlations."""
+        """1/2 (mean^2 + var - 1) - log std per latent variable; over all of them together for a
+        normal with correlations.
+        """
         if isinstance(q, Independent) and isinstance(q.base_dist, Normal):
             mean, std = q.base_dist.loc, q.base_dist.scale
             return 0.5 * (mean.square() + std.square() - 1.0) - std.log()
@@ -108,7 +116,9 @@ class Uniform(LatentPrior):
 
     def log_prob(self, z: Tensor, encode: Encode) -> Tensor:
         """-G log C."""
-        return torch.full(z.shape[:-1], -self.groups * math.log(self.categories), dtype=z.dtype, device=z.device)
+        return torch.full(
+            z.shape[:-1], -self.groups * math.log(self.categories), dtype=z.dtype, device=z.device
+        )
 
     def sample(self, count: int, encode: Encode, like: Tensor) -> Tensor:
         """One-hot rows."""
@@ -128,14 +138,22 @@ class Mixture(LatentPrior):
 
     def __init__(self, size: int, components: int = 50) -> None:
         super().__init__(size, components=_count(components))
-        points = torch.quasirandom.SobolEngine(size, scramble=True, seed=0).draw(components).clamp(0.01, 0.99)
-        self.means = nn.Parameter(torch.special.ndtri(points.double()).to(torch.get_default_dtype()))
+        points = (
+            torch.quasirandom.SobolEngine(size, scramble=True, seed=0)
+            .draw(components)
+            .clamp(0.01, 0.99)
+        )
+        self.means = nn.Parameter(
+            torch.special.ndtri(points.double()).to(torch.get_default_dtype())
+        )
         self.log_stds = nn.Parameter(torch.zeros(components, size))
         self.logits = nn.Parameter(torch.zeros(components))
 
     def log_prob(self, z: Tensor, encode: Encode) -> Tensor:
         """logsumexp over components."""
-        parts = Independent(Normal(self.means, self.log_stds.exp(), validate_args=False), 1, validate_args=False)
+        parts = Independent(
+            Normal(self.means, self.log_stds.exp(), validate_args=False), 1, validate_args=False
+        )
         return torch.logsumexp(parts.log_prob(z.unsqueeze(-2)) + F.log_softmax(self.logits, -1), -1)
 
     def sample(self, count: int, encode: Encode, like: Tensor) -> Tensor:
@@ -147,7 +165,9 @@ class Mixture(LatentPrior):
 
 @priors.register("vamp")
 class Vamp(LatentPrior):
-    """The mean of q(z given u) over learned pseudo-inputs u (Tomczak and Welling 2018), which start as training data."""
+    """The mean of q(z given u) over learned pseudo-inputs u (Tomczak and Welling 2018), which start
+    as training data.
+    """
 
     name: ClassVar[str] = "vamp"
 
@@ -164,14 +184,17 @@ class Vamp(LatentPrior):
         """Take the first data given as pseudo-inputs."""
         if len(x) < self.components:
             raise DataError(
-                f"The vamp prior has {self.components} pseudo-inputs but there are {len(x)} data; use fewer components."
+                f"The vamp prior has {self.components} pseudo-inputs but there are {len(x)} data; "
+                "use fewer components."
             )
         with torch.no_grad():
             self.inputs.copy_(x[: self.components])
 
     def log_prob(self, z: Tensor, encode: Encode) -> Tensor:
         """logsumexp over pseudo-inputs."""
-        return torch.logsumexp(encode(self.inputs).log_prob(z.unsqueeze(-2)), -1) - math.log(self.components)
+        return torch.logsumexp(encode(self.inputs).log_prob(z.unsqueeze(-2)), -1) - math.log(
+            self.components
+        )
 
     def sample(self, count: int, encode: Encode, like: Tensor) -> Tensor:
         """A pseudo-input, then a draw from its posterior."""
@@ -184,18 +207,27 @@ def make_prior(code: Code, prior: str | LatentPrior | None) -> LatentPrior:
     name = prior.name if isinstance(prior, LatentPrior) else prior or code.priors[0]
     kind = priors[name]  # an unknown name is refused by the registry
     if name not in code.priors:
-        raise SettingError(f"prior={name!r} is not for the latent posterior {code.name!r}; it has {', '.join(code.priors)}.")
+        raise SettingError(
+            f"prior={name!r} is not for the latent posterior {code.name!r}; it has "
+            f"{', '.join(code.priors)}."
+        )
     groups = {"groups": code.latent_dim} if issubclass(kind, Uniform) else {}
     if not isinstance(prior, LatentPrior):
         return kind(code.size, **groups)
-    if prior.size != code.size or any(prior.arguments[key] != value for key, value in groups.items()):
+    if prior.size != code.size or any(
+        prior.arguments[key] != value for key, value in groups.items()
+    ):
         made = f"size {prior.size}" + "".join(f", {key} {prior.arguments[key]}" for key in groups)
         wanted = f"size {code.size}" + "".join(f", {key} {value}" for key, value in groups.items())
-        raise SettingError(f"The prior {name!r} was made for codes of {made}; the latent posterior needs {wanted}.")
+        raise SettingError(
+            f"The prior {name!r} was made for codes of {made}; the latent posterior needs {wanted}."
+        )
     return copy.deepcopy(prior)
 
 
 def _count(components: int) -> int:
     if isinstance(components, bool) or not isinstance(components, int) or components < 1:
-        raise SettingError(f"components={components!r} is not valid; expected a whole number above 0.")
+        raise SettingError(
+            f"components={components!r} is not valid; expected a whole number above 0."
+        )
     return components

@@ -1,4 +1,6 @@
-"""What a fitted autoencoder can be asked: codes, reconstructions, its networks; everything under draws of the weights, seeded and in batches."""
+"""What a fitted autoencoder can be asked: codes, reconstructions, its networks; everything under
+draws of the weights, seeded and in batches.
+"""
 
 from __future__ import annotations
 
@@ -40,14 +42,21 @@ class Reading:
 
     @property
     def bnn(self) -> BNN:
-        """The same model as a network with a posterior over its weights: ``posterior``, ``history``, ``method``."""
+        """The same model as a network with a posterior over its weights: ``posterior``,
+        ``history``, ``method``.
+        """
         if self._bnn is None:
-            raise CredoError(f"This {type(self).__name__} is not fitted yet; call fit(x) or load one with credo.generative.load.")
+            raise CredoError(
+                f"This {type(self).__name__} is not fitted yet; call fit(x) or load one with "
+                "credo.generative.load."
+            )
         return self._bnn
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """One row per epoch; ``bound`` and ``latent_kl`` in nats per datum, ``elbo`` in nats per data set."""
+        """One row per epoch; ``bound`` and ``latent_kl`` in nats per datum, ``elbo`` in nats per
+        data set.
+        """
         return self.bnn.history if self._bnn else []
 
     @property
@@ -74,18 +83,27 @@ class Reading:
 
     @property
     def _dtype(self) -> torch.dtype:
-        return next((p.dtype for p in self.decoder.parameters() if p.is_floating_point()), torch.get_default_dtype())
+        return next(
+            (p.dtype for p in self.decoder.parameters() if p.is_floating_point()),
+            torch.get_default_dtype(),
+        )
 
     def _fitted(self, name: str, initial: Part) -> Part:
-        """A part of the network with the mean of its fitted values, on the model's device; as it was made before a fit."""
+        """A part of the network with the mean of its fitted values, on the model's device; as it
+        was made before a fit.
+        """
         return initial if self._bnn is None else getattr(self._means(), name)
 
     def _means(self) -> LatentNet:
-        """A copy of the whole network, so that layers which its parts share stay shared, with the mean of its fitted values."""
+        """A copy of the whole network, so that layers which its parts share stay shared, with the
+        mean of its fitted values.
+        """
         clone = copy.deepcopy(self.bnn.net).to(self.bnn.model.device)
         state = self.bnn.posterior.mean() | dict(self.bnn._result().buffers)
         state.pop("ramp")  # as long as a warm-up, which is over
-        clone.load_state_dict(state, strict=False)  # masks of dropout are in the state too, and frozen parameters are not
+        clone.load_state_dict(
+            state, strict=False
+        )  # masks of dropout are in the state too, and frozen parameters are not
         assert isinstance(clone, LatentNet)
         return clone
 
@@ -94,20 +112,28 @@ class Reading:
 
     @contextmanager
     def placed(self, number: int | None, seed: int = 0) -> Iterator[LatentNet]:
-        """The network in evaluation mode with one draw of its weights in place, or with their mean (None)."""
+        """The network in evaluation mode with one draw of its weights in place, or with their mean
+        (None).
+        """
         model, posterior = self.bnn.model, self.bnn.posterior
         shell = model.shell()
         shell.train(False, posterior.noisy_modules if number is not None else ())
         shell.place(model.frozen())
         shell.place(self.bnn._result().buffers)
-        weights = posterior.mean() if number is None else {n: t[0] for n, t in posterior.realise([number], seed).items()}
+        weights = (
+            posterior.mean()
+            if number is None
+            else {n: t[0] for n, t in posterior.realise([number], seed).items()}
+        )
         shell.place(weights)
         net = shell.module
         assert isinstance(net, LatentNet)
         yield net
 
     def numbers(self, samples: int, seed: int) -> list[int]:
-        """Which draws of the weights stand for ``samples`` of them: the only one there is, where they are points."""
+        """Which draws of the weights stand for ``samples`` of them: the only one there is, where
+        they are points.
+        """
         whole("seed", seed)
         return self.bnn.posterior.numbers(positive("samples", samples, 1))
 
@@ -119,9 +145,11 @@ class Reading:
         seed: int = 0,
         batch_size: int | None = None,
     ) -> Tensor:
-        """``make(network, rows)`` for data as they are modelled, ``(S, N, ...)`` over draws of the weights (None: their mean).
+        """``make(network, rows)`` for data as they are modelled, ``(S, N, ...)`` over draws of the
+        weights (None: their mean).
 
-        Binary data are drawn once per seed, whatever the batches; every batch then has its own stream of random numbers per draw.
+        Binary data are drawn once per seed, whatever the batches; every batch then has its own
+        stream of random numbers per draw.
         """
         data = self._data(x)
         device = self.bnn.model.device
@@ -143,13 +171,21 @@ class Reading:
         return torch.stack(out)
 
     def encode(self, x: Any, batch_size: int | None = None, seed: int = 0) -> Distribution:
-        """q(z given x) as a torch distribution with batch shape ``(N,)``, under the mean of the weights."""
-        numbers = self.each(x, lambda net, rows: net.read(net.inputs(rows)), None, seed, batch_size)[0]
+        """q(z given x) as a torch distribution with batch shape ``(N,)``, under the mean of the
+        weights.
+        """
+        numbers = self.each(
+            x, lambda net, rows: net.read(net.inputs(rows)), None, seed, batch_size
+        )[0]
         code = self._fitted("code", self.code).requires_grad_(False)
         return code.at(numbers)
 
-    def reconstruct(self, x: Any, samples: int = 1, seed: int = 0, batch_size: int | None = None) -> Tensor:
-        """E[x' given z] at the centre of q(z given x), in the shape of the data; averaged over ``samples`` draws of random weights."""
+    def reconstruct(
+        self, x: Any, samples: int = 1, seed: int = 0, batch_size: int | None = None
+    ) -> Tensor:
+        """E[x' given z] at the centre of q(z given x), in the shape of the data; averaged over
+        ``samples`` draws of random weights.
+        """
 
         def make(net: LatentNet, rows: Tensor) -> Tensor:
             return means(net, centre(net.posterior(net.inputs(rows))))
@@ -157,7 +193,9 @@ class Reading:
         return self.each(x, make, samples, seed, batch_size).mean(0)
 
     def decode(self, z: Any, samples: int = 1, seed: int = 0) -> Tensor:
-        """E[x given z] for codes ``(N, size)``, in the shape of the data; averaged over ``samples`` draws of random weights."""
+        """E[x given z] for codes ``(N, size)``, in the shape of the data; averaged over ``samples``
+        draws of random weights.
+        """
         numbers = self.numbers(samples, seed)
         codes = check_inputs(z, name="z")
         if not isinstance(codes, Tensor) or codes.dim() != 2 or codes.shape[1] != self.code.size:
@@ -167,12 +205,17 @@ class Reading:
         out = []
         with torch.no_grad():
             for number in numbers:
-                with self.placed(number, seed) as net, isolated(mix(seed, "decode", number), codes.device):
+                with (
+                    self.placed(number, seed) as net,
+                    isolated(mix(seed, "decode", number), codes.device),
+                ):
                     out.append(means(net, codes))
         return torch.stack(out).mean(0)
 
     def networks(self) -> tuple[nn.Module, nn.Module]:
-        """Encoder and decoder as plain modules with the mean of their fitted weights; yours stay as they were."""
+        """Encoder and decoder as plain modules with the mean of their fitted weights; yours stay as
+        they were.
+        """
         net = self._means().eval()
         return net.encoder, net.decoder
 

@@ -1,4 +1,6 @@
-"""``VAE``: a generative model with a posterior over each datum's latent variables, and over its weights if you wish."""
+"""``VAE``: a generative model with a posterior over each datum's latent variables, and over its
+weights if you wish.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,12 @@ kinds: Registry[type[LatentModel]] = Registry("autoencoder")
 class VAE(LatentModel):
     """x ~ p(x given f(z)), z ~ p(z), with q(z given x) from an encoder (Kingma and Welling 2014).
 
-    ``encoder``: data -> ``code.width`` numbers, 2 x latent_dim for the diagonal posterior (mean, raw spread). ``decoder``: codes -> what
-    the likelihood needs, a logit per pixel for "bernoulli" or "continuous_bernoulli". ``posterior``: "diagonal", "full", "flow",
-    "categorical", or one of ``credo.generative.codes``. ``prior``: "normal", "mixture", "vamp", or an object. ``random``: which of the decoder's
-    weights have a posterior where the method gives them one. ``binarise``: grey values are probabilities, from which a binary
-    datum is drawn at every step.
+    ``encoder``: data -> ``code.width`` numbers, 2 x latent_dim for the diagonal posterior (mean,
+    raw spread). ``decoder``: codes -> what the likelihood needs, a logit per pixel for "bernoulli"
+    or "continuous_bernoulli". ``posterior``: "diagonal", "full", "flow", "categorical", or one of
+    ``credo.generative.codes``. ``prior``: "normal", "mixture", "vamp", or an object. ``random``:
+    which of the decoder's weights have a posterior where the method gives them one. ``binarise``:
+    grey values are probabilities, from which a binary datum is drawn at every step.
     """
 
     def __init__(
@@ -49,28 +52,53 @@ class VAE(LatentModel):
         binarise: bool = False,
     ) -> None:
         if posterior == "point" or (isinstance(posterior, Code) and posterior.name == "point"):
-            raise SettingError("posterior='point' makes a plain autoencoder; use credo.generative.Autoencoder.")
-        super().__init__(encoder, decoder, latent_dim, likelihood, posterior, prior, random, weight_prior, binarise)
+            raise SettingError(
+                "posterior='point' makes a plain autoencoder; use credo.generative.Autoencoder."
+            )
+        super().__init__(
+            encoder,
+            decoder,
+            latent_dim,
+            likelihood,
+            posterior,
+            prior,
+            random,
+            weight_prior,
+            binarise,
+        )
 
-    def elbo(self, x: Any, draws: int = 1, samples: int = 1, seed: int = 0, batch_size: int | None = None) -> Tensor:
-        """The evidence lower bound of each datum in nats, ``(N,)``: E_q[log p(x given z)] - KL[q(z given x), p(z)], beta 1 whatever training used.
+    def elbo(
+        self, x: Any, draws: int = 1, samples: int = 1, seed: int = 0, batch_size: int | None = None
+    ) -> Tensor:
+        """The evidence lower bound of each datum in nats, ``(N,)``: E_q[log p(x given z)] - KL[q(z
+        given x), p(z)], beta 1 whatever training used.
 
-        ``draws`` of z per datum; with random weights averaged over ``samples`` draws of them, before their own KL is counted.
+        ``draws`` of z per datum; with random weights averaged over ``samples`` draws of them,
+        before their own KL is counted.
         """
         return self._values(x, draws, samples, seed, batch_size)[..., 0]
 
-    def latent_kl(self, x: Any, draws: int = 1, samples: int = 1, seed: int = 0, batch_size: int | None = None) -> Tensor:
-        """KL[q(z given x), p(z)] of each datum in nats, ``(N,)``; exact where it has a closed form."""
+    def latent_kl(
+        self, x: Any, draws: int = 1, samples: int = 1, seed: int = 0, batch_size: int | None = None
+    ) -> Tensor:
+        """KL[q(z given x), p(z)] of each datum in nats, ``(N,)``; exact where it has a closed
+        form.
+        """
         return self._values(x, draws, samples, seed, batch_size)[..., 1]
 
-    def _values(self, x: Any, draws: int, samples: int, seed: int, batch_size: int | None) -> Tensor:
+    def _values(
+        self, x: Any, draws: int, samples: int, seed: int, batch_size: int | None
+    ) -> Tensor:
         """Bound and KL ``(N, 2)``; many draws are made a few at a time."""
         positive("draws", draws, 1)
 
         def make(net: LatentNet, rows: Tensor) -> Tensor:
             size = chunk(net, len(rows))
             counts = [min(size, draws - start) for start in range(0, draws, size)]
-            return sum((net.value(rows, Bound(draws=n)) * (n / draws) for n in counts), torch.zeros((), device=rows.device))
+            return sum(
+                (net.value(rows, Bound(draws=n)) * (n / draws) for n in counts),
+                torch.zeros((), device=rows.device),
+            )
 
         return self.each(x, make, samples, seed, batch_size).mean(0)
 
@@ -83,9 +111,11 @@ class VAE(LatentModel):
         batch_size: int | None = None,
         proposal: str = "encoder",
     ) -> Tensor:
-        """log p(x) of each datum in nats, ``(N,)``, by importance sampling with ``k`` draws from the encoder (or the prior).
+        """log p(x) of each datum in nats, ``(N,)``, by importance sampling with ``k`` draws from
+        the encoder (or the prior).
 
-        With random weights p(x) is averaged over ``samples`` draws of them. In expectation a lower bound.
+        With random weights p(x) is averaged over ``samples`` draws of them. In expectation a lower
+        bound.
         """
         k = positive("k", k, 1)
         rows = positive("batch_size", batch_size, 100)
@@ -105,43 +135,66 @@ class VAE(LatentModel):
         seed: int = 0,
         batch_size: int | None = None,
     ) -> Tensor:
-        """log p(x) of each datum, ``(N,)``, by annealed importance sampling: ``chains`` of ``steps`` temperatures with ``leapfrog`` moves each.
+        """log p(x) of each datum, ``(N,)``, by annealed importance sampling: ``chains`` of
+        ``steps`` temperatures with ``leapfrog`` moves each.
 
-        Much dearer than ``log_marginal`` and not misled by a poor encoder, which it does not use. In expectation a lower bound.
+        Much dearer than ``log_marginal`` and not misled by a poor encoder, which it does not use.
+        In expectation a lower bound.
         """
         self._differentiable()
-        sizes = positive("chains", chains, 1), positive("steps", steps, 1), positive("leapfrog", leapfrog, 1)
-        return log_mean_exp(self.each(x, lambda net, rows: anneal(net, rows, *sizes), samples, seed, batch_size))
+        sizes = (
+            positive("chains", chains, 1),
+            positive("steps", steps, 1),
+            positive("leapfrog", leapfrog, 1),
+        )
+        return log_mean_exp(
+            self.each(x, lambda net, rows: anneal(net, rows, *sizes), samples, seed, batch_size)
+        )
 
     def bracket(
         self, n: int = 100, chains: int = 16, steps: int = 500, leapfrog: int = 10, seed: int = 0
     ) -> tuple[Tensor, Tensor]:
-        """Lower and upper estimate of log p(x), each ``(n,)``, for ``n`` data drawn from the model itself, where the true code is known.
+        """Lower and upper estimate of log p(x), each ``(n,)``, for ``n`` data drawn from the model
+        itself, where the true code is known.
 
-        In expectation the truth lies between. Their gap says how far ``annealed`` with the same settings can be off on such data.
-        Under the first draw of random weights.
+        In expectation the truth lies between. Their gap says how far ``annealed`` with the same
+        settings can be off on such data. Under the first draw of random weights.
         """
         self._differentiable()
-        sizes = positive("chains", chains, 1), positive("steps", steps, 1), positive("leapfrog", leapfrog, 1)
+        sizes = (
+            positive("chains", chains, 1),
+            positive("steps", steps, 1),
+            positive("leapfrog", leapfrog, 1),
+        )
         z, x = self.simulate(n, seed)
-        with self.placed(self.numbers(1, seed)[0], seed) as net, isolated(mix(seed, "bracket"), z.device):
+        with (
+            self.placed(self.numbers(1, seed)[0], seed) as net,
+            isolated(mix(seed, "bracket"), z.device),
+        ):
             return both_ways(net, z, x, *sizes)
 
     def _differentiable(self) -> None:
         if not self.code.continuous:
-            raise SettingError("Annealing follows gradients of z, which a discrete code has none of; use log_marginal.")
+            raise SettingError(
+                "Annealing follows gradients of z, which a discrete code has none of; use "
+                "log_marginal."
+            )
         if self.bnn.posterior.noisy_modules:
             raise SettingError(
-                "Annealing needs a density that stays what it is; this decoder is random by itself: use log_marginal."
+                "Annealing needs a density that stays what it is; this decoder is random by "
+                "itself: use log_marginal."
             )
 
     def objective(self, x: Any, samples: int = 1, seed: int = 0) -> dict[str, float]:
-        """The whole bound on data, in nats: nll (minus the expected bounds), kl of the weights, elbo = -nll - kl."""
+        """The whole bound on data, in nats: nll (minus the expected bounds), kl of the weights,
+        elbo = -nll - kl.
+        """
         data = self._data(x)
         return self.bnn.objective((data, torch.zeros(len(data))), samples=samples, seed=seed)
 
     def sample(self, n: int, seed: int = 0, noise: bool = False, samples: int = 16) -> Tensor:
-        """``n`` data drawn from the model, in their shape: E[x given z] with z from the prior, or with ``noise`` x itself.
+        """``n`` data drawn from the model, in their shape: E[x given z] with z from the prior, or
+        with ``noise`` x itself.
 
         Random weights: the draws are spread over ``samples`` draws of them.
         """
@@ -159,12 +212,20 @@ class VAE(LatentModel):
             z = net.from_prior(count)
             if not noise:
                 return means(net, z)
-            return net.likelihood.sample(net.decode(z), mix(seed, "noise", number)).reshape(count, *net.shape)
+            return net.likelihood.sample(net.decode(z), mix(seed, "noise", number)).reshape(
+                count, *net.shape
+            )
 
     def simulate(self, n: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-        """``n`` draws (z, x) from the joint distribution under the first draw of the weights: data whose true code is known."""
+        """``n`` draws (z, x) from the joint distribution under the first draw of the weights: data
+        whose true code is known.
+        """
         number = self.numbers(1, seed)[0]
-        with torch.no_grad(), self.placed(number, seed) as net, isolated(mix(seed, "simulate"), self.bnn.model.device):
+        with (
+            torch.no_grad(),
+            self.placed(number, seed) as net,
+            isolated(mix(seed, "simulate"), self.bnn.model.device),
+        ):
             z = net.from_prior(positive("n", n, 1))
             x = net.likelihood.sample(net.decode(z), mix(seed, "simulated"))
             return z, x.reshape(n, *net.shape)
@@ -172,7 +233,9 @@ class VAE(LatentModel):
 
 @kinds.register("Autoencoder")
 class Autoencoder(LatentModel):
-    """The plain baseline: z is what the encoder says, and reconstruction is all that counts. It has no p(x) and nothing to sample from.
+    """The plain baseline: z is what the encoder says, and reconstruction is all that counts.
+
+    It has no p(x) and nothing to sample from.
 
     ``encoder``: data -> latent_dim numbers.
     """
@@ -188,10 +251,15 @@ class Autoencoder(LatentModel):
         weight_prior: Any = None,
         binarise: bool = False,
     ) -> None:
-        super().__init__(encoder, decoder, latent_dim, likelihood, "point", None, random, weight_prior, binarise)
+        super().__init__(
+            encoder, decoder, latent_dim, likelihood, "point", None, random, weight_prior, binarise
+        )
 
     def make_bound(self, settings: dict[str, Any]) -> Bound:
         """Reconstruction alone; there is nothing to set."""
         if settings:
-            raise SettingError(f"A plain autoencoder climbs no bound, so it has no {', '.join(sorted(settings))}; use a VAE.")
+            raise SettingError(
+                "A plain autoencoder climbs no bound, so it has no "
+                f"{', '.join(sorted(settings))}; use a VAE."
+            )
         return Bound()

@@ -22,23 +22,35 @@ from credo.generative.vae import kinds
 from credo.likelihoods.base import likelihoods
 
 
-def load(path: str | os.PathLike[str], encoder: nn.Module, decoder: nn.Module, device: torch.device | str | None = None) -> Any:
+def load(
+    path: str | os.PathLike[str],
+    encoder: nn.Module,
+    decoder: nn.Module,
+    device: torch.device | str | None = None,
+) -> Any:
     """A saved autoencoder or finished run, for an encoder and a decoder of the same structure."""
     config = Run(path).config() if Path(path).is_dir() else None
     stored = (config or {}).get("likelihood")
     about: Any = stored.get("config") if isinstance(stored, Mapping) else None
     if not isinstance(about, Mapping) or about.get("kind") not in kinds:
-        raise RunError(f"{path} holds no autoencoder; expected a directory written by VAE.save or VAE.fit(run=...).")
+        raise RunError(
+            f"{path} holds no autoencoder; expected a directory written by VAE.save or "
+            "VAE.fit(run=...)."
+        )
     try:
         posterior, prior = dict(about["posterior"]), dict(about["prior"])
         code = codes[posterior.pop("name")](about["latent_dim"], **posterior)
         data = likelihoods[about["data"]["name"]].from_config(about["data"]["config"])
         made = priors[prior.pop("name")](code.size, **prior)
-        model: LatentModel = kinds[about["kind"]].restore(encoder, decoder, code, data, made, about["binarise"])
+        model: LatentModel = kinds[about["kind"]].restore(
+            encoder, decoder, code, data, made, about["binarise"]
+        )
         net = model._build(tuple(about["shape"]))
         net.climbing(Bound(**about["bound"]), [])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RunError(f"The description in {path} is damaged ({error!r}); restore it from a copy.") from error
+        raise RunError(
+            f"The description in {path} is damaged ({error!r}); restore it from a copy."
+        ) from error
     bnn = load_bnn(path, net, device=device, likelihood=Evidence(**about))
     model.random = [name.removeprefix("decoder.") for name in bnn.random]
     model.weight_prior = bnn.prior

@@ -1,1 +1,4 @@
-"""What samplers share: targets, trajectories, acceptance, adaptation, Langevin steps, Stein forces. Pure functions of tensors."""
+"""What samplers share: targets, trajectories, acceptance, adaptation, Langevin steps, Stein forces.
+
+Pure functions of tensors.
+"""

@@ -24,24 +24,42 @@ def accepted(rate: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def overall(rate: Tensor, strict: bool) -> Tensor:
-    """The mean over chains, the last axis; ``strict``: the harmonic one, in which a single chain that is stuck shortens the step for all."""
+    """The mean over chains, the last axis; ``strict``: the harmonic one, in which a single chain
+    that is stuck shortens the step for all.
+    """
     rate = rate.double()
     return 1 / (1 / rate.clamp_min(1e-3)).mean(-1) if strict else rate.mean(-1)
 
 
 def start_averaging(step: Tensor) -> State:
-    """Dual averaging of the logarithm of ``step``, of any shape: where it stands before the first proposal."""
+    """Dual averaging of the logarithm of ``step``, of any shape: where it stands before the first
+    proposal.
+    """
     log_step = step.double().log()
     zero = torch.zeros_like(log_step)
-    return {"log_step": log_step, "log_step_mean": log_step, "anchor": log_step + math.log(10.0), "miss": zero, "tries": zero}
+    return {
+        "log_step": log_step,
+        "log_step_mean": log_step,
+        "anchor": log_step + math.log(10.0),
+        "miss": zero,
+        "tries": zero,
+    }
 
 
 def average(state: State, rate: Tensor, wanted: float) -> State:
-    """Take in the acceptance rate of one round of proposals (Nesterov's dual averaging on wanted - rate)."""
+    """Take in the acceptance rate of one round of proposals (Nesterov's dual averaging on wanted -
+    rate).
+    """
     tries = state["tries"] + 1
     weight = 1 / (tries + _DELAY)
     miss = (1 - weight) * state["miss"] + weight * (wanted - rate)
     log_step = state["anchor"] - tries.sqrt() / _RATE * miss
     fade = tries**-_FADE
     mean = fade * log_step + (1 - fade) * state["log_step_mean"]
-    return {"log_step": log_step, "log_step_mean": mean, "anchor": state["anchor"], "miss": miss, "tries": tries}
+    return {
+        "log_step": log_step,
+        "log_step_mean": mean,
+        "anchor": state["anchor"],
+        "miss": miss,
+        "tries": tries,
+    }

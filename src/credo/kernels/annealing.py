@@ -1,6 +1,8 @@
-"""Simulated annealing: Hamiltonian moves at a temperature that falls, until only the lowest energies are left.
+"""Simulated annealing: Hamiltonian moves at a temperature that falls, until only the lowest
+energies are left.
 
-At temperature T the moves leave p^(1/T) invariant; slow enough cooling ends in a global mode, practical cooling in a good one.
+At temperature T the moves leave p^(1/T) invariant; slow enough cooling ends in a global mode,
+practical cooling in a good one.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ _MOVES, _STEPS, _HOTTEST, _COLDEST = 200, 10, 10.0, 1e-2  # of annealing as a st
 
 
 def cooling(share: float, hottest: float, coldest: float) -> float:
-    """The temperature when ``share`` of the moves are done: geometric from the hottest to the coldest."""
+    """The temperature when ``share`` of the moves are done: geometric from the hottest to the
+    coldest.
+    """
     return hottest * (coldest / hottest) ** share
 
 
@@ -30,23 +34,38 @@ def start(integrator: Integrator, position: Tensor, source: torch.Generator) -> 
     return point.state() | start_averaging(step) | {"best": position, "best_value": point.value}
 
 
-def move(integrator: Integrator, state: State, temperature: float, steps: int, source: torch.Generator) -> tuple[State, State]:
+def move(
+    integrator: Integrator, state: State, temperature: float, steps: int, source: torch.Generator
+) -> tuple[State, State]:
     """One trajectory of every chain at this temperature."""
     point = Point.of(state)
     step = state["log_step"].exp()
     wide = step.to(point.position.dtype).expand(len(point.position), 1)
-    moved = hmc(integrator, point, wide, torch.ones_like(point.position[0]), steps, source, temperature)
+    moved = hmc(
+        integrator, point, wide, torch.ones_like(point.position[0]), steps, source, temperature
+    )
     better = moved.point.value > state["best_value"]
     best = choose(better, moved.point, Point(state["best"], state["best_value"], moved.point.slope))
     state = state | moved.point.state() | {"best": best.position, "best_value": best.value}
-    state = state | average({k: state[k] for k in start_averaging(step)}, overall(moved.rate, strict=True), _WANTED)
-    info = {"log_density": moved.point.value, "energy": moved.energy, "divergent": moved.divergent, "acceptance": moved.rate}
+    state = state | average(
+        {k: state[k] for k in start_averaging(step)}, overall(moved.rate, strict=True), _WANTED
+    )
+    info = {
+        "log_density": moved.point.value,
+        "energy": moved.energy,
+        "divergent": moved.divergent,
+        "acceptance": moved.rate,
+    }
     return state, info | {"step_size": step, "temperature": torch.tensor(temperature)}
 
 
 def anneal(integrator: Integrator, position: Tensor, source: torch.Generator) -> Tensor:
-    """The best positions ``(C, P)`` that a short annealing of every chain comes by: a start for samplers."""
+    """The best positions ``(C, P)`` that a short annealing of every chain comes by: a start for
+    samplers.
+    """
     state = start(integrator, position, source)
     for index in range(_MOVES):
-        state, _ = move(integrator, state, cooling(index / _MOVES, _HOTTEST, _COLDEST), _STEPS, source)
+        state, _ = move(
+            integrator, state, cooling(index / _MOVES, _HOTTEST, _COLDEST), _STEPS, source
+        )
     return state["best"]

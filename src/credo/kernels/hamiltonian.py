@@ -1,7 +1,8 @@
 """Hamiltonian Monte Carlo: one draw of every chain by a trajectory of given length.
 
-With H = -log density + r.r / 2 a trajectory's end is accepted with probability min(1, exp((H - H') / T)); T = 1 samples the target, a lower T
-its power 1 / T. The change in the energy is divided by T and momenta have variance T, so that one step size serves all temperatures.
+With H = -log density + r.r / 2 a trajectory's end is accepted with probability min(1, exp((H - H')
+/ T)); T = 1 samples the target, a lower T its power 1 / T. The change in the energy is divided by T
+and momenta have variance T, so that one step size serves all temperatures.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from credo.kernels.target import Point, choose, normal
 
 
 class Move(NamedTuple):
-    """What one draw was: where the chains are now, and per chain ``(C,)`` acceptance rate, divergence and energy."""
+    """What one draw was: where the chains are now, and per chain ``(C,)`` acceptance rate,
+    divergence and energy.
+    """
 
     point: Point
     rate: Tensor
@@ -52,8 +55,12 @@ def hmc(
     return Move(choose(take, end, point), rate, divergent, torch.where(take, after, before))
 
 
-def first_step(integrator: Integrator, point: Point, scale: Tensor, generator: torch.Generator, guess: Tensor) -> Tensor:
-    """A step size ``()`` at which a single step is accepted about four times in five, found by halving and doubling the guess."""
+def first_step(
+    integrator: Integrator, point: Point, scale: Tensor, generator: torch.Generator, guess: Tensor
+) -> Tensor:
+    """A step size ``()`` at which a single step is accepted about four times in five, found by
+    halving and doubling the guess.
+    """
     step = guess
     direction = 0
     for _ in range(50):

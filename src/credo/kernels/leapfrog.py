@@ -1,8 +1,9 @@
 """The leapfrog scheme, as one step that can be compiled: half a kick, a drift, half a kick.
 
-It keeps volume and is reversible, so its end points can be accepted by energy alone; its error in the energy is of second order in the
-step. A step is traced once into a graph of tensor operations, gradient included. On a CPU that graph is compiled; on a GPU the compiled
-graph is captured and replayed, so that a trajectory costs one launch per step.
+It keeps volume and is reversible, so its end points can be accepted by energy alone; its error in
+the energy is of second order in the step. A step is traced once into a graph of tensor operations,
+gradient included. On a CPU that graph is compiled; on a GPU the compiled graph is captured and
+replayed, so that a trajectory costs one launch per step.
 """
 
 from __future__ import annotations
@@ -19,13 +20,17 @@ from credo.kernels.target import Point, Target
 
 @final
 class Integrator:
-    """``integrator(point, momentum, step, scale, count)``: the end of ``count`` leapfrog steps of every chain."""
+    """``integrator(point, momentum, step, scale, count)``: the end of ``count`` leapfrog steps of
+    every chain.
+    """
 
     def __init__(self, target: Target, compile: bool = False) -> None:
         self.target, self.compile = target, compile
         self._known: dict[tuple[object, ...], _Compiled] = {}
 
-    def __call__(self, point: Point, momentum: Tensor, step: Tensor, scale: Tensor, count: int) -> tuple[Point, Tensor]:
+    def __call__(
+        self, point: Point, momentum: Tensor, step: Tensor, scale: Tensor, count: int
+    ) -> tuple[Point, Tensor]:
         """``momentum`` ``(C, P)`` is whitened; ``step`` ``(C, 1)``, negative to go back in time."""
         if self.compile:
             return self._compiled(point, momentum, step, scale)(point, momentum, step, scale, count)
@@ -34,7 +39,9 @@ class Integrator:
             position, momentum, value, slope = self.once(position, momentum, slope, step, scale)
         return Point(position, value, slope), momentum
 
-    def once(self, position: Tensor, momentum: Tensor, slope: Tensor, step: Tensor, scale: Tensor) -> tuple[Tensor, ...]:
+    def once(
+        self, position: Tensor, momentum: Tensor, slope: Tensor, step: Tensor, scale: Tensor
+    ) -> tuple[Tensor, ...]:
         """One step: position, momentum, log density, slope."""
         momentum = momentum + 0.5 * step * force(scale, slope)
         position = position + step * velocity(scale, momentum)
@@ -49,10 +56,16 @@ class Integrator:
 
 
 def _options(like: Tensor) -> dict[str, Any] | None:
-    """On a CPU tanh(x) as 2 sigmoid(2 x) - 1, within rounding of 1e-7: the vectorised tanh takes most of a small network's step."""
+    """On a CPU tanh(x) as 2 sigmoid(2 x) - 1, within rounding of 1e-7: the vectorised tanh takes
+    most of a small network's step.
+    """
     from torch._inductor import config
 
-    return {"cpp.use_decompose_tanh": True} if not like.is_cuda and hasattr(config.cpp, "use_decompose_tanh") else None
+    return (
+        {"cpp.use_decompose_tanh": True}
+        if not like.is_cuda and hasattr(config.cpp, "use_decompose_tanh")
+        else None
+    )
 
 
 class _Compiled:
@@ -61,22 +74,29 @@ class _Compiled:
     def __init__(self, integrator: Integrator, example: tuple[Tensor, ...]) -> None:
         from torch.fx.experimental.proxy_tensor import make_fx
 
-        def once(position: Tensor, momentum: Tensor, slope: Tensor, step: Tensor, scale: Tensor) -> tuple[Tensor, ...]:
+        def once(
+            position: Tensor, momentum: Tensor, slope: Tensor, step: Tensor, scale: Tensor
+        ) -> tuple[Tensor, ...]:
             return integrator.once(position, momentum, slope, step, scale)
 
         try:
             traced = make_fx(once)(*example)
-            self.step = torch.compile(traced, fullgraph=True, dynamic=False, options=_options(example[0]))
+            self.step = torch.compile(
+                traced, fullgraph=True, dynamic=False, options=_options(example[0])
+            )
             self.step(*example)
         except Exception as error:
             raise SettingError(
-                f"compile=True: the compiler cannot trace this network ({str(error).splitlines()[0]}); use compile=False."
+                "compile=True: the compiler cannot trace this network "
+                f"({str(error).splitlines()[0]}); use compile=False."
             ) from error
         self.graph: torch.cuda.CUDAGraph | None = None
         if example[0].is_cuda:
             self._capture(example)
 
-    def __call__(self, point: Point, momentum: Tensor, step: Tensor, scale: Tensor, count: int) -> tuple[Point, Tensor]:
+    def __call__(
+        self, point: Point, momentum: Tensor, step: Tensor, scale: Tensor, count: int
+    ) -> tuple[Point, Tensor]:
         position, value, slope = point
         if self.graph is None:
             for _ in range(count):
@@ -90,7 +110,9 @@ class _Compiled:
         return Point(position, self.value.clone(), slope), momentum
 
     def _capture(self, example: tuple[Tensor, ...]) -> None:
-        """A graph whose inputs are moved in place, so that replaying it goes on from where it was."""
+        """A graph whose inputs are moved in place, so that replaying it goes on from where it
+        was.
+        """
         self.inputs = [tensor.clone() for tensor in example]
 
         def advance() -> Tensor:

@@ -1,8 +1,9 @@
 """How long trajectories should be: half the way to where they turn back.
 
-From a fresh momentum a chain is followed until the sum of its momenta points against the present one, the same test that ends the trees of
-NUTS. In a quadratic valley that is half a period, and half of it, a quarter period, is where a draw has forgotten the one before. A
-trajectory that becomes unstable says nothing about its length and is left out.
+From a fresh momentum a chain is followed until the sum of its momenta points against the present
+one, the same test that ends the trees of NUTS. In a quadratic valley that is half a period, and
+half of it, a quarter period, is where a draw has forgotten the one before. A trajectory that
+becomes unstable says nothing about its length and is left out.
 """
 
 from __future__ import annotations
@@ -21,14 +22,24 @@ _MEMORY = 0.8  # of the average over measurements, after the first few
 
 
 def turning_steps(
-    integrator: Integrator, point: Point, step: Tensor, scale: Tensor, most: int, source: torch.Generator
+    integrator: Integrator,
+    point: Point,
+    step: Tensor,
+    scale: Tensor,
+    most: int,
+    source: torch.Generator,
 ) -> Tensor:
-    """Steps ``(C,)`` until every chain turns back, at most ``most``, NaN for one that becomes unstable; chains do not move."""
+    """Steps ``(C,)`` until every chain turns back, at most ``most``, NaN for one that becomes
+    unstable; chains do not move.
+    """
     momentum = normal(point.position, source)
     energy = kinetic(momentum) - point.value.double()
     total = momentum.clone()
     steps = torch.zeros_like(energy)
-    going, stable = torch.ones_like(steps, dtype=torch.bool), torch.ones_like(steps, dtype=torch.bool)
+    going, stable = (
+        torch.ones_like(steps, dtype=torch.bool),
+        torch.ones_like(steps, dtype=torch.bool),
+    )
     for _ in range(most):
         point, momentum = integrator(point, momentum, step, scale, 1)
         steps += going
@@ -43,17 +54,25 @@ def turning_steps(
 
 def start_length(step: Tensor) -> State:
     """Before the first measurement: ten steps."""
-    return {"log_time": (10 / SHARE * step).double().log(), "measured": torch.zeros_like(step, dtype=torch.float64)}
+    return {
+        "log_time": (10 / SHARE * step).double().log(),
+        "measured": torch.zeros_like(step, dtype=torch.float64),
+    }
 
 
 def learn_length(state: State, steps: Tensor, step: Tensor) -> State:
-    """Take in the numbers of steps ``(C,)`` to the turn at this step size: a running mean of the logarithm of the chains' mean time."""
+    """Take in the numbers of steps ``(C,)`` to the turn at this step size: a running mean of the
+    logarithm of the chains' mean time.
+    """
     found = (steps.clamp_min(1) * step).nanmean().log()
     if bool(found.isnan()):
         return {key: state[key] for key in ("log_time", "measured")}
     measured = state["measured"] + 1
     weight = (1 / measured).clamp_min(1 - _MEMORY)
-    return {"log_time": state["log_time"] + weight * (found - state["log_time"]), "measured": measured}
+    return {
+        "log_time": state["log_time"] + weight * (found - state["log_time"]),
+        "measured": measured,
+    }
 
 
 def length(state: State, step: Tensor, most: int) -> int:

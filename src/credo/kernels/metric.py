@@ -1,7 +1,8 @@
 """The metric of a trajectory: a scale S with S S^T an estimate of the target's covariance.
 
-Momenta are kept whitened, r ~ N(0, I), so kinetic energy is r.r / 2 whatever the metric; positions move along S r and momenta change by
-S^T slope. S is a vector of standard deviations (a diagonal mass matrix) or a lower triangle (a dense one).
+Momenta are kept whitened, r ~ N(0, I), so kinetic energy is r.r / 2 whatever the metric; positions
+move along S r and momenta change by S^T slope. S is a vector of standard deviations (a diagonal
+mass matrix) or a lower triangle (a dense one).
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ def check_dense(numel: int) -> None:
     """Refuse a dense metric over too many parameters."""
     if numel > MAX_DENSE:
         raise SettingError(
-            f"mass='dense' over {numel} parameters would need {numel}^2 numbers; at most {MAX_DENSE}: use 'diagonal'."
+            f"mass='dense' over {numel} parameters would need {numel}^2 numbers; at most "
+            f"{MAX_DENSE}: use 'diagonal'."
         )
 
 
@@ -41,7 +43,9 @@ def unit(like: Tensor, dense: bool) -> Tensor:
     """The identity as a scale for positions ``(C, P)``."""
     size = like.shape[-1]
     return (
-        torch.eye(size, dtype=like.dtype, device=like.device) if dense else torch.ones(size, dtype=like.dtype, device=like.device)
+        torch.eye(size, dtype=like.dtype, device=like.device)
+        if dense
+        else torch.ones(size, dtype=like.dtype, device=like.device)
     )
 
 
@@ -49,12 +53,16 @@ def no_moments(like: Tensor, dense: bool) -> State:
     """Running mean and squares of nothing yet, in double precision."""
     size = like.shape[-1]
     zeros = torch.zeros(size, dtype=torch.float64, device=like.device)
-    squares = torch.zeros((size, size) if dense else (size,), dtype=torch.float64, device=like.device)
+    squares = torch.zeros(
+        (size, size) if dense else (size,), dtype=torch.float64, device=like.device
+    )
     return {"seen": zeros.new_zeros(()), "mean": zeros, "squares": squares}
 
 
 def observe(moments: State, positions: Tensor) -> State:
-    """Take in one position of every chain ``(C, P)``: chains are pooled, so a few draws of many chains suffice."""
+    """Take in one position of every chain ``(C, P)``: chains are pooled, so a few draws of many
+    chains suffice.
+    """
     batch = positions.double()
     count = len(batch)
     centre = batch.mean(0)
@@ -66,7 +74,11 @@ def observe(moments: State, positions: Tensor) -> State:
         squares = inner.square().sum(0) + weight * shift.square()
     else:
         squares = inner.mT @ inner + weight * torch.outer(shift, shift)
-    return {"seen": total, "mean": moments["mean"] + shift * count / total, "squares": moments["squares"] + squares}
+    return {
+        "seen": total,
+        "mean": moments["mean"] + shift * count / total,
+        "squares": moments["squares"] + squares,
+    }
 
 
 def scale_of(moments: State, like: Tensor) -> Tensor:
@@ -77,6 +89,6 @@ def scale_of(moments: State, like: Tensor) -> Tensor:
     floor = (1 - keep) * _PRIOR_VARIANCE
     if covariance.dim() == 1:
         return (covariance + floor).sqrt().to(like.dtype)
-    return torch.linalg.cholesky(covariance + floor * torch.eye(len(covariance), dtype=torch.float64, device=like.device)).to(
-        like.dtype
-    )
+    return torch.linalg.cholesky(
+        covariance + floor * torch.eye(len(covariance), dtype=torch.float64, device=like.device)
+    ).to(like.dtype)

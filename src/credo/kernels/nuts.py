@@ -1,9 +1,12 @@
-"""The no-U-turn sampler: trajectories that grow until they turn back, without recursion and for all chains at once.
+"""The no-U-turn sampler: trajectories that grow until they turn back, without recursion and for all
+chains at once.
 
-A trajectory is doubled in a random direction of time until it, or any of its balanced subtrees, turns: rho.r <= 0 at either end, rho the sum
-of the momenta in between. The draw is picked by its weight exp(-H): evenly within the new half, then with a preference for it
-(multinomial sampling, Betancourt 2017). Of a half under construction only the momenta at the corners of unfinished subtrees are kept, at most
-one per level (the iterative form of Phan, Pradhan and Jankowiak 2019). All chains share depth and place in the tree; one that is done waits.
+A trajectory is doubled in a random direction of time until it, or any of its balanced subtrees,
+turns: rho.r <= 0 at either end, rho the sum of the momenta in between. The draw is picked by its
+weight exp(-H): evenly within the new half, then with a preference for it (multinomial sampling,
+Betancourt 2017). Of a half under construction only the momenta at the corners of unfinished
+subtrees are kept, at most one per level (the iterative form of Phan, Pradhan and Jankowiak 2019).
+All chains share depth and place in the tree; one that is done waits.
 """
 
 from __future__ import annotations
@@ -21,7 +24,9 @@ from credo.kernels.target import Point, choose, normal, uniform
 
 
 class Walk(NamedTuple):
-    """One draw: where the chains are, and per chain ``(C,)`` mean acceptance rate, divergence, energy, steps and depth of the tree."""
+    """One draw: where the chains are, and per chain ``(C,)`` mean acceptance rate, divergence,
+    energy, steps and depth of the tree.
+    """
 
     point: Point
     rate: Tensor
@@ -39,7 +44,9 @@ class _Edge(NamedTuple):
 
 
 class _Half(NamedTuple):
-    """What doubling adds: its outer end, a pick of its points, their total log weight, the sum of momenta, and whether it is whole."""
+    """What doubling adds: its outer end, a pick of its points, their total log weight, the sum of
+    momenta, and whether it is whole.
+    """
 
     edge: _Edge
     pick: Point
@@ -50,13 +57,17 @@ class _Half(NamedTuple):
 
 
 def turns(first: Tensor, last: Tensor, total: Tensor) -> Tensor:
-    """Whether a stretch turns back, from whitened momenta at its ends and their sum; the ends count half."""
+    """Whether a stretch turns back, from whitened momenta at its ends and their sum; the ends count
+    half.
+    """
     inner = total - 0.5 * (first + last)
     return ((inner * first).sum(-1) <= 0) | ((inner * last).sum(-1) <= 0)
 
 
 def corners(leaf: int) -> tuple[int, int]:
-    """Levels whose stored corners belong to subtrees that end at ``leaf``: from the first to the last, both included."""
+    """Levels whose stored corners belong to subtrees that end at ``leaf``: from the first to the
+    last, both included.
+    """
     last = (leaf >> 1).bit_count()
     ending = 0
     while leaf >> ending & 1:
@@ -67,7 +78,14 @@ def corners(leaf: int) -> tuple[int, int]:
 class _Tree:
     """The state of one draw while it grows."""
 
-    def __init__(self, integrator: Integrator, point: Point, step: Tensor, scale: Tensor, generator: torch.Generator) -> None:
+    def __init__(
+        self,
+        integrator: Integrator,
+        point: Point,
+        step: Tensor,
+        scale: Tensor,
+        generator: torch.Generator,
+    ) -> None:
         self.integrator, self.step, self.scale, self.generator = integrator, step, scale, generator
         momentum = normal(point.position, generator)
         self.origin = kinetic(momentum) - point.value.double()
@@ -77,7 +95,9 @@ class _Tree:
         self.left = self.right = _Edge(point, momentum)
 
     def double(self, depth: int, active: Tensor, forward: Tensor) -> _Half:
-        """2^depth more steps of the active chains, onwards from the edge in each one's direction of time."""
+        """2^depth more steps of the active chains, onwards from the edge in each one's direction of
+        time.
+        """
         wide = forward.unsqueeze(-1)
         point = choose(forward, self.right.point, self.left.point)
         momentum = torch.where(wide, self.right.momentum, self.left.momentum)
@@ -122,8 +142,17 @@ class _Tree:
             setattr(self, name, _Edge(choose(moved, half.edge.point, edge.point), momentum))
 
 
-def nuts(integrator: Integrator, point: Point, step: Tensor, scale: Tensor, max_depth: int, generator: torch.Generator) -> Walk:
-    """One draw of every chain with steps of size ``step`` ``(C, 1)``, from at most 2^max_depth - 1 of them."""
+def nuts(
+    integrator: Integrator,
+    point: Point,
+    step: Tensor,
+    scale: Tensor,
+    max_depth: int,
+    generator: torch.Generator,
+) -> Walk:
+    """One draw of every chain with steps of size ``step`` ``(C, 1)``, from at most 2^max_depth - 1
+    of them.
+    """
     tree = _Tree(integrator, point, step, scale, generator)
     pick, energy = point, tree.origin
     log_weight = torch.zeros_like(tree.origin)
@@ -143,4 +172,6 @@ def nuts(integrator: Integrator, point: Point, step: Tensor, scale: Tensor, max_
         active = whole & ~turns(tree.left.momentum, tree.right.momentum, total)
         if not bool(active.any()):
             break
-    return Walk(pick, tree.rates / tree.steps.clamp_min(1), tree.divergent, energy, tree.steps, depth)
+    return Walk(
+        pick, tree.rates / tree.steps.clamp_min(1), tree.divergent, energy, tree.steps, depth
+    )

@@ -10,7 +10,9 @@ from torch import Tensor
 
 #: Positions ``(C, P)`` to log densities ``(C,)``, up to a constant, and their gradients ``(C, P)``.
 Target = Callable[[Tensor], tuple[Tensor, Tensor]]
-State = dict[str, Tensor]  #: everything the next move needs, so that a checkpoint is this and nothing else
+State = dict[
+    str, Tensor
+]  #: everything the next move needs, so that a checkpoint is this and nothing else
 
 
 class Point(NamedTuple):
@@ -36,7 +38,9 @@ class Point(NamedTuple):
 
 
 def differentiable(log_density: Callable[[Tensor], Tensor]) -> Target:
-    """A target from a log density ``(C, P) -> (C,)`` that autograd can differentiate; chains must not depend on each other."""
+    """A target from a log density ``(C, P) -> (C,)`` that autograd can differentiate; chains must
+    not depend on each other.
+    """
 
     def target(position: Tensor) -> tuple[Tensor, Tensor]:
         leaf = position.detach().requires_grad_()
@@ -49,7 +53,9 @@ def differentiable(log_density: Callable[[Tensor], Tensor]) -> Target:
 
 
 def choose(take: Tensor, new: Point, old: Point) -> Point:
-    """Chain by chain ``new`` where ``take`` ``(C,)``, else ``old``; what is not taken may be NaN."""
+    """Chain by chain ``new`` where ``take`` ``(C,)``, else ``old``; what is not taken may be
+    NaN.
+    """
     wide = take.unsqueeze(-1)
     return Point(
         torch.where(wide, new.position, old.position),

@@ -1,7 +1,8 @@
 """Warm-up: step size by dual averaging throughout, the metric in windows that double in length.
 
-A first stretch finds the bulk of the target, then every window's draws give the next metric, and a last stretch settles the step size
-under the final one. Draws of the warm-up are never kept, so nothing adapts while it counts.
+A first stretch finds the bulk of the target, then every window's draws give the next metric, and a
+last stretch settles the step size under the final one. Draws of the warm-up are never kept, so
+nothing adapts while it counts.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ def settling(num_warmup: int) -> int:
 
 
 def windows(num_warmup: int) -> list[int]:
-    """Iterations after which a new metric is taken: window ends, the first after a settling stretch, each twice as long as the last.
+    """Iterations after which a new metric is taken: window ends, the first after a settling
+    stretch, each twice as long as the last.
 
     A warm-up too short for a metric and a step size under it keeps the unit one.
     """
@@ -45,7 +47,9 @@ def windows(num_warmup: int) -> list[int]:
 
 @dataclass(frozen=True)
 class WarmUp:
-    """Adaptation over ``num_warmup`` iterations towards an acceptance rate ``wanted``; ``dense``: of the whole covariance."""
+    """Adaptation over ``num_warmup`` iterations towards an acceptance rate ``wanted``; ``dense``:
+    of the whole covariance.
+    """
 
     num_warmup: int
     wanted: float
@@ -53,23 +57,37 @@ class WarmUp:
 
     def start(self, position: Tensor, step: Tensor) -> State:
         """Before the first iteration, from a first step size of any shape."""
-        return start_averaging(step) | {"scale": unit(position, self.dense)} | no_moments(position, self.dense)
+        return (
+            start_averaging(step)
+            | {"scale": unit(position, self.dense)}
+            | no_moments(position, self.dense)
+        )
 
     def step(self, state: State, index: int) -> Tensor:
-        """The step size to use: the current trial, or after the warm-up the average of the last ones."""
+        """The step size to use: the current trial, or after the warm-up the average of the last
+        ones.
+        """
         return state["log_step" if index < self.num_warmup else "log_step_mean"].exp()
 
     def settles(self, index: int) -> bool:
-        """Whether a new metric was taken after this iteration, so that the step size must be found anew."""
+        """Whether a new metric was taken after this iteration, so that the step size must be found
+        anew.
+        """
         return index + 1 in windows(self.num_warmup)
 
     def learn(self, state: State, index: int, position: Tensor, rate: Tensor) -> State:
-        """Take in where the chains are ``(C, P)`` and how readily they moved ``(..., C)``; beyond the warm-up nothing changes."""
+        """Take in where the chains are ``(C, P)`` and how readily they moved ``(..., C)``; beyond
+        the warm-up nothing changes.
+        """
         if index >= self.num_warmup:
             return state
         ends = windows(self.num_warmup)
         begin = settling(self.num_warmup)
-        state = state | average({key: state[key] for key in _AVERAGING}, overall(rate, strict=index < begin), self.wanted)
+        state = state | average(
+            {key: state[key] for key in _AVERAGING},
+            overall(rate, strict=index < begin),
+            self.wanted,
+        )
         moments = {key: state[key] for key in _MOMENTS}
         if ends and begin <= index < ends[-1]:
             moments = observe(moments, position)
@@ -83,10 +101,16 @@ class WarmUp:
         return state | start_averaging(step)
 
 
-def spread(step: Tensor, position: Tensor, generator: torch.Generator | None = None, jitter: float = 0.0) -> Tensor:
-    """Step sizes ``(C, 1)`` in the positions' type, each jittered by up to a share so that no trajectory closes on itself."""
+def spread(
+    step: Tensor, position: Tensor, generator: torch.Generator | None = None, jitter: float = 0.0
+) -> Tensor:
+    """Step sizes ``(C, 1)`` in the positions' type, each jittered by up to a share so that no
+    trajectory closes on itself.
+    """
     wide = step.to(position.dtype).expand(len(position), 1)
     if generator is None or not jitter:
         return wide
-    noise = torch.rand(len(position), 1, generator=generator, dtype=position.dtype, device=position.device)
+    noise = torch.rand(
+        len(position), 1, generator=generator, dtype=position.dtype, device=position.device
+    )
     return wide * (1 + jitter * (2 * noise - 1))

@@ -1,8 +1,9 @@
-"""What every likelihood offers: p(y given f) for network outputs f, expectations, and equal-weight mixtures over draws.
+"""What every likelihood offers: p(y given f) for network outputs f, expectations, and equal-weight
+mixtures over draws.
 
-Outputs have shape ``(..., N, F)``: N data, F numbers per datum, and any leading axes, usually the S posterior draws. A subclass
-says which distribution the outputs stand for; everything it leaves out is computed numerically here, and one shared test
-compares the two.
+Outputs have shape ``(..., N, F)``: N data, F numbers per datum, and any leading axes, usually the S
+posterior draws. A subclass says which distribution the outputs stand for; everything it leaves out
+is computed numerically here, and one shared test compares the two.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from credo.likelihoods.quadrature import normal_nodes
 
 
 class Likelihood(nn.Module, ABC):
-    """p(y given f), abstract. Parameters such as noise only ever broadcast, so a leading sample axis may replace them."""
+    """p(y given f), abstract. Parameters such as noise only ever broadcast, so a leading sample
+    axis may replace them.
+    """
 
     name: ClassVar[str]
     discrete: ClassVar[bool]
@@ -38,19 +41,25 @@ class Likelihood(nn.Module, ABC):
         super().__init__()
         self._arguments = arguments
 
-    # --- what a subclass must say -------------------------------------------------------------------------------------
+    # --- what a subclass must say -----------------------------------------------------------------
 
     @abstractmethod
     def forward(self, outputs: Tensor) -> Distribution:
-        """The distribution of y: batch shape ``(..., N)``, event shape ``()`` for one label or count, else ``(D,)``."""
+        """The distribution of y: batch shape ``(..., N)``, event shape ``()`` for one label or
+        count, else ``(D,)``.
+        """
 
     @abstractmethod
     def check_targets(self, y: Tensor) -> Tensor:
-        """Targets cast to the type and shape ``log_prob`` wants, or a ``DataError`` that names the first bad row."""
+        """Targets cast to the type and shape ``log_prob`` wants, or a ``DataError`` that names the
+        first bad row.
+        """
 
     @abstractmethod
     def check_training_targets(self, y: Tensor) -> Tensor:
-        """``check_targets``, and refuse targets nothing can be learned from: one single class, a constant column."""
+        """``check_targets``, and refuse targets nothing can be learned from: one single class, a
+        constant column.
+        """
 
     @abstractmethod
     def num_outputs(self, y: Tensor) -> int:
@@ -62,31 +71,40 @@ class Likelihood(nn.Module, ABC):
 
     @abstractmethod
     def marginal_entropy(self, outputs: Tensor) -> Tensor:
-        """Entropy in nats, ``(..., N, D)``, of each target dimension under the mixture over axis 0 of ``(S, ..., N, F)``."""
+        """Entropy in nats, ``(..., N, D)``, of each target dimension under the mixture over axis 0
+        of ``(S, ..., N, F)``.
+        """
 
     @abstractmethod
     def sample(self, outputs: Tensor, generator: torch.Generator | int = 0) -> Tensor:
-        """One y per leading index and datum, from a generator on the outputs' device or a seed; the global RNG is not touched."""
+        """One y per leading index and datum, from a generator on the outputs' device or a seed; the
+        global RNG is not touched.
+        """
 
     def inputs(self, y: Tensor) -> Tensor:
-        """Checked targets as the input of a network that reads them, such as an encoder: themselves, as floats, in their shape."""
+        """Checked targets as the input of a network that reads them, such as an encoder:
+        themselves, as floats, in their shape.
+        """
         return y if y.is_floating_point() else y.to(torch.get_default_dtype())
 
-    # --- given f ------------------------------------------------------------------------------------------------------
+    # --- given f ----------------------------------------------------------------------------------
 
     def target_dim(self, num_outputs: int) -> int:
         """D, the number of target dimensions that F outputs describe."""
         return num_outputs // (self.latents_per_target or 1)
 
     def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """log p(y given f) of checked targets, ``(..., N)``; y may carry leading axes of its own, which broadcast."""
+        """log p(y given f) of checked targets, ``(..., N)``; y may carry leading axes of its own,
+        which broadcast.
+        """
         return self(outputs).log_prob(y.to(outputs.dtype))
 
     def expected_log_prob(self, mean: Tensor, var: Tensor, y: Tensor) -> Tensor:
         """E log p(y given f) under independent f ~ N(mean, var) per output, ``(..., N)``.
 
-        Gauss-Hermite where each target depends on at most two outputs, otherwise 512 antithetic scrambled Sobol points with a
-        fixed seed (exact for the part linear in f). Loses accuracy where log p has kinks or the variance is very large.
+        Gauss-Hermite where each target depends on at most two outputs, otherwise 512 antithetic
+        scrambled Sobol points with a fixed seed (exact for the part linear in f). Loses accuracy
+        where log p has kinks or the variance is very large.
         """
         points, weights = normal_nodes(mean.shape[-1], self.latents_per_target)
         axes = (1,) * (max(mean.dim(), var.dim()) - 1)
@@ -100,19 +118,23 @@ class Likelihood(nn.Module, ABC):
         return marginals.mean, marginals.variance
 
     def entropy(self, outputs: Tensor) -> Tensor:
-        """Entropy of p(y given f) in nats, ``(..., N)``, differential for continuous y; the default sums over dimensions."""
+        """Entropy of p(y given f) in nats, ``(..., N)``, differential for continuous y; the default
+        sums over dimensions.
+        """
         return self.marginal_entropy(outputs.unsqueeze(0)).sum(-1)
 
     def marginal_cdf(self, outputs: Tensor, y: Tensor) -> Tensor:
         """P(Y_d <= y_d given f), ``(..., N, D)``, for y of shape ``(..., N, D)``."""
         return self.marginals(outputs).cdf(y.to(outputs.dtype))
 
-    # --- curvature ----------------------------------------------------------------------------------------------------
+    # --- curvature --------------------------------------------------------------------------------
 
     def information(self, outputs: Tensor) -> Tensor:
-        """Fisher information E_y[s s^T] about the outputs, s the score, ``(..., N, F, F)``; here estimated from fixed draws of y.
+        """Fisher information E_y[s s^T] about the outputs, s the score, ``(..., N, F, F)``; here
+        estimated from fixed draws of y.
 
-        For the exponential families it is the negative second derivative of log p(y given f), whatever y is.
+        For the exponential families it is the negative second derivative of log p(y given f),
+        whatever y is.
         """
         return drawn_information(self, outputs)
 
@@ -121,29 +143,34 @@ class Likelihood(nn.Module, ABC):
         return semidefinite_root(self.information(outputs))
 
     def noise_terms(self, nll: float, num_data: int, num_outputs: int) -> NormalNoiseTerms | None:
-        """What a summed nll says about normal noise of one size that is learned; None where there is no such noise."""
+        """What a summed nll says about normal noise of one size that is learned; None where there
+        is no such noise.
+        """
         return None
 
     def widen_noise(self, factor: float) -> None:
         """Multiply that noise's deviation."""
         raise CredoError(f"The {self.name} likelihood has no noise of one size.")
 
-    # --- equal-weight mixtures over axis 0 ----------------------------------------------------------------------------
+    # --- equal-weight mixtures over axis 0 --------------------------------------------------------
 
     def mixture_log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
         """log (1/S) sum_s p_s(y), ``(N,)``, for outputs ``(S, N, F)``."""
         return torch.logsumexp(self.log_prob(outputs, y), 0) - math.log(outputs.shape[0])
 
     def mixture_moments(self, outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean, aleatoric variance (1/S) sum_s v_s and epistemic variance (1/S) sum_s (m_s - m)^2 of y, each ``(N, D)``."""
+        """Mean, aleatoric variance (1/S) sum_s v_s and epistemic variance (1/S) sum_s (m_s - m)^2
+        of y, each ``(N, D)``.
+        """
         mean, variance = self.moments(outputs)
         return mean.mean(0), variance.mean(0), mean.var(0, correction=0)
 
     def mixture_entropy(self, outputs: Tensor) -> Tensor:
-        """Entropy of the mixture in nats, ``(N,)``: deterministic for D = 1, a fixed-seed Monte Carlo estimate for D > 1.
+        """Entropy of the mixture in nats, ``(N,)``: deterministic for D = 1, a fixed-seed Monte
+        Carlo estimate for D > 1.
 
-        The estimate is mean_s H_s + (1/S) sum_s E_s[log p_s - log p], about 512 stratified draws per datum, and so only its
-        second term is noisy.
+        The estimate is mean_s H_s + (1/S) sum_s E_s[log p_s - log p], about 512 stratified draws
+        per datum, and so only its second term is noisy.
         """
         if self.target_dim(outputs.shape[-1]) == 1:
             return self.marginal_entropy(outputs).squeeze(-1)
@@ -156,14 +183,20 @@ class Likelihood(nn.Module, ABC):
 
     @abstractmethod
     def mixture_quantile(self, outputs: Tensor, q: float) -> Tensor:
-        """The q-quantile of each target dimension under the mixture, ``(N, D)``; a ``CredoError`` where y has no order."""
+        """The q-quantile of each target dimension under the mixture, ``(N, D)``; a ``CredoError``
+        where y has no order.
+        """
 
-    # --- what predictions report --------------------------------------------------------------------------------------
+    # --- what predictions report ------------------------------------------------------------------
 
     def uncertainty(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Aleatoric and epistemic uncertainty; here in nats, ``(N,)``: mean entropy given f and mutual information."""
+        """Aleatoric and epistemic uncertainty; here in nats, ``(N,)``: mean entropy given f and
+        mutual information.
+        """
         aleatoric = self.entropy(outputs).mean(0)
-        return aleatoric, (self.mixture_entropy(outputs) - aleatoric).clamp_min(0.0)  # below zero only by rounding
+        return aleatoric, (self.mixture_entropy(outputs) - aleatoric).clamp_min(
+            0.0
+        )  # below zero only by rounding
 
     def spread(self, outputs: Tensor) -> Tensor:
         """The variance a prediction reports, ``(N, D)``: here the total variance of y."""
@@ -172,25 +205,40 @@ class Likelihood(nn.Module, ABC):
 
     def probs(self, outputs: Tensor) -> Tensor:
         """Probabilities ``(..., N, C)`` where y is a label."""
-        raise CredoError(f"The {self.name} likelihood has no class probabilities; use mean, quantile or log_prob.")
+        raise CredoError(
+            f"The {self.name} likelihood has no class probabilities; use mean, quantile or "
+            "log_prob."
+        )
 
     def label(self, probs: Tensor) -> Tensor:
         """The most probable label ``(N,)`` for probabilities ``(N, C)``."""
         raise CredoError(f"The {self.name} likelihood has no labels; use mean or quantile.")
 
     def label_table(self, probs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Probabilities ``(M, C)`` summing to one and labels ``(M,)``: the form that accuracy, ECE and Brier score take."""
-        raise CredoError(f"The {self.name} likelihood has no labels to score; use metrics of real values such as rmse or crps.")
+        """Probabilities ``(M, C)`` summing to one and labels ``(M,)``: the form that accuracy, ECE
+        and Brier score take.
+        """
+        raise CredoError(
+            f"The {self.name} likelihood has no labels to score; use metrics of real values such "
+            "as rmse or crps."
+        )
 
     def softened(self, mean: Tensor, var: Tensor) -> Tensor:
-        """Outputs ``(N, F)`` whose prediction stands for that of outputs N(mean, var): the probit approximation, for labels only."""
-        raise CredoError(f"The {self.name} likelihood has no probit approximation, which is for labels; use 'linear'.")
+        """Outputs ``(N, F)`` whose prediction stands for that of outputs N(mean, var): the probit
+        approximation, for labels only.
+        """
+        raise CredoError(
+            f"The {self.name} likelihood has no probit approximation, which is for labels; use "
+            "'linear'."
+        )
 
     def monitor(self) -> dict[str, float]:
-        """Numbers worth watching while a model is fitted, for the history; none unless a likelihood says otherwise."""
+        """Numbers worth watching while a model is fitted, for the history; none unless a likelihood
+        says otherwise.
+        """
         return {}
 
-    # --- learning from a teacher --------------------------------------------------------------------------------------
+    # --- learning from a teacher ------------------------------------------------------------------
 
     @property
     def observed(self) -> Likelihood:
@@ -198,44 +246,56 @@ class Likelihood(nn.Module, ABC):
         return self
 
     def student(self) -> Likelihood:
-        """The likelihood with which one network can state the uncertainty of this one's predictions: here one made the same way."""
+        """The likelihood with which one network can state the uncertainty of this one's
+        predictions: here one made the same way.
+        """
         return type(self).from_config(self.config())
 
     def student_outputs(self, teacher: Likelihood, num_outputs: int) -> int:
-        """Outputs F that a network with this likelihood needs to state what a teacher with ``num_outputs`` predicts.
+        """Outputs F that a network with this likelihood needs to state what a teacher with
+        ``num_outputs`` predicts.
 
-        A ``SettingError`` where y is of another kind: labels against values, counts against real numbers.
+        A ``SettingError`` where y is of another kind: labels against values, counts against real
+        numbers.
         """
         if (teacher.metric_family, teacher.discrete) != (self.metric_family, self.discrete):
             raise SettingError(
-                f"The {self.name} likelihood describes {_kind(self)}, but the teacher's, {teacher.name}, {_kind(teacher)}; "
+                f"The {self.name} likelihood describes {_kind(self)}, but the teacher's, "
+                f"{teacher.name}, {_kind(teacher)}; "
                 f"use one of the same kind, such as {teacher.student().name!r}."
             )
         return self.num_outputs(torch.zeros(1, teacher.target_dim(num_outputs)))
 
-    def soft_targets(self, outputs: Tensor, teacher: Likelihood, generator: torch.Generator | int = 0) -> Tensor:
-        """What a student with this likelihood learns of a teacher's mixture over draws ``(S, N, F)``; ``soft_log_prob`` reads it.
+    def soft_targets(
+        self, outputs: Tensor, teacher: Likelihood, generator: torch.Generator | int = 0
+    ) -> Tensor:
+        """What a student with this likelihood learns of a teacher's mixture over draws ``(S, N,
+        F)``; ``soft_log_prob`` reads it.
 
-        Here one y from each draw, ``(N, S)`` or ``(N, S, D)``: a Monte Carlo stand-in that any pair of likelihoods can use, whose noise falls
-        with S. A ``DataError`` where the teacher draws y that this likelihood has no probability for.
+        Here one y from each draw, ``(N, S)`` or ``(N, S, D)``: a Monte Carlo stand-in that any pair
+        of likelihoods can use, whose noise falls with S. A ``DataError`` where the teacher draws y
+        that this likelihood has no probability for.
         """
         drawn = teacher.sample(outputs, generator)
         try:
             y = self.check_targets(drawn.flatten(0, 1))
         except DataError as error:
             raise DataError(
-                f"The teacher's {teacher.name} likelihood predicts y that the student's cannot take ({error}); give the student "
+                f"The teacher's {teacher.name} likelihood predicts y that the student's cannot "
+                f"take ({error}); give the student "
                 f"likelihood={teacher.student().name!r}."
             ) from error
         return y.unflatten(0, drawn.shape[:2]).transpose(0, 1)
 
     def soft_log_prob(self, outputs: Tensor, soft: Tensor) -> Tensor:
-        """E log p(y given f) over y of the soft targets, ``(..., N)``, for outputs ``(..., N, F)``: here the mean over drawn y."""
+        """E log p(y given f) over y of the soft targets, ``(..., N)``, for outputs ``(..., N, F)``:
+        here the mean over drawn y.
+        """
         y = soft.transpose(0, 1)
         y = y.reshape(len(y), *(1,) * (outputs.dim() - 2), *y.shape[1:])
         return self.log_prob(outputs, y).mean(0)
 
-    # --- checks, storage ----------------------------------------------------------------------------------------------
+    # --- checks, storage --------------------------------------------------------------------------
 
     def accepts(self, num_outputs: int, y: Tensor) -> bool:
         """Whether F outputs can describe these (checked) targets."""
@@ -246,11 +306,13 @@ class Likelihood(nn.Module, ABC):
         y = self.check_targets(y).to(outputs.device)
         if y.shape[0] != outputs.shape[-2]:
             raise DataError(
-                f"There are {y.shape[0]} targets for {outputs.shape[-2]} predictions; give one target per prediction."
+                f"There are {y.shape[0]} targets for {outputs.shape[-2]} predictions; give one "
+                "target per prediction."
             )
         if not self.accepts(outputs.shape[-1], y):
             raise DataError(
-                f"The network gives {outputs.shape[-1]} outputs per datum, but the {self.name} likelihood needs "
+                f"The network gives {outputs.shape[-1]} outputs per datum, but the {self.name} "
+                "likelihood needs "
                 f"{self.num_outputs(y)} for these targets of shape {tuple(y.shape)}; "
                 "change the network's last layer or the targets."
             )
@@ -259,15 +321,22 @@ class Likelihood(nn.Module, ABC):
     def frozen(self) -> Self:
         """A detached copy whose parameters later training cannot change."""
         other = copy.copy(self)
-        other._parameters = {k: v if v is None else nn.Parameter(v.detach().clone(), False) for k, v in self._parameters.items()}
-        other._buffers = {k: v if v is None else v.detach().clone() for k, v in self._buffers.items()}
+        other._parameters = {
+            k: v if v is None else nn.Parameter(v.detach().clone(), False)
+            for k, v in self._parameters.items()
+        }
+        other._buffers = {
+            k: v if v is None else v.detach().clone() for k, v in self._buffers.items()
+        }
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
                 object.__setattr__(other, name, value.detach().clone())
         return other
 
     def config(self) -> dict[str, Any]:
-        """The constructor's arguments, ready for JSON; with ``state_dict`` it restores the likelihood."""
+        """The constructor's arguments, ready for JSON; with ``state_dict`` it restores the
+        likelihood.
+        """
         return dict(self._arguments)
 
     @classmethod
@@ -290,5 +359,6 @@ def get(spec: str | Likelihood) -> Likelihood:
     if isinstance(spec, str):
         return likelihoods[spec]()
     raise SettingError(
-        f"likelihood={spec!r} is a {type(spec).__name__}; expected a credo.likelihoods object or one of {', '.join(likelihoods)}."
+        f"likelihood={spec!r} is a {type(spec).__name__}; expected a credo.likelihoods object or "
+        f"one of {', '.join(likelihoods)}."
     )

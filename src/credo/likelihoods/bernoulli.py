@@ -17,16 +17,21 @@ from credo.likelihoods.labels import LabelLikelihood
 from credo.likelihoods.mixtures import make_generator, over_data
 from credo.likelihoods.targets import binary_targets, real_targets, refuse_constant, unit_targets
 
-EXACT_LABELS = 8  # with more labels than this their 2^D joint outcomes are drawn instead of enumerated
+EXACT_LABELS = (
+    8  # with more labels than this their 2^D joint outcomes are drawn instead of enumerated
+)
 
 
 class Bernoulli(LabelLikelihood):
-    """p(y_d = 1 given f) = sigmoid(f_d), labels independent given f: targets ``(N,)`` for one output, ``(N, D)`` for several.
+    """p(y_d = 1 given f) = sigmoid(f_d), labels independent given f: targets ``(N,)`` for one
+    output, ``(N, D)`` for several.
 
-    Grey values between 0 and 1 are refused: ``ContinuousBernoulli`` is the likelihood for those. With ``grey=True`` they are taken,
-    and a constant column too (the border of images), as much published work on images does: sum_d y_d f_d - log(1 + exp f_d) is
-    then minus a cross-entropy and not a log density, for exp of it does not integrate to one over [0, 1] (``ContinuousBernoulli`` is
-    the normalised form). Use it to compare with such work; its values compare with no other likelihood's.
+    Grey values between 0 and 1 are refused: ``ContinuousBernoulli`` is the likelihood for those.
+    With ``grey=True`` they are taken, and a constant column too (the border of images), as much
+    published work on images does: sum_d y_d f_d - log(1 + exp f_d) is then minus a cross-entropy
+    and not a log density, for exp of it does not integrate to one over [0, 1]
+    (``ContinuousBernoulli`` is the normalised form). Use it to compare with such work; its values
+    compare with no other likelihood's.
     """
 
     name: ClassVar[str] = "bernoulli"
@@ -38,7 +43,9 @@ class Bernoulli(LabelLikelihood):
         self.grey = grey
 
     def forward(self, outputs: Tensor) -> Distribution:
-        """``Bernoulli`` with batch shape ``(..., N)``; event shape ``()`` for one output, else ``(D,)``."""
+        """``Bernoulli`` with batch shape ``(..., N)``; event shape ``()`` for one output, else
+        ``(D,)``.
+        """
         if outputs.shape[-1] == 1:
             return TorchBernoulli(logits=outputs.squeeze(-1), validate_args=False)
         return Independent(self.marginals(outputs), 1, validate_args=False)
@@ -53,13 +60,16 @@ class Bernoulli(LabelLikelihood):
         if bool(between.any()):
             row, column = between.nonzero()[0].tolist()
             raise DataError(
-                f"{self.name}: the target in row {row}, column {column} is {y[row, column].item()}; expected 0 or 1. For grey values "
+                f"{self.name}: the target in row {row}, column {column} is "
+                f"{y[row, column].item()}; expected 0 or 1. For grey values "
                 "use ContinuousBernoulli(), a density, or Bernoulli(grey=True), a cross-entropy."
             )
         return binary_targets(y, self.name)
 
     def check_training_targets(self, y: Any) -> Tensor:
-        """``check_targets`` with both values in every column; with ``grey`` it is enough that not all rows are equal."""
+        """``check_targets`` with both values in every column; with ``grey`` it is enough that not
+        all rows are equal.
+        """
         y = self.check_targets(y)
         if self.grey and bool((y != y[:1]).any()):
             return y
@@ -96,11 +106,17 @@ class Bernoulli(LabelLikelihood):
         return entr(outputs.sigmoid().mean(0)) + entr((-outputs).sigmoid().mean(0))
 
     def mixture_entropy(self, outputs: Tensor) -> Tensor:
-        """Entropy of all D labels together, ``(N,)``: exact over the 2^D outcomes up to D = 8, drawn with a fixed seed beyond."""
+        """Entropy of all D labels together, ``(N,)``: exact over the 2^D outcomes up to D = 8,
+        drawn with a fixed seed beyond.
+        """
         dim = outputs.shape[-1]
         if dim == 1 or dim > EXACT_LABELS:
             return super().mixture_entropy(outputs)
-        outcomes = torch.tensor(list(itertools.product((0.0, 1.0), repeat=dim)), dtype=outputs.dtype, device=outputs.device)
+        outcomes = torch.tensor(
+            list(itertools.product((0.0, 1.0), repeat=dim)),
+            dtype=outputs.dtype,
+            device=outputs.device,
+        )
 
         def part(outputs: Tensor) -> Tensor:
             y = outcomes.reshape(-1, *(1,) * (outputs.dim() - 1), dim)
@@ -110,7 +126,9 @@ class Bernoulli(LabelLikelihood):
 
     def sample(self, outputs: Tensor, generator: torch.Generator | int = 0) -> Tensor:
         """Zeros and ones, ``(..., N)`` for one output, else ``(..., N, D)``."""
-        y = torch.bernoulli(outputs.detach().sigmoid(), generator=make_generator(outputs, generator))
+        y = torch.bernoulli(
+            outputs.detach().sigmoid(), generator=make_generator(outputs, generator)
+        )
         return y.squeeze(-1) if outputs.shape[-1] == 1 else y
 
     def label(self, probs: Tensor) -> Tensor:

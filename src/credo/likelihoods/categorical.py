@@ -20,16 +20,22 @@ from credo.likelihoods.targets import label_targets, refuse_constant
 class Categorical(LabelLikelihood):
     """p(y = c given f) = softmax(f)_c for labels 0..C-1.
 
-    Without ``num_classes`` the number of classes is the largest training label plus one, which is wrong when the last class is
-    missing from the training data: give it then. Fails on one-hot targets and on a single class.
+    Without ``num_classes`` the number of classes is the largest training label plus one, which is
+    wrong when the last class is missing from the training data: give it then. Fails on one-hot
+    targets and on a single class.
     """
 
     name: ClassVar[str] = "categorical"
     latents_per_target: ClassVar[int | None] = None
 
     def __init__(self, num_classes: int | None = None) -> None:
-        if num_classes is not None and (isinstance(num_classes, bool) or not isinstance(num_classes, int) or num_classes < 2):
-            raise SettingError(f"Categorical: num_classes={num_classes!r} is not valid; expected a whole number from 2 or None.")
+        if num_classes is not None and (
+            isinstance(num_classes, bool) or not isinstance(num_classes, int) or num_classes < 2
+        ):
+            raise SettingError(
+                f"Categorical: num_classes={num_classes!r} is not valid; expected a whole number "
+                "from 2 or None."
+            )
         super().__init__(num_classes=num_classes)
         self.num_classes = num_classes
 
@@ -51,7 +57,11 @@ class Categorical(LabelLikelihood):
 
     def accepts(self, num_outputs: int, y: Tensor) -> bool:
         """Every label needs an output; outputs without a label are fine."""
-        return int(y.max()) < num_outputs if self.num_classes is None else num_outputs == self.num_classes
+        return (
+            int(y.max()) < num_outputs
+            if self.num_classes is None
+            else num_outputs == self.num_classes
+        )
 
     def target_dim(self, num_outputs: int) -> int:
         """One label per datum."""
@@ -63,7 +73,9 @@ class Categorical(LabelLikelihood):
         return torch.diag_embed(probs) - probs.unsqueeze(-1) * probs.unsqueeze(-2)
 
     def information_root(self, outputs: Tensor) -> Tensor:
-        """``(..., N, C, C - 1)``: adding a constant to all logits changes nothing, so the information has rank C - 1."""
+        """``(..., N, C, C - 1)``: adding a constant to all logits changes nothing, so the
+        information has rank C - 1.
+        """
         return softmax_root(outputs.softmax(-1))
 
     def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:

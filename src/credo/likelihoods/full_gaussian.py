@@ -17,10 +17,12 @@ from credo.likelihoods.mixtures import make_generator
 
 
 class FullGaussian(ContinuousLikelihood):
-    """y ~ N(f, L L') with one D x D covariance for all inputs: fixed by ``covariance``, else learned for ``num_outputs`` = D.
+    """y ~ N(f, L L') with one D x D covariance for all inputs: fixed by ``covariance``, else
+    learned for ``num_outputs`` = D.
 
-    The parameter ``tril`` ``(P,)``, P = D (D + 1) / 2, holds log diagonal and then the strict lower triangle of L row by row;
-    it starts at the identity. A sample axis in front of it has shape ``(S, 1, P)``.
+    The parameter ``tril`` ``(P,)``, P = D (D + 1) / 2, holds log diagonal and then the strict lower
+    triangle of L row by row; it starts at the identity. A sample axis in front of it has shape
+    ``(S, 1, P)``.
     """
 
     name: ClassVar[str] = "full_gaussian"
@@ -28,17 +30,22 @@ class FullGaussian(ContinuousLikelihood):
     tril: Tensor
     place: Tensor
 
-    def __init__(self, covariance: Sequence[Sequence[float]] | None = None, num_outputs: int = 1) -> None:
+    def __init__(
+        self, covariance: Sequence[Sequence[float]] | None = None, num_outputs: int = 1
+    ) -> None:
         if covariance is not None:
             covariance = [[float(v) for v in row] for row in covariance]
             num_outputs = len(covariance)
         if isinstance(num_outputs, bool) or not isinstance(num_outputs, int) or num_outputs < 1:
-            raise SettingError(f"FullGaussian: num_outputs={num_outputs!r} is not valid; expected a whole number from 1.")
+            raise SettingError(
+                f"FullGaussian: num_outputs={num_outputs!r} is not valid; expected a whole number "
+                "from 1."
+            )
         super().__init__(covariance=covariance, num_outputs=num_outputs)
         self.dim = num_outputs
         rows, columns = torch.tril_indices(num_outputs, num_outputs, -1)
-        # A 0/1 matrix that puts the strict lower triangle in its place: a product broadcasts over sample axes where indexing
-        # does not.
+        # A 0/1 matrix that puts the strict lower triangle in its place: a product broadcasts over
+        # sample axes where indexing does not.
         place = torch.zeros(len(rows), num_outputs * num_outputs)
         place[torch.arange(len(rows)), rows * num_outputs + columns] = 1.0
         self.register_buffer("place", place, persistent=False)
@@ -55,24 +62,31 @@ class FullGaussian(ContinuousLikelihood):
             matrix = torch.tensor(covariance, dtype=torch.float64)
         except ValueError as problem:
             raise SettingError(
-                f"FullGaussian: covariance={covariance!r} has rows of different lengths; expected D rows of D numbers."
+                f"FullGaussian: covariance={covariance!r} has rows of different lengths; expected "
+                "D rows of D numbers."
             ) from problem
         square = matrix.dim() == 2 and matrix.shape[0] == matrix.shape[1]
         if not square or not bool(matrix.isfinite().all()) or not torch.allclose(matrix, matrix.T):
             raise SettingError(
-                f"FullGaussian: covariance={covariance!r} is not valid; expected a symmetric matrix of finite numbers."
+                f"FullGaussian: covariance={covariance!r} is not valid; expected a symmetric "
+                "matrix of finite numbers."
             )
         cholesky, failed = torch.linalg.cholesky_ex(matrix)
         if int(failed):
             raise SettingError(
-                f"FullGaussian: covariance={covariance!r} is not positive definite; expected all eigenvalues above 0."
+                f"FullGaussian: covariance={covariance!r} is not positive definite; expected all "
+                "eigenvalues above 0."
             )
         return cholesky
 
     def cholesky(self, outputs: Tensor) -> Tensor:
-        """L, ``(D, D)`` with the parameter's leading axes in front, ready to broadcast against ``(..., N, D, D)``."""
+        """L, ``(D, D)`` with the parameter's leading axes in front, ready to broadcast against
+        ``(..., N, D, D)``.
+        """
         packed = self.tril.to(outputs.dtype)
-        lower = (packed[..., self.dim :] @ self.place.to(outputs.dtype)).unflatten(-1, (self.dim, self.dim))
+        lower = (packed[..., self.dim :] @ self.place.to(outputs.dtype)).unflatten(
+            -1, (self.dim, self.dim)
+        )
         return lower + torch.diag_embed(packed[..., : self.dim].exp())
 
     def target_dim(self, num_outputs: int) -> int:
@@ -107,11 +121,17 @@ class FullGaussian(ContinuousLikelihood):
         return Normal(outputs, self.cholesky(outputs).square().sum(-1).sqrt(), validate_args=False)
 
     def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """-1/2 |L^-1 (y - f)|^2 - log det L - D/2 log 2 pi, ``(..., N)``, without copying L once per datum."""
+        """-1/2 |L^-1 (y - f)|^2 - log det L - D/2 log 2 pi, ``(..., N)``, without copying L once
+        per datum.
+        """
         cholesky = self.cholesky(outputs)
         gap = (y.to(outputs.dtype) - outputs).unsqueeze(-1)
         white = torch.linalg.solve_triangular(cholesky, gap, upper=False).squeeze(-1)
-        return -0.5 * white.square().sum(-1) - self._log_det(cholesky) - 0.5 * self.dim * math.log(2.0 * math.pi)
+        return (
+            -0.5 * white.square().sum(-1)
+            - self._log_det(cholesky)
+            - 0.5 * self.dim * math.log(2.0 * math.pi)
+        )
 
     def expected_log_prob(self, mean: Tensor, var: Tensor, y: Tensor) -> Tensor:
         """log N(y; mean, L L') - 1/2 sum_d var_d [(L L')^-1]_dd, ``(..., N)``."""

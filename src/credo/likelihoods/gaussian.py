@@ -17,17 +17,20 @@ from credo.likelihoods.normal_noise import NormalNoise
 
 
 class Gaussian(NormalNoise):
-    """y = f + std * noise, noise ~ N(0, 1): ``std`` fixed (one number, or one per output), or learned when None.
+    """y = f + std * noise, noise ~ N(0, 1): ``std`` fixed (one number, or one per output), or
+    learned when None.
 
-    Learned noise is the parameter ``log_std``, one for all outputs, or one each when ``num_outputs`` is given; it starts at
-    ``initial_std``. One deviation serves all inputs: where noise varies with x use ``Heteroscedastic``, with outliers
-    ``StudentT``.
+    Learned noise is the parameter ``log_std``, one for all outputs, or one each when
+    ``num_outputs`` is given; it starts at ``initial_std``. One deviation serves all inputs: where
+    noise varies with x use ``Heteroscedastic``, with outliers ``StudentT``.
     """
 
     name: ClassVar[str] = "gaussian"
     log_std: Tensor
 
-    def __init__(self, std: Fixed = None, num_outputs: int | None = None, initial_std: float = 1.0) -> None:
+    def __init__(
+        self, std: Fixed = None, num_outputs: int | None = None, initial_std: float = 1.0
+    ) -> None:
         super().__init__(std=plain(std), num_outputs=num_outputs, initial_std=initial_std)
         add_positive(self, "std", std, initial_std, num_outputs)
 

@@ -16,9 +16,11 @@ from credo.likelihoods.normal_noise import NormalNoise
 
 
 class Heteroscedastic(NormalNoise):
-    """y_d = m_d + s_d * noise: of 2 D outputs the first D are means, the last D raw deviations, s = min_std + softplus(raw).
+    """y_d = m_d + s_d * noise: of 2 D outputs the first D are means, the last D raw deviations, s =
+    min_std + softplus(raw).
 
-    Maximum likelihood can drive s to ``min_std`` on points it interpolates; the floor bounds the density there.
+    Maximum likelihood can drive s to ``min_std`` on points it interpolates; the floor bounds the
+    density there.
     """
 
     name: ClassVar[str] = "heteroscedastic"
@@ -26,7 +28,9 @@ class Heteroscedastic(NormalNoise):
 
     def __init__(self, min_std: float = 1e-3) -> None:
         if not min_std > 0.0:
-            raise SettingError(f"Heteroscedastic: min_std={min_std!r} is not valid; expected a number above 0.")
+            raise SettingError(
+                f"Heteroscedastic: min_std={min_std!r} is not valid; expected a number above 0."
+            )
         super().__init__(min_std=min_std)
         self.min_std = min_std
 
@@ -34,7 +38,8 @@ class Heteroscedastic(NormalNoise):
         """Mean and deviation, each ``(..., N, D)``, of outputs ``(..., N, 2 D)``."""
         if outputs.shape[-1] % 2:
             raise NetworkError(
-                f"The heteroscedastic likelihood got {outputs.shape[-1]} outputs per datum; expected a mean and a raw "
+                f"The heteroscedastic likelihood got {outputs.shape[-1]} outputs per datum; "
+                "expected a mean and a raw "
                 "deviation for every target, so an even number: double the network's last layer."
             )
         mean, raw_std = outputs.chunk(2, -1)
@@ -46,7 +51,9 @@ class Heteroscedastic(NormalNoise):
         return Normal(mean, std, validate_args=False)
 
     def information(self, outputs: Tensor) -> Tensor:
-        """1 / s^2 about the mean and 2 (ds / draw)^2 / s^2 about the raw deviation, nothing between them."""
+        """1 / s^2 about the mean and 2 (ds / draw)^2 / s^2 about the raw deviation, nothing between
+        them.
+        """
         _, std = self.split(outputs)
         slope = torch.sigmoid(outputs.chunk(2, -1)[1])
         return torch.diag_embed(torch.cat([std.pow(-2), 2.0 * (slope / std).square()], -1))
@@ -58,7 +65,9 @@ class Heteroscedastic(NormalNoise):
     def sample(self, outputs: Tensor, generator: torch.Generator | int = 0) -> Tensor:
         """Draws ``(..., N, D)``."""
         mean, std = self.split(outputs)
-        return mean + std * torch.empty_like(mean).normal_(generator=make_generator(outputs, generator))
+        return mean + std * torch.empty_like(mean).normal_(
+            generator=make_generator(outputs, generator)
+        )
 
 
 likelihoods.register(Heteroscedastic.name)(Heteroscedastic)

@@ -1,4 +1,6 @@
-"""Fisher information of a likelihood about its outputs: what curvature methods put in the middle of J^T Lambda J."""
+"""Fisher information of a likelihood about its outputs: what curvature methods put in the middle of
+J^T Lambda J.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def score(likelihood: Likelihood, outputs: Tensor, y: Tensor) -> Tensor:
 
 
 def drawn_information(likelihood: Likelihood, outputs: Tensor) -> Tensor:
-    """E_y[s s^T] of the score s ``(..., N, F, F)``, from fixed draws of y: an estimate, positive semidefinite always."""
+    """E_y[s s^T] of the score s ``(..., N, F, F)``, from fixed draws of y: an estimate, positive
+    semidefinite always.
+    """
     stacked = outputs.detach().unsqueeze(0).expand(DRAWS, *outputs.shape)
     y = likelihood.sample(stacked, generator("information", device=outputs.device))
     s = score(likelihood, stacked, y)
@@ -42,8 +46,8 @@ def drawn_information(likelihood: Likelihood, outputs: Tensor) -> Tensor:
 def softmax_root(probs: Tensor) -> Tensor:
     """R ``(..., C, C - 1)`` with R R^T = diag(p) - p p^T.
 
-    diag(sqrt p) - p sqrt(p)^T is a root that maps sqrt(p) to zero; a reflection that turns sqrt(p) into the first axis puts that into its first
-    column, which is left out.
+    diag(sqrt p) - p sqrt(p)^T is a root that maps sqrt(p) to zero; a reflection that turns sqrt(p)
+    into the first axis puts that into its first column, which is left out.
     """
     half = probs.sqrt()
     root = torch.diag_embed(half) - probs.unsqueeze(-1) * half.unsqueeze(-2)

@@ -27,13 +27,18 @@ class NormalNoise(ContinuousLikelihood):
         """sum_d 1/2 log(2 pi e s_d^2), ``(..., N)``."""
         return self(outputs).entropy()
 
-    def soft_targets(self, outputs: Tensor, teacher: Likelihood, generator: torch.Generator | int = 0) -> Tensor:
-        """Mean and total variance of the teacher's mixture, ``(N, 2, D)``: all that a normal student can learn; nothing is drawn."""
+    def soft_targets(
+        self, outputs: Tensor, teacher: Likelihood, generator: torch.Generator | int = 0
+    ) -> Tensor:
+        """Mean and total variance of the teacher's mixture, ``(N, 2, D)``: all that a normal
+        student can learn; nothing is drawn.
+        """
         mean, aleatoric, epistemic = teacher.mixture_moments(outputs)
         return torch.stack([mean, aleatoric + epistemic], -2)
 
     def soft_log_prob(self, outputs: Tensor, soft: Tensor) -> Tensor:
-        """E log N(y; m, s^2) = sum_d log N(M_d; m_d, s_d^2) - V_d / (2 s_d^2) for y of mean M and variance V: ``(..., N)``, exact.
+        """E log N(y; m, s^2) = sum_d log N(M_d; m_d, s_d^2) - V_d / (2 s_d^2) for y of mean M and
+        variance V: ``(..., N)``, exact.
 
         It is largest at m = M, s^2 = V, whatever the shape of y's distribution.
         """

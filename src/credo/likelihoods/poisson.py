@@ -18,10 +18,11 @@ TAIL = 12.0  # standard deviations; what lies beyond has less than 1e-12 of the 
 
 
 class Poisson(Likelihood):
-    """p(y_d given f) = exp(y_d f_d - exp f_d) / y_d!, rate exp(f_d): targets ``(N,)`` for one output, ``(N, D)`` for several.
+    """p(y_d given f) = exp(y_d f_d - exp f_d) / y_d!, rate exp(f_d): targets ``(N,)`` for one
+    output, ``(N, D)`` for several.
 
-    The variance equals the mean given f; only the spread of f over posterior draws adds to it. Uncertainty is in nats, as for all
-    discrete outcomes.
+    The variance equals the mean given f; only the spread of f over posterior draws adds to it.
+    Uncertainty is in nats, as for all discrete outcomes.
     """
 
     name: ClassVar[str] = "poisson"
@@ -32,7 +33,9 @@ class Poisson(Likelihood):
         super().__init__()
 
     def forward(self, outputs: Tensor) -> Distribution:
-        """``Poisson`` with batch shape ``(..., N)``; event shape ``()`` for one output, else ``(D,)``."""
+        """``Poisson`` with batch shape ``(..., N)``; event shape ``()`` for one output, else
+        ``(D,)``.
+        """
         if outputs.shape[-1] == 1:
             return self.marginals(outputs.squeeze(-1))
         return Independent(self.marginals(outputs), 1, validate_args=False)
@@ -67,9 +70,13 @@ class Poisson(Likelihood):
         return TorchPoisson(outputs.exp(), validate_args=False)
 
     def marginal_cdf(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """P(Y_d <= y_d given f) = Q(floor(y_d) + 1, exp f_d), the upper incomplete gamma function; 0 below 0."""
+        """P(Y_d <= y_d given f) = Q(floor(y_d) + 1, exp f_d), the upper incomplete gamma function;
+        0 below 0.
+        """
         k = y.to(outputs.dtype).floor()
-        cdf = torch.special.gammaincc(*torch.broadcast_tensors(k.clamp_min(0.0) + 1.0, outputs.exp()))
+        cdf = torch.special.gammaincc(
+            *torch.broadcast_tensors(k.clamp_min(0.0) + 1.0, outputs.exp())
+        )
         return torch.where(k < 0, 0.0, cdf)
 
     def information(self, outputs: Tensor) -> Tensor:
@@ -77,10 +84,11 @@ class Poisson(Likelihood):
         return torch.diag_embed(outputs.exp())
 
     def marginal_entropy(self, outputs: Tensor) -> Tensor:
-        """-sum_k p_k log p_k of each dimension's mixture, ``(..., N, D)``, over the counts within 12 deviations of some rate.
+        """-sum_k p_k log p_k of each dimension's mixture, ``(..., N, D)``, over the counts within
+        12 deviations of some rate.
 
-        Where all rates are large the sum takes every h-th count, h at most half the smallest deviation: for a smooth probability
-        function the error of that is of order exp(-2 pi^2 4).
+        Where all rates are large the sum takes every h-th count, h at most half the smallest
+        deviation: for a smooth probability function the error of that is of order exp(-2 pi^2 4).
         """
         return over_data(self._enumerate, outputs, self._num_counts(outputs), -2)
 
@@ -106,7 +114,9 @@ class Poisson(Likelihood):
         return (step * torch.special.entr(mixture.exp())).sum(0)
 
     def mixture_quantile(self, outputs: Tensor, q: float) -> Tensor:
-        """The smallest count k with mixture cdf at least q, ``(N, D)``, by bisection over whole numbers."""
+        """The smallest count k with mixture cdf at least q, ``(N, D)``, by bisection over whole
+        numbers.
+        """
         mean, aleatoric, epistemic = self.mixture_moments(outputs)
         low, high = bracket(mean, aleatoric + epistemic, q)
         low, high = low.floor().clamp_min(0.0) - 1.0, high.ceil()  # cdf(low) < q <= cdf(high)

@@ -14,10 +14,12 @@ from credo.likelihoods.information import NormalNoiseTerms
 
 @final
 class Soft(Likelihood):
-    """log p of soft targets is E log p(y given f) of the likelihood inside: its fit is a student's, with any method.
+    """log p of soft targets is E log p(y given f) of the likelihood inside: its fit is a student's,
+    with any method.
 
-    ``outputs``: how many the student needs. Name, description and learned numbers are those of the likelihood inside, by the same names, so
-    that what a fit writes is a plain model of that likelihood. It is in no registry: its targets have no meaning of their own.
+    ``outputs``: how many the student needs. Name, description and learned numbers are those of the
+    likelihood inside, by the same names, so that what a fit writes is a plain model of that
+    likelihood. It is in no registry: its targets have no meaning of their own.
     """
 
     name: ClassVar[str] = "soft"  # of the class; an object carries the name of what is inside
@@ -26,7 +28,9 @@ class Soft(Likelihood):
 
     def __init__(self, inside: Likelihood, outputs: int) -> None:
         super().__init__()
-        self._inside = (inside,)  # in a tuple, so that its parameters are not registered a second time
+        self._inside = (
+            inside,
+        )  # in a tuple, so that its parameters are not registered a second time
         self.outputs = outputs
         # The same dictionaries, so that both see it when parameters are moved, replaced or copied.
         self._parameters, self._buffers = inside._parameters, inside._buffers

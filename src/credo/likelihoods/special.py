@@ -9,7 +9,9 @@ ITERATIONS = 200  # the fraction needs about sqrt(max(a, b)) terms
 
 
 def _fraction(a: Tensor, b: Tensor, x: Tensor) -> Tensor:
-    """The continued fraction of the incomplete beta function by Lentz's recurrence; fast for x < (a+1)/(a+b+2)."""
+    """The continued fraction of the incomplete beta function by Lentz's recurrence; fast for x <
+    (a+1)/(a+b+2).
+    """
     tiny = torch.finfo(x.dtype).tiny ** 0.5
 
     def away_from_zero(t: Tensor) -> Tensor:
@@ -32,10 +34,12 @@ def _fraction(a: Tensor, b: Tensor, x: Tensor) -> Tensor:
 
 
 def betainc(a: Tensor, b: Tensor, x: Tensor, complement: Tensor) -> Tensor:
-    """The regularised incomplete beta function I_x(a, b) = integral_0^x t^(a-1) (1-t)^(b-1) dt / B(a, b), for x in [0, 1].
+    """The regularised incomplete beta function I_x(a, b) = integral_0^x t^(a-1) (1-t)^(b-1) dt /
+    B(a, b), for x in [0, 1].
 
-    ``complement`` is 1 - x, given apart because the difference loses the digits of a small one. Its relative error is that of
-    log B(a, b), about 1e-11 for a = 10^4 in float64; for a or b beyond some 10^4 200 terms may not be enough.
+    ``complement`` is 1 - x, given apart because the difference loses the digits of a small one. Its
+    relative error is that of log B(a, b), about 1e-11 for a = 10^4 in float64; for a or b beyond
+    some 10^4 200 terms may not be enough.
     """
     a, b, x, complement = torch.broadcast_tensors(a, b, x, complement)
     flip = x > (a + 1.0) / (a + b + 2.0)
@@ -47,7 +51,12 @@ def betainc(a: Tensor, b: Tensor, x: Tensor, complement: Tensor) -> Tensor:
 
 
 def student_t_cdf(x: Tensor, df: Tensor) -> Tensor:
-    """P(T <= x) of Student's t: half of I_{df/(df + x^2)}(df/2, 1/2) is the mass beyond |x|. Computed in float64."""
+    """P(T <= x) of Student's t: half of I_{df/(df + x^2)}(df/2, 1/2) is the mass beyond |x|.
+
+    Computed in float64.
+    """
     nu, square = df.double(), x.double().square()
-    tail = 0.5 * betainc(nu / 2.0, torch.full_like(nu, 0.5), nu / (nu + square), square / (nu + square))
+    tail = 0.5 * betainc(
+        nu / 2.0, torch.full_like(nu, 0.5), nu / (nu + square), square / (nu + square)
+    )
     return torch.where(x > 0, 1.0 - tail, tail).to(x.dtype)

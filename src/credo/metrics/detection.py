@@ -13,20 +13,26 @@ def auroc(inside: Tensor, outside: Tensor) -> Tensor:
     """P(outside score > inside score) + 1/2 P(equal): the area under the ROC curve."""
     from torchmetrics.functional.classification import binary_auroc
 
-    return binary_auroc(*_ranked(inside, outside), validate_args=False).clamp(0.0, 1.0)  # rounding may go beyond
+    return binary_auroc(*_ranked(inside, outside), validate_args=False).clamp(
+        0.0, 1.0
+    )  # rounding may go beyond
 
 
 def aupr(inside: Tensor, outside: Tensor) -> Tensor:
-    """Average precision with outside as the positive class; its chance level is the share of outside data."""
+    """Average precision with outside as the positive class; its chance level is the share of
+    outside data.
+    """
     from torchmetrics.functional.classification import binary_average_precision
 
     return binary_average_precision(*_ranked(inside, outside), validate_args=False)
 
 
 def tpr_at_fpr(inside: Tensor, outside: Tensor, fpr: float = 0.05) -> Tensor:
-    """The best share of outside data flagged by any threshold that flags at most a share ``fpr`` of the inside data.
+    """The best share of outside data flagged by any threshold that flags at most a share ``fpr`` of
+    the inside data.
 
-    Flags are scores above v, v the largest inside score that must stay unflagged; ties with v stay unflagged with it.
+    Flags are scores above v, v the largest inside score that must stay unflagged; ties with v stay
+    unflagged with it.
     """
     check_vectors(inside=inside, outside=outside)
     if not 0.0 <= fpr <= 1.0:
@@ -40,8 +46,12 @@ def tpr_at_fpr(inside: Tensor, outside: Tensor, fpr: float = 0.05) -> Tensor:
 
 
 def _ranked(inside: Tensor, outside: Tensor) -> tuple[Tensor, Tensor]:
-    """Scores as dense ranks in [0, 1], because torchmetrics squashes anything beyond by a sigmoid, which ties large scores."""
+    """Scores as dense ranks in [0, 1], because torchmetrics squashes anything beyond by a sigmoid,
+    which ties large scores.
+    """
     check_vectors(inside=inside, outside=outside)
     scores = torch.cat([inside, outside])
     rank = torch.unique(scores, return_inverse=True)[1].double()
-    return rank / rank.max().clamp_min(1.0), (torch.arange(len(scores), device=scores.device) >= len(inside)).long()
+    return rank / rank.max().clamp_min(1.0), (
+        torch.arange(len(scores), device=scores.device) >= len(inside)
+    ).long()

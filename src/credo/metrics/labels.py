@@ -13,7 +13,9 @@ from credo.metrics.checks import check_count, check_probs
 
 @dataclass(frozen=True, eq=False)
 class Reliability:
-    """Per bin, ``(B,)`` each: mean confidence, accuracy and number of data; empty bins have confidence and accuracy 0."""
+    """Per bin, ``(B,)`` each: mean confidence, accuracy and number of data; empty bins have
+    confidence and accuracy 0.
+    """
 
     confidence: Tensor
     accuracy: Tensor
@@ -27,7 +29,9 @@ def accuracy(probs: Tensor, y: Tensor) -> Tensor:
 
 
 def brier(probs: Tensor, y: Tensor) -> Tensor:
-    """The mean of sum_c (p_c - 1[y = c])^2, between 0 and 2; for two classes twice the one-column form."""
+    """The mean of sum_c (p_c - 1[y = c])^2, between 0 and 2; for two classes twice the one-column
+    form.
+    """
     check_probs(probs, y)
     return (probs - one_hot(y, probs.shape[-1])).square().sum(-1).mean()
 
@@ -40,15 +44,19 @@ def reliability(probs: Tensor, y: Tensor, bins: int = 15) -> Reliability:
 
 
 def ece(probs: Tensor, y: Tensor, bins: int = 15) -> Tensor:
-    """Expected calibration error: sum_b (n_b / N) |accuracy_b - confidence_b| over equal-width bins.
+    """Expected calibration error: sum_b (n_b / N) |accuracy_b - confidence_b| over equal-width
+    bins.
 
-    Biased upwards by roughly sqrt(bins / N) for a calibrated model; compare only at equal N and bins.
+    Biased upwards by roughly sqrt(bins / N) for a calibrated model; compare only at equal N and
+    bins.
     """
     return _gap(reliability(probs, y, bins))
 
 
 def adaptive_ece(probs: Tensor, y: Tensor, bins: int = 15) -> Tensor:
-    """``ece`` over bins of equal count (up to one), by rank of confidence; never more bins than data."""
+    """``ece`` over bins of equal count (up to one), by rank of confidence; never more bins than
+    data.
+    """
     confidence, correct = _confidence(probs, y, bins)
     bins = min(bins, len(y))
     rank = torch.empty_like(y)
@@ -67,7 +75,11 @@ def _bin(confidence: Tensor, correct: Tensor, index: Tensor, bins: int) -> Relia
     zeros = torch.zeros(bins, dtype=confidence.dtype, device=confidence.device)
     count = zeros.index_add(0, index, torch.ones_like(confidence))
     filled = count.clamp_min(1.0)
-    return Reliability(zeros.index_add(0, index, confidence) / filled, zeros.index_add(0, index, correct) / filled, count)
+    return Reliability(
+        zeros.index_add(0, index, confidence) / filled,
+        zeros.index_add(0, index, correct) / filled,
+        count,
+    )
 
 
 def _gap(table: Reliability) -> Tensor:

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 class Augmented(nn.Module):
     """net(augment(x)) in training mode, net(x) in evaluation mode.
 
-    ``augment`` takes a batch and gives one of the same shape, with random numbers from torch's generators. Fitted with the method
-    "stochastic", predictions average over augmented inputs: test-time augmentation.
+    ``augment`` takes a batch and gives one of the same shape, with random numbers from torch's
+    generators. Fitted with the method "stochastic", predictions average over augmented inputs:
+    test-time augmentation.
     """
 
     def __init__(self, net: nn.Module, augment: Callable[[Tensor], Tensor]) -> None:

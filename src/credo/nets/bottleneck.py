@@ -1,7 +1,9 @@
-"""A bottleneck of limited information: a layer that hands on a noisy code of its inputs and says what the code costs.
+"""A bottleneck of limited information: a layer that hands on a noisy code of its inputs and says
+what the code costs.
 
-q(z given x) = N(mean(x), std(x)^2), each unit by itself, and the cost is KL[q(z given x), r(z)] with r = N(0, I), in nats. Averaged over
-x it is an upper bound on I(X; Z), whatever the marginal of z. Alemi, Fischer, Dillon and Murphy 2017.
+q(z given x) = N(mean(x), std(x)^2), each unit by itself, and the cost is KL[q(z given x), r(z)]
+with r = N(0, I), in nats. Averaged over x it is an upper bound on I(X; Z), whatever the marginal of
+z. Alemi, Fischer, Dillon and Murphy 2017.
 """
 
 from __future__ import annotations
@@ -22,13 +24,16 @@ SPREAD = scales["softplus"]
 
 @final
 class Bottleneck(nn.Module):
-    """``(N, ..., in_features) -> (N, ..., latent_dim)``: one draw z per example in training mode, the mean of z in evaluation mode.
+    """``(N, ..., in_features) -> (N, ..., latent_dim)``: one draw z per example in training mode,
+    the mean of z in evaluation mode.
 
-    A linear map gives means and raw spreads, std = softplus(raw + shift), with a shift that makes std about ``init_std`` at the start: not so
-    large that nothing comes through, nor so small that a high price of the KL is paid before anything is learned. After a call in
-    training mode ``kl`` holds KL[q(z given x), N(0, I)] in nats ``(N,)``, summed over units and over the axes between the first and the
-    last, ready for a loss of one's own: ``nll + beta * layer.kl.mean()``. After a call in evaluation mode it is None. The first
-    axis must be that of the examples. Sizes below 1 and an ``init_std`` that is not above 0 are refused.
+    A linear map gives means and raw spreads, std = softplus(raw + shift), with a shift that makes
+    std about ``init_std`` at the start: not so large that nothing comes through, nor so small that
+    a high price of the KL is paid before anything is learned. After a call in training mode ``kl``
+    holds KL[q(z given x), N(0, I)] in nats ``(N,)``, summed over units and over the axes between
+    the first and the last, ready for a loss of one's own: ``nll + beta * layer.kl.mean()``. After a
+    call in evaluation mode it is None. The first axis must be that of the examples. Sizes below 1
+    and an ``init_std`` that is not above 0 are refused.
     """
 
     kl: Tensor | None
@@ -37,8 +42,14 @@ class Bottleneck(nn.Module):
     def __init__(self, in_features: int, latent_dim: int, init_std: float = 0.5) -> None:
         super().__init__()
         positive("Bottleneck", in_features=in_features, latent_dim=latent_dim)
-        if isinstance(init_std, bool) or not isinstance(init_std, (int, float)) or not 0 < init_std < float("inf"):
-            raise SettingError(f"Bottleneck: init_std={init_std!r} is not valid; expected a finite number above 0.")
+        if (
+            isinstance(init_std, bool)
+            or not isinstance(init_std, (int, float))
+            or not 0 < init_std < float("inf")
+        ):
+            raise SettingError(
+                f"Bottleneck: init_std={init_std!r} is not valid; expected a finite number above 0."
+            )
         self.in_features, self.latent_dim, self.init_std = in_features, latent_dim, init_std
         self.numbers = nn.Linear(in_features, 2 * latent_dim)
         self.shift = SPREAD.raw(init_std)
@@ -48,7 +59,9 @@ class Bottleneck(nn.Module):
         """Mean and standard deviation of z given x, each ``(..., latent_dim)``."""
         mean, raw = self.numbers(x).chunk(2, -1)
         std = SPREAD.std(raw + self.shift)
-        return mean, std.clamp_min(torch.finfo(std.dtype).tiny ** 0.25)  # never zero, so that the KL stays finite
+        return mean, std.clamp_min(
+            torch.finfo(std.dtype).tiny ** 0.25
+        )  # never zero, so that the KL stays finite
 
     def forward(self, x: Tensor) -> Tensor:
         """z, drawn or at its mean."""
@@ -63,10 +76,15 @@ class Bottleneck(nn.Module):
 
     def extra_repr(self) -> str:
         """Sizes, for ``print``."""
-        return f"in_features={self.in_features}, latent_dim={self.latent_dim}, init_std={self.init_std:g}"
+        return (
+            f"in_features={self.in_features}, latent_dim={self.latent_dim}, "
+            f"init_std={self.init_std:g}"
+        )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what the last call left: a tensor inside a graph cannot be copied, and a copy has had no calls."""
+        """Without what the last call left: a tensor inside a graph cannot be copied, and a copy has
+        had no calls.
+        """
         return self.__dict__ | {"kl": None, "calls": None}
 
 
@@ -77,9 +95,11 @@ def bottlenecks(net: nn.Module) -> dict[str, Bottleneck]:
 
 @contextmanager
 def recorded(net: nn.Module) -> Iterator[list[Tensor]]:
-    """What the bottlenecks of ``net`` cost inside the block: ``(N,)`` for every call in training mode, a shared one's calls all of them.
+    """What the bottlenecks of ``net`` cost inside the block: ``(N,)`` for every call in training
+    mode, a shared one's calls all of them.
 
-    Nothing of the calls is left in the network afterwards, so that no graph outlives the block by it.
+    Nothing of the calls is left in the network afterwards, so that no graph outlives the block by
+    it.
     """
     calls: list[Tensor] = []
     found = list(bottlenecks(net).values())

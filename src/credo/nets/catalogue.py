@@ -1,4 +1,6 @@
-"""Networks by name, so that a JSON description ``{"name": ..., "args": ...}`` builds the same network again."""
+"""Networks by name, so that a JSON description ``{"name": ..., "args": ...}`` builds the same
+network again.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +24,26 @@ def names() -> list[str]:
 def build(name: str, **args: Any) -> nn.Module:
     """The network registered as ``name``, built with ``args``.
 
-    Fails with a ``SettingError`` when the name or an argument is unknown, or a required argument is missing.
+    Fails with a ``SettingError`` when the name or an argument is unknown, or a required argument is
+    missing.
     """
     make = networks[name]
     signature = inspect.signature(make)
     for given in args:
         if given not in signature.parameters:
-            raise SettingError(f"Network {name!r} takes no argument {given!r}.{nearest(given, signature.parameters)}")
-    missing = [p.name for p in signature.parameters.values() if p.default is inspect.Parameter.empty and p.name not in args]
+            raise SettingError(
+                f"Network {name!r} takes no argument "
+                f"{given!r}.{nearest(given, signature.parameters)}"
+            )
+    missing = [
+        p.name
+        for p in signature.parameters.values()
+        if p.default is inspect.Parameter.empty and p.name not in args
+    ]
     if missing:
-        raise SettingError(f"Network {name!r} needs {', '.join(missing)}; pass {missing[0]}=... when building it.")
+        raise SettingError(
+            f"Network {name!r} needs {', '.join(missing)}; pass {missing[0]}=... when building it."
+        )
     return make(**args)
 
 
@@ -39,4 +51,6 @@ def positive(owner: str, **sizes: int) -> None:
     """Refuse sizes that are not whole numbers above zero, naming the first bad one."""
     for name, size in sizes.items():
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise SettingError(f"{owner}: {name}={size!r} is not valid; expected a whole number above 0.")
+            raise SettingError(
+                f"{owner}: {name}={size!r} is not valid; expected a whole number above 0."
+            )

@@ -17,22 +17,27 @@ class CharLSTM(nn.Module):
         self.head = nn.Linear(hidden, vocab)
 
     def scores(self, x: Tensor) -> Tensor:
-        """Scores ``(N, T, vocab)`` of the token after each of ``(N, T)``; the state is zero before the first."""
+        """Scores ``(N, T, vocab)`` of the token after each of ``(N, T)``; the state is zero before
+        the first.
+        """
         outputs, _ = self.lstm(self.embed(x))
         return self.head(outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The same as ``(N, vocab * T)``, token by token: all T scores of token 0 first, as ``Pixels(vocab)`` reads them."""
+        """The same as ``(N, vocab * T)``, token by token: all T scores of token 0 first, as
+        ``Pixels(vocab)`` reads them.
+        """
         return self.scores(x).transpose(1, 2).flatten(1)
 
 
 @networks.register("char_lstm")
 def char_lstm(vocab: int, hidden: int = 256, width: int = 64, layers: int = 1) -> nn.Module:
-    """An LSTM language model: token ids ``(N, T)`` to scores ``(N, vocab * T)`` of the token that follows each position.
+    """An LSTM language model: token ids ``(N, T)`` to scores ``(N, vocab * T)`` of the token that
+    follows each position.
 
-    Its likelihood is ``Pixels(vocab)``, a categorical for every position with targets ``(N, T)``, whose log probability is the
-    sum over the T targets of an example. The state starts at zero in every example, so the first positions are predicted from
-    little.
+    Its likelihood is ``Pixels(vocab)``, a categorical for every position with targets ``(N, T)``,
+    whose log probability is the sum over the T targets of an example. The state starts at zero in
+    every example, so the first positions are predicted from little.
     """
     positive("char_lstm", vocab=vocab, hidden=hidden, width=width, layers=layers)
     return CharLSTM(vocab, hidden, width, layers)

@@ -1,4 +1,6 @@
-"""Encoders and decoders: data to a few numbers, and a few numbers back to as many as the data has."""
+"""Encoders and decoders: data to a few numbers, and a few numbers back to as many as the data
+has.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,11 @@ from credo.nets.mlp import mlp
 def mlp_encoder(
     shape: Sequence[int], outputs: int, hidden: Sequence[int] = (500, 500), activation: str = "relu"
 ) -> nn.Sequential:
-    """A perceptron over flattened data: ``(N, *shape) -> (N, outputs)``, no nonlinearity after the last layer.
+    """A perceptron over flattened data: ``(N, *shape) -> (N, outputs)``, no nonlinearity after the
+    last layer.
 
-    Rows that are flat already, ``(N, D)`` with D the product of ``shape``, are taken too. Sizes below 1 are refused.
+    Rows that are flat already, ``(N, D)`` with D the product of ``shape``, are taken too. Sizes
+    below 1 are refused.
     """
     sizes = _sizes("mlp_encoder", shape)
     positive("mlp_encoder", outputs=outputs)
@@ -28,21 +32,28 @@ def mlp_encoder(
 
 
 @networks.register("mlp_decoder")
-def mlp_decoder(latent_dim: int, outputs: int, hidden: Sequence[int] = (500, 500), activation: str = "relu") -> nn.Sequential:
-    """A perceptron from latent to data: ``(N, latent_dim) -> (N, outputs)``, no nonlinearity after the last layer.
+def mlp_decoder(
+    latent_dim: int, outputs: int, hidden: Sequence[int] = (500, 500), activation: str = "relu"
+) -> nn.Sequential:
+    """A perceptron from latent to data: ``(N, latent_dim) -> (N, outputs)``, no nonlinearity after
+    the last layer.
 
-    ``outputs`` is what the likelihood needs: D for one number per target, 2 D for a mean and a deviation each, and so on.
+    ``outputs`` is what the likelihood needs: D for one number per target, 2 D for a mean and a
+    deviation each, and so on.
     """
     positive("mlp_decoder", latent_dim=latent_dim, outputs=outputs)
     return mlp(latent_dim, hidden, outputs, activation)
 
 
 @networks.register("conv_encoder")
-def conv_encoder(shape: Sequence[int], outputs: int, channels: Sequence[int] = (32, 64), hidden: int = 256) -> nn.Sequential:
-    """A 3x3 convolution of stride 2 with ReLU per entry of ``channels``, then a dense hidden layer: ``(N, *shape) -> (N, outputs)``.
+def conv_encoder(
+    shape: Sequence[int], outputs: int, channels: Sequence[int] = (32, 64), hidden: int = 256
+) -> nn.Sequential:
+    """A 3x3 convolution of stride 2 with ReLU per entry of ``channels``, then a dense hidden layer:
+    ``(N, *shape) -> (N, outputs)``.
 
-    ``shape`` is (H, W) or (C, H, W); every convolution halves H and W, rounded up, so any size from 1 works. Flat rows
-    ``(N, C H W)`` are taken too.
+    ``shape`` is (H, W) or (C, H, W); every convolution halves H and W, rounded up, so any size from
+    1 works. Flat rows ``(N, C H W)`` are taken too.
     """
     width, height, breadth = _image("conv_encoder", shape)
     positive("conv_encoder", outputs=outputs, hidden=hidden)
@@ -56,13 +67,19 @@ def conv_encoder(shape: Sequence[int], outputs: int, channels: Sequence[int] = (
 
 @networks.register("conv_decoder")
 def conv_decoder(
-    latent_dim: int, shape: Sequence[int], per_pixel: int = 1, channels: Sequence[int] = (64, 32), hidden: int = 256
+    latent_dim: int,
+    shape: Sequence[int],
+    per_pixel: int = 1,
+    channels: Sequence[int] = (64, 32),
+    hidden: int = 256,
 ) -> nn.Sequential:
-    """Dense layers to a small grid, then transposed convolutions: ``(N, latent_dim) -> (N, per_pixel * D)``, D = C H W.
+    """Dense layers to a small grid, then transposed convolutions: ``(N, latent_dim) -> (N,
+    per_pixel * D)``, D = C H W.
 
-    ``shape`` is (H, W) or (C, H, W). There is one transposed convolution per entry of ``channels``, which is what goes into it;
-    each doubles H and W, and what lies beyond ``shape`` is cut off, so any size from 1 works. The outputs are flat and all D
-    numbers of the first kind come before all D of the second: means before raw deviations, level 0 before level 1.
+    ``shape`` is (H, W) or (C, H, W). There is one transposed convolution per entry of ``channels``,
+    which is what goes into it; each doubles H and W, and what lies beyond ``shape`` is cut off, so
+    any size from 1 works. The outputs are flat and all D numbers of the first kind come before all
+    D of the second: means before raw deviations, level 0 before level 1.
     """
     depth, height, breadth = _image("conv_decoder", shape)
     positive("conv_decoder", latent_dim=latent_dim, per_pixel=per_pixel, hidden=hidden)
@@ -74,14 +91,17 @@ def conv_decoder(
         nn.Unflatten(1, (widths[0], *grid)),
     ]
     for before, after in pairwise(widths):
-        # Kernel 4 is a multiple of the stride: every pixel is reached by as many weights as the next.
+        # Kernel 4 is a multiple of the stride: every pixel is reached by as many weights as the
+        # next.
         layers += [nn.ReLU(), nn.ConvTranspose2d(before, after, 4, stride=2, padding=1)]
     return nn.Sequential(*layers, Crop(height, breadth), nn.Flatten())
 
 
 @final
 class Crop(nn.Module):
-    """The first ``height`` rows and ``width`` columns of images: ``(..., H, W) -> (..., height, width)``."""
+    """The first ``height`` rows and ``width`` columns of images: ``(..., H, W) -> (..., height,
+    width)``.
+    """
 
     def __init__(self, height: int, width: int) -> None:
         super().__init__()
@@ -94,7 +114,10 @@ class Crop(nn.Module):
 
 def _sizes(owner: str, shape: Sequence[int]) -> tuple[int, ...]:
     if not isinstance(shape, Sequence) or isinstance(shape, str) or not shape:
-        raise SettingError(f"{owner}: shape={shape!r} is not valid; expected the sizes of one datum, such as (28, 28).")
+        raise SettingError(
+            f"{owner}: shape={shape!r} is not valid; expected the sizes of one datum, such as "
+            "(28, 28)."
+        )
     positive(owner, **{f"shape[{place}]": size for place, size in enumerate(shape)})
     return tuple(shape)
 
@@ -104,7 +127,8 @@ def _image(owner: str, shape: Sequence[int]) -> tuple[int, int, int]:
     sizes = _sizes(owner, shape)
     if len(sizes) not in (2, 3):
         raise SettingError(
-            f"{owner}: shape={shape!r} has {len(sizes)} sizes; expected (H, W) or (C, H, W): use mlp_encoder and mlp_decoder "
+            f"{owner}: shape={shape!r} has {len(sizes)} sizes; expected (H, W) or (C, H, W): use "
+            "mlp_encoder and mlp_decoder "
             "for data that are not images."
         )
     depth, height, breadth = (1, *sizes)[-3:]

@@ -13,15 +13,20 @@ from credo.core.errors import SettingError
 
 @final
 class CropFlip:
-    """Pad by ``margin`` zeros on all sides, cut out the original size at a random place, mirror left to right with probability 1/2.
+    """Pad by ``margin`` zeros on all sides, cut out the original size at a random place, mirror
+    left to right with probability 1/2.
 
-    Takes ``(N, C, H, W)``; every image has its own place, from torch's generators on the images' device. Only gathers, so that
-    it runs under ``vmap(randomness="different")`` and in a captured graph. For ``credo.nets.Augmented``.
+    Takes ``(N, C, H, W)``; every image has its own place, from torch's generators on the images'
+    device. Only gathers, so that it runs under ``vmap(randomness="different")`` and in a captured
+    graph. For ``credo.nets.Augmented``.
     """
 
     def __init__(self, margin: int = 4, flip: bool = True) -> None:
         if isinstance(margin, bool) or not isinstance(margin, int) or margin < 0:
-            raise SettingError(f"CropFlip: margin={margin!r} is not valid; expected a whole number of pixels from 0.")
+            raise SettingError(
+                f"CropFlip: margin={margin!r} is not valid; expected a whole number of pixels "
+                "from 0."
+            )
         self.margin, self.flip = margin, flip
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -11,8 +11,9 @@ from credo.nets.catalogue import networks, positive
 def lenet5_caffe(num_classes: int = 10) -> nn.Sequential:
     """20-50-800-500 LeNet as Caffe ships it: ``(N, 1, 28, 28) -> (N, num_classes)``.
 
-    Valid padding, 2x2 max pooling, and no nonlinearity between a convolution and its pooling: the only ReLU sits
-    after the first dense layer. 431,080 parameters for ten classes; other image sizes do not fit the dense layer.
+    Valid padding, 2x2 max pooling, and no nonlinearity between a convolution and its pooling: the
+    only ReLU sits after the first dense layer. 431,080 parameters for ten classes; other image
+    sizes do not fit the dense layer.
     """
     positive("lenet5_caffe", num_classes=num_classes)
     return nn.Sequential(

@@ -12,7 +12,9 @@ from credo.nets.catalogue import networks, positive
 
 
 class Erf(nn.Module):
-    """erf(x) elementwise: bounded and odd like tanh, with closed-form expectations under a Gaussian."""
+    """erf(x) elementwise: bounded and odd like tanh, with closed-form expectations under a
+    Gaussian.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         """As many numbers between -1 and 1."""
@@ -33,13 +35,21 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 
 
 @networks.register("mlp")
-def mlp(in_features: int, hidden: Sequence[int] = (50, 50), out_features: int = 1, activation: str = "relu") -> nn.Sequential:
-    """A perceptron with biases: ``(N, in_features) -> (N, out_features)``, no nonlinearity after the last layer.
+def mlp(
+    in_features: int,
+    hidden: Sequence[int] = (50, 50),
+    out_features: int = 1,
+    activation: str = "relu",
+) -> nn.Sequential:
+    """A perceptron with biases: ``(N, in_features) -> (N, out_features)``, no nonlinearity after
+    the last layer.
 
     An empty ``hidden`` gives a linear map. Unknown activations and sizes below 1 are refused.
     """
     if activation not in ACTIVATIONS:
-        raise SettingError(f"mlp: unknown activation {activation!r}.{nearest(activation, ACTIVATIONS)}")
+        raise SettingError(
+            f"mlp: unknown activation {activation!r}.{nearest(activation, ACTIVATIONS)}"
+        )
     positive("mlp", in_features=in_features, out_features=out_features)
     layers: list[nn.Module] = []
     width = in_features
@@ -52,6 +62,8 @@ def mlp(in_features: int, hidden: Sequence[int] = (50, 50), out_features: int = 
 
 @networks.register("lenet_300_100")
 def lenet_300_100(num_classes: int = 10) -> nn.Sequential:
-    """The 784-300-100-10 perceptron of the pruning literature; takes ``(N, 784)`` or images ``(N, 1, 28, 28)``."""
+    """The 784-300-100-10 perceptron of the pruning literature; takes ``(N, 784)`` or images ``(N,
+    1, 28, 28)``.
+    """
     positive("lenet_300_100", num_classes=num_classes)
     return nn.Sequential(nn.Flatten(), *mlp(784, (300, 100), num_classes))

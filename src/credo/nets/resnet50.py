@@ -19,12 +19,22 @@ class BottleneckBlock(nn.Module):
     def __init__(self, inputs: int, inside: int, stride: int) -> None:
         super().__init__()
         outputs = WIDER * inside
-        self.narrow = nn.Sequential(nn.Conv2d(inputs, inside, 1, bias=False), nn.BatchNorm2d(inside), nn.ReLU())
-        self.middle = nn.Sequential(nn.Conv2d(inside, inside, 3, stride, 1, bias=False), nn.BatchNorm2d(inside), nn.ReLU())
-        self.widen = nn.Sequential(nn.Conv2d(inside, outputs, 1, bias=False), nn.BatchNorm2d(outputs))
+        self.narrow = nn.Sequential(
+            nn.Conv2d(inputs, inside, 1, bias=False), nn.BatchNorm2d(inside), nn.ReLU()
+        )
+        self.middle = nn.Sequential(
+            nn.Conv2d(inside, inside, 3, stride, 1, bias=False), nn.BatchNorm2d(inside), nn.ReLU()
+        )
+        self.widen = nn.Sequential(
+            nn.Conv2d(inside, outputs, 1, bias=False), nn.BatchNorm2d(outputs)
+        )
         same = stride == 1 and inputs == outputs
         self.shortcut = (
-            nn.Identity() if same else nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+            nn.Identity()
+            if same
+            else nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
+            )
         )
         self.last = nn.ReLU()
 
@@ -35,16 +45,21 @@ class BottleneckBlock(nn.Module):
 
 @networks.register("resnet50")
 def resnet50(outputs: int = 1000, channels: int = 3, width: int = 64) -> nn.Sequential:
-    """The 50-layer residual network: ``(N, channels, H, W) -> (N, outputs)``, made for 224 x 224 pixels, H and W at least 32.
+    """The 50-layer residual network: ``(N, channels, H, W) -> (N, outputs)``, made for 224 x 224
+    pixels, H and W at least 32.
 
-    Sixteen blocks of three convolutions in four stages, with the stride in the 3x3 convolution (known as version 1.5) and global
-    average pooling; ``width`` channels in the first layer, and twice as many inside the blocks of each stage after the first.
-    25,557,032 parameters for 1000 classes at the published width of 64. Its batch normalisation mixes examples in training.
+    Sixteen blocks of three convolutions in four stages, with the stride in the 3x3 convolution
+    (known as version 1.5) and global average pooling; ``width`` channels in the first layer, and
+    twice as many inside the blocks of each stage after the first. 25,557,032 parameters for 1000
+    classes at the published width of 64. Its batch normalisation mixes examples in training.
     """
     positive("resnet50", outputs=outputs, channels=channels, width=width)
     layers: list[nn.Module] = [
-        nn.Conv2d(channels, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d(3, 2, 1),
-    ]  # fmt: skip
+        nn.Conv2d(channels, width, 7, 2, 3, bias=False),
+        nn.BatchNorm2d(width),
+        nn.ReLU(),
+        nn.MaxPool2d(3, 2, 1),
+    ]
     size = width
     for stage, blocks in enumerate(BLOCKS):
         for place in range(blocks):

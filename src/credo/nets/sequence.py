@@ -9,7 +9,8 @@ from credo.nets.catalogue import positive
 
 
 def sequence_input(owner: str, vocab: int | None, in_features: int | None, width: int) -> nn.Module:
-    """An embedding of token ids ``(N, T) -> (N, T, width)`` or a linear map of features ``(N, T, in_features) -> (N, T, width)``.
+    """An embedding of token ids ``(N, T) -> (N, T, width)`` or a linear map of features ``(N, T,
+    in_features) -> (N, T, width)``.
 
     Exactly one of ``vocab`` and ``in_features`` says which; both or neither is refused.
     """

@@ -11,9 +11,13 @@ from credo.nets.sequence import sequence_input
 
 
 class TransformerClassifier(nn.Module):
-    """Input map plus learned positions, ``nn.TransformerEncoder``, mean over positions, dense layer."""
+    """Input map plus learned positions, ``nn.TransformerEncoder``, mean over positions, dense
+    layer.
+    """
 
-    def __init__(self, source: nn.Module, encoder: nn.Module, width: int, max_length: int, num_classes: int) -> None:
+    def __init__(
+        self, source: nn.Module, encoder: nn.Module, width: int, max_length: int, num_classes: int
+    ) -> None:
         super().__init__()
         self.source = source
         self.positions = nn.Parameter(0.02 * torch.randn(max_length, width))
@@ -21,12 +25,15 @@ class TransformerClassifier(nn.Module):
         self.head = nn.Linear(width, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Class scores ``(N, num_classes)`` of token ids ``(N, T)`` or features ``(N, T, in_features)``, T up to max_length."""
+        """Class scores ``(N, num_classes)`` of token ids ``(N, T)`` or features ``(N, T,
+        in_features)``, T up to max_length.
+        """
         features = self.source(x)
         length, most = features.shape[1], self.positions.shape[0]
         if length > most:
             raise SettingError(
-                f"transformer_classifier got a sequence of {length}; build it with max_length={length} (now {most})."
+                f"transformer_classifier got a sequence of {length}; build it with "
+                f"max_length={length} (now {most})."
             )
         return self.head(self.encoder(features + self.positions[:length]).mean(1))
 
@@ -43,17 +50,31 @@ def transformer_classifier(
     max_length: int = 128,
     dropout: float = 0.0,
 ) -> nn.Module:
-    """A Transformer encoder over token ids (``vocab=``) or feature vectors (``in_features=``), averaged over positions.
+    """A Transformer encoder over token ids (``vocab=``) or feature vectors (``in_features=``),
+    averaged over positions.
 
-    ``dropout`` is a drop rate. Every position counts in the average, so padded batches need a mask of your own.
+    ``dropout`` is a drop rate. Every position counts in the average, so padded batches need a mask
+    of your own.
     """
     owner = "transformer_classifier"
-    positive(owner, num_classes=num_classes, heads=heads, layers=layers, feedforward=feedforward, max_length=max_length)
+    positive(
+        owner,
+        num_classes=num_classes,
+        heads=heads,
+        layers=layers,
+        feedforward=feedforward,
+        max_length=max_length,
+    )
     source = sequence_input(owner, vocab, in_features, width)
     if width % heads:
-        raise SettingError(f"{owner}: width={width} is not a multiple of heads={heads}; each head takes width / heads numbers.")
+        raise SettingError(
+            f"{owner}: width={width} is not a multiple of heads={heads}; each head takes width / "
+            "heads numbers."
+        )
     if not 0.0 <= dropout < 1.0:
-        raise SettingError(f"{owner}: dropout={dropout!r} is not valid; expected a drop rate in [0, 1).")
+        raise SettingError(
+            f"{owner}: dropout={dropout!r} is not valid; expected a drop rate in [0, 1)."
+        )
     layer = nn.TransformerEncoderLayer(width, heads, feedforward, dropout, batch_first=True)
     encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
     return TransformerClassifier(source, encoder, width, max_length, num_classes)

@@ -12,7 +12,15 @@ from credo.posteriors.gaussian_dropout import GaussianDropout
 from credo.posteriors.gaussian_process import SparseGP
 from credo.posteriors.group_parts import Scales, scale_parts
 from credo.posteriors.group_scale import GroupScale, Place
-from credo.posteriors.kl import Factorised, PosteriorPrior, closed_kl, fold, kl, prior_of, sampled_kl
+from credo.posteriors.kl import (
+    Factorised,
+    PosteriorPrior,
+    closed_kl,
+    fold,
+    kl,
+    prior_of,
+    sampled_kl,
+)
 from credo.posteriors.kron import Kron
 from credo.posteriors.low_rank import LowRank
 from credo.posteriors.low_rank_precision import LowRankPrecision
@@ -31,10 +39,51 @@ from credo.posteriors.subnetwork import Subnetwork
 from credo.posteriors.zero_mean import ZeroMean
 
 __all__ = [
-    "ConcreteDropout", "DeepGP", "Delta", "Discrete", "Draw", "Dropout", "EigenKron", "Factorised", "Family", "Flow", "Full", "Gaussian",
-    "GaussianDropout", "GroupScale", "Kron", "LowRank", "LowRankPrecision", "MeanField", "Mixture", "Multiplicative", "NormalInverseGamma",
-    "Params", "Place", "Places", "Posterior", "PosteriorPrior", "Process", "RowNoise", "Samples", "Scales", "SparseGP", "SparseVD",
-    "Stochastic", "StructuredNoise", "Subnetwork",
-    "WideNetwork", "ZeroMean",
-    "closed_kl", "families", "fold", "gaussian_outputs", "kl", "length_scale", "prior_of", "sampled_kl", "scale_parts", "weight_decay",
-]  # fmt: skip
+    "ConcreteDropout",
+    "DeepGP",
+    "Delta",
+    "Discrete",
+    "Draw",
+    "Dropout",
+    "EigenKron",
+    "Factorised",
+    "Family",
+    "Flow",
+    "Full",
+    "Gaussian",
+    "GaussianDropout",
+    "GroupScale",
+    "Kron",
+    "LowRank",
+    "LowRankPrecision",
+    "MeanField",
+    "Mixture",
+    "Multiplicative",
+    "NormalInverseGamma",
+    "Params",
+    "Place",
+    "Places",
+    "Posterior",
+    "PosteriorPrior",
+    "Process",
+    "RowNoise",
+    "Samples",
+    "Scales",
+    "SparseGP",
+    "SparseVD",
+    "Stochastic",
+    "StructuredNoise",
+    "Subnetwork",
+    "WideNetwork",
+    "ZeroMean",
+    "closed_kl",
+    "families",
+    "fold",
+    "gaussian_outputs",
+    "kl",
+    "length_scale",
+    "prior_of",
+    "sampled_kl",
+    "scale_parts",
+    "weight_decay",
+]

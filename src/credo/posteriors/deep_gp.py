@@ -18,7 +18,9 @@ from credo.posteriors.process import RowNoise, flattened
 
 INNER = (
     1e-5**0.5
-)  # deviation of q(v) in hidden layers at the start: nearly the linear map, so that something reaches the last one
+    # deviation of q(v) in hidden layers at the start: nearly the linear map, so that something
+    # reaches the last one
+)
 MEAN_DRAWS = 256  # behind the mean function
 _MEAN_ROWS = 1024  # of which it is computed at once
 
@@ -26,22 +28,40 @@ _MEAN_ROWS = 1024  # of which it is computed at once
 @families.register("deep_gp")
 @final
 class DeepGP(SparseProcess):
-    """f = f_L(... f_1(x)), each layer F_l independent sparse processes of all values of the layer before, on the flattened inputs x.
+    """f = f_L(... f_1(x)), each layer F_l independent sparse processes of all values of the layer
+    before, on the flattened inputs x.
 
-    Hidden layers have the mean x W: the identity, or where they are narrower than their inputs the main directions of these. A draw of a
-    prediction draws every layer's values at every input, independently between inputs (which is exact for each of them) or, ``joint``, as functions.
+    Hidden layers have the mean x W: the identity, or where they are narrower than their inputs the
+    main directions of these. A draw of a prediction draws every layer's values at every input,
+    independently between inputs (which is exact for each of them) or, ``joint``, as functions.
     """
 
     name: ClassVar[str] = "deep_gp"
 
-    def __init__(self, features: int, outputs: int, widths: Sequence[int], inducing: Sequence[int]) -> None:
+    def __init__(
+        self, features: int, outputs: int, widths: Sequence[int], inducing: Sequence[int]
+    ) -> None:
         super().__init__({})
         sizes, last = [features, *widths, outputs], len(widths)
-        self.layers = nn.ModuleList([SparseLayer(sizes[k], sizes[k + 1], inducing[k], linear=k < last) for k in range(last + 1)])
+        self.layers = nn.ModuleList(
+            [
+                SparseLayer(sizes[k], sizes[k + 1], inducing[k], linear=k < last)
+                for k in range(last + 1)
+            ]
+        )
 
     @classmethod
-    def start(cls, rows: Tensor, outputs: int, widths: Sequence[int], inducing: int, source: torch.Generator) -> DeepGP:
-        """On inputs like ``rows`` ``(R, D)``, with inducing points at what hidden layers' means make of some of them."""
+    def start(
+        cls,
+        rows: Tensor,
+        outputs: int,
+        widths: Sequence[int],
+        inducing: int,
+        source: torch.Generator,
+    ) -> DeepGP:
+        """On inputs like ``rows`` ``(R, D)``, with inducing points at what hidden layers' means
+        make of some of them.
+        """
         layers: list[SparseLayer] = []
         for width in widths:
             layers.append(SparseLayer.start(rows, width, inducing, source, INNER, linear=True))
@@ -60,7 +80,9 @@ class DeepGP(SparseProcess):
         return real_rows(x)
 
     def conditionals(self, inputs: Tensor, samples: int) -> tuple[Tensor, Tensor]:
-        """Mean and variance in the last layer ``(S, N, F)`` given ``samples`` draws of the hidden ones; S = 1 without hidden layers."""
+        """Mean and variance in the last layer ``(S, N, F)`` given ``samples`` draws of the hidden
+        ones; S = 1 without hidden layers.
+        """
 
         def noise(depth: int, like: Tensor) -> Tensor:
             return torch.randn((samples, *like.shape[1:]), dtype=like.dtype, device=like.device)
@@ -73,7 +95,9 @@ class DeepGP(SparseProcess):
         return torch.stack([layer.kl() for layer in self._layers]).sum()
 
     def outputs(self, inputs: Tensor, noise: RowNoise, joint: bool) -> Tensor:
-        """Function values ``(S, N, F)``; ``joint`` costs S N^3 per process of every layer but the first."""
+        """Function values ``(S, N, F)``; ``joint`` costs S N^3 per process of every layer but the
+        first.
+        """
 
         def normal(depth: int, like: Tensor) -> Tensor:
             return noise.normal(f"layer {depth}", like.shape[-1], like)
@@ -84,17 +108,26 @@ class DeepGP(SparseProcess):
         return _drawn(last, before, lambda like: eps, joint).to(inputs.dtype)
 
     def average(self, inputs: Tensor) -> Tensor:
-        """The mean function ``(N, F)``: over 256 draws of the hidden layers from a fixed stream, the same noise for all inputs."""
+        """The mean function ``(N, F)``: over 256 draws of the hidden layers from a fixed stream,
+        the same noise for all inputs.
+        """
         streams = Streams(0, range(MEAN_DRAWS))
 
         def noise(depth: int, like: Tensor) -> Tensor:
             return streams.normal(f"layer {depth}", (1, like.shape[-1]), like)
 
-        parts = [_apart(self._layers[-1], self._hidden(part, noise, False))[0].mean(0) for part in inputs.split(_MEAN_ROWS)]
+        parts = [
+            _apart(self._layers[-1], self._hidden(part, noise, False))[0].mean(0)
+            for part in inputs.split(_MEAN_ROWS)
+        ]
         return torch.cat(parts).to(inputs.dtype)
 
-    def _hidden(self, inputs: Tensor, noise: Callable[[int, Tensor], Tensor], joint: bool) -> Tensor:
-        """Drawn values of the last hidden layer ``(S, N, D)``, or the inputs ``(1, N, D)`` where there is none."""
+    def _hidden(
+        self, inputs: Tensor, noise: Callable[[int, Tensor], Tensor], joint: bool
+    ) -> Tensor:
+        """Drawn values of the last hidden layer ``(S, N, D)``, or the inputs ``(1, N, D)`` where
+        there is none.
+        """
         values = inputs.double().unsqueeze(0)
         for depth, layer in enumerate(self._layers[:-1]):
             values = _drawn(layer, values, lambda like, depth=depth: noise(depth, like), joint)
@@ -104,9 +137,12 @@ class DeepGP(SparseProcess):
         """Sizes."""
         layers = self._layers
         return {
-            "name": self.name, "features": layers[0].features, "outputs": layers[-1].outputs,
-            "widths": [layer.outputs for layer in layers[:-1]], "inducing": [layer.inducing for layer in layers],
-        }  # fmt: skip
+            "name": self.name,
+            "features": layers[0].features,
+            "outputs": layers[-1].outputs,
+            "widths": [layer.outputs for layer in layers[:-1]],
+            "inducing": [layer.inducing for layer in layers],
+        }
 
 
 def real_rows(x: Any) -> Tensor:
@@ -114,7 +150,8 @@ def real_rows(x: Any) -> Tensor:
     rows = flattened(x)
     if not rows.is_floating_point():
         raise DataError(
-            f"deep_gp measures distances between inputs, and these are {rows.dtype}: give real numbers, not codes or tokens."
+            f"deep_gp measures distances between inputs, and these are {rows.dtype}: give real "
+            "numbers, not codes or tokens."
         )
     return rows
 
@@ -125,13 +162,18 @@ def _apart(layer: SparseLayer, values: Tensor) -> tuple[Tensor, Tensor]:
     return mean.unflatten(0, values.shape[:2]), var.unflatten(0, values.shape[:2])
 
 
-def _drawn(layer: SparseLayer, values: Tensor, noise: Callable[[Tensor], Tensor], joint: bool) -> Tensor:
+def _drawn(
+    layer: SparseLayer, values: Tensor, noise: Callable[[Tensor], Tensor], joint: bool
+) -> Tensor:
     """Values of a layer at ``(S, N, D)``; one row of S serves all draws that ``noise`` has."""
     if not joint:
         mean, var = _apart(layer, values)
         return mean + var.sqrt() * noise(mean)
     found = [layer.joint(each) for each in values]
-    mean, root = torch.stack([m for m, _ in found]), torch.stack([semidefinite_root(cover) for _, cover in found])
+    mean, root = (
+        torch.stack([m for m, _ in found]),
+        torch.stack([semidefinite_root(cover) for _, cover in found]),
+    )
     if len(found) == 1:
         return mean + torch.einsum("fnm,smf->snf", root[0], noise(mean))
     return mean + torch.einsum("sfnm,smf->snf", root, noise(mean))

@@ -17,24 +17,34 @@ from credo.posteriors.family import Draw, Family, Params, families
 
 @families.register("delta")
 class Delta(Family):
-    """q(w) = delta(w - value). Its KL to a prior is -log p(value) up to an infinite constant that is left out."""
+    """q(w) = delta(w - value). Its KL to a prior is -log p(value) up to an infinite constant that
+    is left out.
+    """
 
     name: ClassVar[str] = "delta"
     independent: ClassVar[bool] = True
     kl_is_bound: ClassVar[bool] = False
     atoms = 1
 
-    def __init__(self, shapes: Mapping[str, Sequence[int]], dtype: str | Mapping[str, str] = "float32") -> None:
+    def __init__(
+        self, shapes: Mapping[str, Sequence[int]], dtype: str | Mapping[str, str] = "float32"
+    ) -> None:
         super().__init__(shapes)
         self.dtypes = dict.fromkeys(self.names, dtype) if isinstance(dtype, str) else dict(dtype)
         self.values = nn.ParameterList(
-            [nn.Parameter(torch.zeros(s, dtype=getattr(torch, self.dtypes[n]))) for n, s in self.shapes.items()]
+            [
+                nn.Parameter(torch.zeros(s, dtype=getattr(torch, self.dtypes[n])))
+                for n, s in self.shapes.items()
+            ]
         )
 
     @classmethod
     def start(cls, values: Mapping[str, Tensor]) -> Delta:
         """A point at ``values``."""
-        family = cls({n: v.shape for n, v in values.items()}, {n: str(v.dtype).removeprefix("torch.") for n, v in values.items()})
+        family = cls(
+            {n: v.shape for n, v in values.items()},
+            {n: str(v.dtype).removeprefix("torch.") for n, v in values.items()},
+        )
         family.place(values)
         return family
 
@@ -58,15 +68,22 @@ class Delta(Family):
 
     def log_prob(self, latents: Params) -> Tensor:
         """A point has no density: always an error."""
-        raise CredoError("A point estimate has no density; log_prob needs a posterior with spread, e.g. method='vi'.")
+        raise CredoError(
+            "A point estimate has no density; log_prob needs a posterior with spread, e.g. "
+            "method='vi'."
+        )
 
-    def moments(self, op: LinearMap, mean: Tensor, var: Tensor, w: str, b: str | None) -> tuple[Tensor, Tensor]:
+    def moments(
+        self, op: LinearMap, mean: Tensor, var: Tensor, w: str, b: str | None
+    ) -> tuple[Tensor, Tensor]:
         """V[y] = op(var_x, w^2): the weights are known."""
         values = self.mean()
         out = op(mean, values[w], None if b is None else values[b])
         return out, torch.zeros_like(out) if op.is_embedding else op(var, values[w] ** 2)
 
-    def joint_moments(self, op: LinearMap, mean: Tensor, cov: Tensor | None, w: str, b: str | None) -> tuple[Tensor, Tensor]:
+    def joint_moments(
+        self, op: LinearMap, mean: Tensor, cov: Tensor | None, w: str, b: str | None
+    ) -> tuple[Tensor, Tensor]:
         """W cov W^T: the weights are known."""
         values = self.mean()
         if cov is not None:
@@ -89,4 +106,6 @@ class DeltaDraw(Draw):
     def weights(self, names: Iterable[str]) -> Params:
         """The point, repeated over leading axes without a copy."""
         mean = self.family.mean()
-        return {n: mean[n].expand(*self.lead, *mean[n].shape) if self.lead else mean[n] for n in names}
+        return {
+            n: mean[n].expand(*self.lead, *mean[n].shape) if self.lead else mean[n] for n in names
+        }

@@ -1,4 +1,6 @@
-"""Independent discrete weights: each takes one of K levels (two for binary networks), with learned probabilities."""
+"""Independent discrete weights: each takes one of K levels (two for binary networks), with learned
+probabilities.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,8 @@ from credo.posteriors.family import Draw, Family, FlatLayout, Params, families
 class Discrete(Family):
     """q(w) = prod_i Categorical(w_i; levels, softmax(logits_i)).
 
-    A continuous prior counts only at the levels, renormalised there (see :class:`OnLevels`). Draws carry no gradient: train with
-    the estimators score, straight_through or gumbel.
+    A continuous prior counts only at the levels, renormalised there (see :class:`OnLevels`). Draws
+    carry no gradient: train with the estimators score, straight_through or gumbel.
     """
 
     name: ClassVar[str] = "discrete"
@@ -29,7 +31,10 @@ class Discrete(Family):
     levels: Tensor
 
     def __init__(
-        self, shapes: Mapping[str, Sequence[int]], levels: Sequence[float] = (-1.0, 1.0), dtype: str = "float32"
+        self,
+        shapes: Mapping[str, Sequence[int]],
+        levels: Sequence[float] = (-1.0, 1.0),
+        dtype: str = "float32",
     ) -> None:
         super().__init__(shapes)
         numbers = all(isinstance(level, (int, float)) and math.isfinite(level) for level in levels)
@@ -42,11 +47,18 @@ class Discrete(Family):
 
     @classmethod
     def start(cls, values: Mapping[str, Tensor], levels: Sequence[float]) -> Discrete:
-        """Every weight leans to the levels near its value, scaled so that a parameter's spread matches the levels'."""
+        """Every weight leans to the levels near its value, scaled so that a parameter's spread
+        matches the levels'.
+        """
         first = next(iter(values.values()))
-        family = cls({n: v.shape for n, v in values.items()}, levels, str(first.dtype).removeprefix("torch.")).to(first.device)
+        family = cls(
+            {n: v.shape for n, v in values.items()}, levels, str(first.dtype).removeprefix("torch.")
+        ).to(first.device)
         spread = family.levels.std()
-        scaled = {n: v.detach() * spread / v.detach().square().mean().sqrt().clamp_min(1e-12) for n, v in values.items()}
+        scaled = {
+            n: v.detach() * spread / v.detach().square().mean().sqrt().clamp_min(1e-12)
+            for n, v in values.items()
+        }
         with torch.no_grad():
             distance = family.layout.join(scaled).unsqueeze(-1) - family.levels
             family.logits.copy_(-0.5 * (distance / spread) ** 2)
@@ -58,7 +70,10 @@ class Discrete(Family):
 
     def _split(self, rows: Tensor) -> Params:
         sizes, tail = self.layout.sizes, rows.shape[1:]
-        return {n: part.reshape(*s, *tail) for part, (n, s) in zip(rows.split(sizes), self.shapes.items(), strict=True)}
+        return {
+            n: part.reshape(*s, *tail)
+            for part, (n, s) in zip(rows.split(sizes), self.shapes.items(), strict=True)
+        }
 
     def begin(self, noise: Noise, fold: Any = None) -> DiscreteDraw:
         """Nothing is drawn yet."""
@@ -72,7 +87,8 @@ class Discrete(Family):
         """Log probability of the levels nearest to the given weights."""
         parts = self.log_prob_each(latents)
         flat = [
-            part.flatten(part.dim() - len(self.shapes[n])) if self.shapes[n] else part.unsqueeze(-1) for n, part in parts.items()
+            part.flatten(part.dim() - len(self.shapes[n])) if self.shapes[n] else part.unsqueeze(-1)
+            for n, part in parts.items()
         ]
         return torch.cat(flat, -1).sum(-1)
 
@@ -95,14 +111,19 @@ class Discrete(Family):
         return self._split(self.logits.log_softmax(-1))
 
     def kl(self, prior: Mapping[str, Distribution] | Discrete) -> Tensor:
-        """sum_i sum_k q_ik (log q_ik - log p_ik), exactly; a prior of the same family must have the same levels."""
+        """sum_i sum_k q_ik (log q_ik - log p_ik), exactly; a prior of the same family must have the
+        same levels.
+        """
         if isinstance(prior, Discrete):
             log_p = prior.log_probs()
         else:
             log_p = {
-                n: torch.stack([prior[n].log_prob(level.expand(s)) for level in self.levels], -1) for n, s in self.shapes.items()
+                n: torch.stack([prior[n].log_prob(level.expand(s)) for level in self.levels], -1)
+                for n, s in self.shapes.items()
             }
-        return torch.stack([(log_q.exp() * (log_q - log_p[n])).sum() for n, log_q in self.log_probs().items()]).sum()
+        return torch.stack(
+            [(log_q.exp() * (log_q - log_p[n])).sum() for n, log_q in self.log_probs().items()]
+        ).sum()
 
     def config(self) -> dict[str, Any]:
         """Shapes, levels and dtype."""
@@ -145,13 +166,17 @@ class DiscreteDraw(Draw):
         family = self.family
         noisy = self._gumbel()
         soft = (noisy / temperature).softmax(-1)
-        places = torch.arange(len(family.levels), device=soft.device)  # one_hot would wait for the device to check its range
+        places = torch.arange(
+            len(family.levels), device=soft.device
+        )  # one_hot would wait for the device to check its range
         hard = (noisy.argmax(-1, keepdim=True) == places).to(soft)
         return self._pick(names, (hard + soft - soft.detach()) @ family.levels)
 
 
 class OnLevels(Distribution):
-    """A distribution restricted to finitely many values: p(level_k) = d(level_k) / sum_j d(level_j)."""
+    """A distribution restricted to finitely many values: p(level_k) = d(level_k) / sum_j
+    d(level_j).
+    """
 
     arg_constraints: dict[str, constraints.Constraint] = {}
 
@@ -168,9 +193,15 @@ class OnLevels(Distribution):
         """Log probability of the level nearest to ``value``."""
         table = self._table()
         index = (value.unsqueeze(-1) - self.levels).abs().argmin(-1)
-        return torch.stack([row.expand(value.shape) for row in table], 0).gather(0, index.unsqueeze(0)).squeeze(0)
+        return (
+            torch.stack([row.expand(value.shape) for row in table], 0)
+            .gather(0, index.unsqueeze(0))
+            .squeeze(0)
+        )
 
     def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:  # noqa: B008
         """Levels, from the global generator."""
         table = self._table().movedim(0, -1)
-        return self.levels[torch.distributions.Categorical(logits=table, validate_args=False).sample(sample_shape)]
+        return self.levels[
+            torch.distributions.Categorical(logits=table, validate_args=False).sample(sample_shape)
+        ]

@@ -1,7 +1,9 @@
-"""Dropout: w = W z / (1 - p) with z ~ Bernoulli(1 - p), p the drop rate; fixed, or learned through a concrete relaxation.
+"""Dropout: w = W z / (1 - p) with z ~ Bernoulli(1 - p), p the drop rate; fixed, or learned through
+a concrete relaxation.
 
-q is a mixture of two points per unit, so its KL to a continuous prior holds up to an infinite constant, as a point's does:
-KL = -E_q[log p(w)] - H[z]. Under N(0, l^-2) that is sum l^2 / (2 (1 - p)) W^2 - K H(p) and constants, in nats per data set.
+q is a mixture of two points per unit, so its KL to a continuous prior holds up to an infinite
+constant, as a point's does: KL = -E_q[log p(w)] - H[z]. Under N(0, l^-2) that is sum l^2 / (2 (1 -
+p)) W^2 - K H(p) and constants, in nats per data set.
 """
 
 from __future__ import annotations
@@ -27,12 +29,16 @@ _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
 def weight_decay(length_scale: float, p: float, num_data: int) -> float:
-    """torch's ``weight_decay`` that equals a prior N(0, l^-2) on weights behind ``nn.Dropout(p)``: l^2 / (N (1 - p))."""
+    """torch's ``weight_decay`` that equals a prior N(0, l^-2) on weights behind ``nn.Dropout(p)``:
+    l^2 / (N (1 - p)).
+    """
     return length_scale**2 / (num_data * (1.0 - p))
 
 
 def length_scale(weight_decay: float, p: float, num_data: int) -> float:
-    """The length scale l of the prior N(0, l^-2) that a ``weight_decay`` stands for: the inverse of :func:`weight_decay`."""
+    """The length scale l of the prior N(0, l^-2) that a ``weight_decay`` stands for: the inverse of
+    :func:`weight_decay`.
+    """
     return math.sqrt(weight_decay * num_data * (1.0 - p))
 
 
@@ -82,7 +88,13 @@ def _expected(prior: Distribution, value: Tensor, rate: Tensor | None, name: str
     """-E[log p(W z / (1 - p))], summed."""
     if type(prior) is Normal and prior.loc.numel() == 1 and prior.scale.numel() == 1:
         loc, scale, square = prior.loc.to(value), prior.scale.to(value), value.square()
-        square = square.sum() if rate is None else square.sum() / (1 - rate) if rate.dim() == 0 else (square / (1 - rate)).sum()
+        square = (
+            square.sum()
+            if rate is None
+            else square.sum() / (1 - rate)
+            if rate.dim() == 0
+            else (square / (1 - rate)).sum()
+        )
         distance = square - 2 * loc * value.sum() + value.numel() * loc**2
         return 0.5 * distance / scale**2 + value.numel() * (scale.log() + _HALF_LOG_2PI)
     if rate is None:
@@ -93,14 +105,18 @@ def _expected(prior: Distribution, value: Tensor, rate: Tensor | None, name: str
         not torch.is_grad_enabled() and not bool(at_zero.isfinite().all())
     ):  # asked before training: a step must not wait
         raise CredoError(
-            f"The prior of {name!r} has no finite density at 0, where dropout puts its weights; use a prior such as Normal(0.0, 1.0)."
+            f"The prior of {name!r} has no finite density at 0, where dropout puts its weights; "
+            "use a prior such as Normal(0.0, 1.0)."
         )
     return -(rate * at_zero + (1 - rate) * prior.log_prob(value / (1 - rate))).sum()
 
 
 @families.register("dropout")
 class Dropout(Dropped):
-    """Fixed rates, one per place (Gal and Ghahramani 2016). Their size is chosen, not inferred: more data do not make it surer."""
+    """Fixed rates, one per place (Gal and Ghahramani 2016).
+
+    Their size is chosen, not inferred: more data do not make it surer.
+    """
 
     name: ClassVar[str] = "dropout"
 
@@ -115,18 +131,26 @@ class Dropout(Dropped):
         self.rates = {name: float(rates[name]) for name in self.noised}
 
     @classmethod
-    def start(cls, values: Mapping[str, Tensor], places: Places, rates: Mapping[str, float]) -> Dropout:
+    def start(
+        cls, values: Mapping[str, Tensor], places: Places, rates: Mapping[str, float]
+    ) -> Dropout:
         """E[w] at ``values``, the given rate at every place."""
         return cls.begun(values, places, rates=rates)
 
     def rate(self, name: str) -> Tensor:
         """The fixed number."""
-        return torch.full((), self.rates[name], dtype=self.flat_mean.dtype, device=self.flat_mean.device)
+        return torch.full(
+            (), self.rates[name], dtype=self.flat_mean.dtype, device=self.flat_mean.device
+        )
 
     def factor(self, name: str, raw: Tensor, align: Callable[[Tensor], Tensor]) -> Tensor:
         """z / (1 - p), kept where u < 1 - p."""
         keep = 1.0 - self.rates[name]
-        return (raw < keep) * (1.0 / keep) if raw.dtype == torch.get_default_dtype() else (raw < keep).to(raw.dtype) / keep
+        return (
+            (raw < keep) * (1.0 / keep)
+            if raw.dtype == torch.get_default_dtype()
+            else (raw < keep).to(raw.dtype) / keep
+        )
 
     def begin(self, noise: Noise, fold: Any = None) -> DropoutDraw:
         """Nothing is drawn yet."""
@@ -143,7 +167,13 @@ class DropoutDraw(MultiplicativeDraw):
     family: Dropout
 
     def scaled(
-        self, w: str, x: Tensor, shape: tuple[int, ...], axis: int | None, noise: Noise, align: Callable[[Tensor], Tensor]
+        self,
+        w: str,
+        x: Tensor,
+        shape: tuple[int, ...],
+        axis: int | None,
+        noise: Noise,
+        align: Callable[[Tensor], Tensor],
     ) -> Tensor:
         """torch's own dropout where every entry has its own mask."""
         if tuple(x.shape) == shape:
@@ -155,8 +185,9 @@ class DropoutDraw(MultiplicativeDraw):
 class ConcreteDropout(Dropped):
     """Learned rates, one per place or per unit (Gal, Hron and Kendall 2017).
 
-    Training relaxes z to 1 - sigmoid((logit p + logit u) / t), whose gradient reaches p; a colder t has less bias and more
-    variance. Draws for predictions are hard. Estimators that need no relaxation ask for hard masks by :meth:`ConcreteDraw.harden`.
+    Training relaxes z to 1 - sigmoid((logit p + logit u) / t), whose gradient reaches p; a colder t
+    has less bias and more variance. Draws for predictions are hard. Estimators that need no
+    relaxation ask for hard masks by :meth:`ConcreteDraw.harden`.
     """
 
     name: ClassVar[str] = "concrete_dropout"
@@ -172,11 +203,18 @@ class ConcreteDropout(Dropped):
         super().__init__(shapes, places, dtype)
         self.per, self.temperature = per, temperature
         sizes = [self.unit_shape(name) if per == "unit" else () for name in self.noised]
-        self.logits = nn.ParameterList([nn.Parameter(torch.zeros(s, dtype=self.flat_mean.dtype)) for s in sizes])
+        self.logits = nn.ParameterList(
+            [nn.Parameter(torch.zeros(s, dtype=self.flat_mean.dtype)) for s in sizes]
+        )
 
     @classmethod
     def start(
-        cls, values: Mapping[str, Tensor], places: Places, rates: Mapping[str, float], per: str, temperature: float
+        cls,
+        values: Mapping[str, Tensor],
+        places: Places,
+        rates: Mapping[str, float],
+        per: str,
+        temperature: float,
     ) -> ConcreteDropout:
         """E[w] at ``values``, every rate of a place at the given one."""
         family = cls.begun(values, places, per=per, temperature=temperature)
@@ -212,7 +250,9 @@ class ConcreteDropout(Dropped):
 
 
 class Gate(NamedTuple):
-    """Hard masks of one place: kept where ``uniform`` < sigmoid(``logit``); ``axis``: along which every example has its own."""
+    """Hard masks of one place: kept where ``uniform`` < sigmoid(``logit``); ``axis``: along which
+    every example has its own.
+    """
 
     logit: Tensor
     uniform: Tensor
@@ -230,10 +270,14 @@ class ConcreteDraw(MultiplicativeDraw):
         self.gates: list[Gate] = []
 
     def harden(self) -> None:
-        """Hard masks, which carry no gradient to the rates; what they were made from is kept in ``gates``."""
+        """Hard masks, which carry no gradient to the rates; what they were made from is kept in
+        ``gates``.
+        """
         self.soft = False
 
-    def factor(self, name: str, raw: Tensor, align: Callable[[Tensor], Tensor], axis: int | None) -> Tensor:
+    def factor(
+        self, name: str, raw: Tensor, align: Callable[[Tensor], Tensor], axis: int | None
+    ) -> Tensor:
         """z / (1 - p), relaxed or hard."""
         family = self.family
         logit, keep = align(family.logit(name)), 1 - align(family.rate(name))

@@ -1,4 +1,6 @@
-"""Gaussians that are independent in the eigenvectors of Kronecker factors: what KFAC Laplace ends in."""
+"""Gaussians that are independent in the eigenvectors of Kronecker factors: what KFAC Laplace ends
+in.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,12 @@ from credo.posteriors.jacobian import Jacobian, Rows, independent_covariance, in
 
 @families.register("eigen_kron")
 class EigenKron(Gaussian):
-    """W = M + Q (S * E) P^T for a weight as a matrix (out, in): Q and P orthogonal, S the deviations in their coordinates.
+    """W = M + Q (S * E) P^T for a weight as a matrix (out, in): Q and P orthogonal, S the
+    deviations in their coordinates.
 
-    With the eigenvectors Q, P and eigenvalues b, a of two Kronecker factors and S_oi = (b_o a_i + d)^(-1/2) it is the exact Gaussian with precision
-    B x A + d I, which a matrix normal is not. A bias is a column by itself, P = 1.
+    With the eigenvectors Q, P and eigenvalues b, a of two Kronecker factors and S_oi = (b_o a_i +
+    d)^(-1/2) it is the exact Gaussian with precision B x A + d I, which a matrix normal is not. A
+    bias is a column by itself, P = 1.
     """
 
     name: ClassVar[str] = "eigen_kron"
@@ -38,7 +42,9 @@ class EigenKron(Gaussian):
 
     @classmethod
     def of(cls, name: str, value: Tensor, left: Tensor, right: Tensor, std: Tensor) -> EigenKron:
-        """Mean ``value``, eigenvectors ``left`` (out, out) and ``right`` (in, in), deviations ``std`` (out, in) along them."""
+        """Mean ``value``, eigenvectors ``left`` (out, out) and ``right`` (in, in), deviations
+        ``std`` (out, in) along them.
+        """
         family = cls({name: value.shape}, str(value.dtype).removeprefix("torch.")).to(value.device)
         with torch.no_grad():
             family.matrix.copy_(value.reshape(family.matrix.shape))
@@ -64,7 +70,9 @@ class EigenKron(Gaussian):
 
     def marginals(self) -> tuple[Params, Params]:
         """Means, and (Q * Q) (S * S) (P * P)^T."""
-        return self.mean(), self._shaped(self.left.square() @ (2.0 * self.log_std).exp() @ self.right.square().mT)
+        return self.mean(), self._shaped(
+            self.left.square() @ (2.0 * self.log_std).exp() @ self.right.square().mT
+        )
 
     def entropy(self) -> Tensor:
         """sum log S + n/2 log 2 pi e."""
@@ -73,7 +81,9 @@ class EigenKron(Gaussian):
     def log_prob(self, latents: Params) -> Tensor:
         """Normal log densities in the eigenvectors' coordinates, summed."""
         turned = self.left.mT @ (self._flat(latents) - self.matrix) @ self.right
-        normal = torch.distributions.Normal(torch.zeros_like(self.log_std), self.log_std.exp(), validate_args=False)
+        normal = torch.distributions.Normal(
+            torch.zeros_like(self.log_std), self.log_std.exp(), validate_args=False
+        )
         return normal.log_prob(turned).sum((-2, -1))
 
     def covariance(self) -> Tensor:
@@ -110,7 +120,9 @@ class EigenKronDraw(Draw):
 
     def __init__(self, family: EigenKron, noise: Noise) -> None:
         eps = noise.normal(family.weight, family.matrix.shape, family.matrix)
-        self.whole = family._shaped(family.matrix + family.left @ (family.log_std.exp() * eps) @ family.right.mT)
+        self.whole = family._shaped(
+            family.matrix + family.left @ (family.log_std.exp() * eps) @ family.right.mT
+        )
 
     def weights(self, names: Iterable[str]) -> Params:
         """M + Q (S * E) P^T."""

@@ -1,4 +1,6 @@
-"""A normalizing flow over some parameters: w = mean + std * T(z) with z standard normal and T a stack of couplings."""
+"""A normalizing flow over some parameters: w = mean + std * T(z) with z standard normal and T a
+stack of couplings.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ _KINDS = {"affine": "MAF", "spline": "NSF"}
 
 
 def flows_of(owner: str) -> Any:
-    """zuko's module of flows. Its import switches off the validation of every torch distribution, which is put back."""
+    """zuko's module of flows. Its import switches off the validation of every torch distribution,
+    which is put back.
+    """
     if importlib.util.find_spec("zuko") is None:
         raise SettingError(f"{owner} needs the package 'zuko'; install credo[flows].")
     names = ("_validate_args", "arg_constraints")
@@ -50,23 +54,39 @@ class Flow(Family):
     ) -> None:
         super().__init__(shapes)
         flows = flows_of("A flow posterior")
-        self.layout, self.arguments = FlatLayout(self.shapes), {"kind": kind, "transforms": transforms, "hidden": hidden}
+        self.layout, self.arguments = (
+            FlatLayout(self.shapes),
+            {"kind": kind, "transforms": transforms, "hidden": hidden},
+        )
         if self.layout.numel < 2:
             raise SettingError("A flow needs at least two weights to couple; choose more layers.")
         make = getattr(flows, _KINDS[kind])
         number = getattr(torch, dtype)
-        self.transform = make(self.layout.numel, transforms=transforms, passes=2, hidden_features=(hidden,)).transform.to(number)
+        self.transform = make(
+            self.layout.numel, transforms=transforms, passes=2, hidden_features=(hidden,)
+        ).transform.to(number)
         self.shift = nn.Parameter(torch.zeros(self.layout.numel, dtype=number))
         self.log_scale = nn.Parameter(torch.zeros(self.layout.numel, dtype=number))
 
     @classmethod
     def start(
-        cls, values: Mapping[str, Tensor], init_std: float = 1e-2, kind: str = "affine", transforms: int = 3, hidden: int = 64
+        cls,
+        values: Mapping[str, Tensor],
+        init_std: float = 1e-2,
+        kind: str = "affine",
+        transforms: int = 3,
+        hidden: int = 64,
     ) -> Flow:
-        """Centred at ``values`` with spread near ``init_std``; the transforms start from the global generator."""
-        flat = FlatLayout({name: value.shape for name, value in values.items()}).join(values).detach()
+        """Centred at ``values`` with spread near ``init_std``; the transforms start from the global
+        generator.
+        """
+        flat = (
+            FlatLayout({name: value.shape for name, value in values.items()}).join(values).detach()
+        )
         dtype = str(flat.dtype).removeprefix("torch.")
-        family = cls({n: v.shape for n, v in values.items()}, kind, transforms, hidden, dtype).to(flat.device)
+        family = cls({n: v.shape for n, v in values.items()}, kind, transforms, hidden, dtype).to(
+            flat.device
+        )
         with torch.no_grad():
             family.shift.copy_(flat)
             family.log_scale.fill_(torch.tensor(init_std).log())
@@ -79,7 +99,9 @@ class Flow(Family):
     def mean(self) -> Params:
         """Average of draws."""
         with torch.no_grad():
-            return {name: value.mean(0) for name, value in self.draw(Streams(0, range(1000))).items()}
+            return {
+                name: value.mean(0) for name, value in self.draw(Streams(0, range(1000))).items()
+            }
 
     def push(self, z: Tensor) -> Tensor:
         """w of z."""
@@ -94,7 +116,11 @@ class Flow(Family):
 
     def config(self) -> dict[str, Any]:
         """Shapes, kind and sizes of the transforms, dtype."""
-        return super().config() | self.arguments | {"dtype": str(self.shift.dtype).removeprefix("torch.")}
+        return (
+            super().config()
+            | self.arguments
+            | {"dtype": str(self.shift.dtype).removeprefix("torch.")}
+        )
 
 
 class FlowDraw(Draw):

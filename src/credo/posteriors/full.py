@@ -22,10 +22,11 @@ MAX_NUMEL = 20_000  # the factor then holds 4e8 numbers, 1.6 GB in float32
 
 @families.register("full")
 class Full(Gaussian):
-    """N(mean, L L^T) with L lower triangular, stored as the logarithm of its diagonal and what is below relative to it.
+    """N(mean, L L^T) with L lower triangular, stored as the logarithm of its diagonal and what is
+    below relative to it.
 
-    The exact family of Bayesian linear regression. Memory grows with the square of the number of parameters, so choose
-    few of them (``random="last"``).
+    The exact family of Bayesian linear regression. Memory grows with the square of the number of
+    parameters, so choose few of them (``random="last"``).
     """
 
     name: ClassVar[str] = "full"
@@ -35,19 +36,28 @@ class Full(Gaussian):
         self.layout = FlatLayout(self.shapes)
         if self.layout.numel > MAX_NUMEL:
             raise CredoError(
-                f"A full covariance over {self.layout.numel} parameters is too large (at most {MAX_NUMEL}); "
+                f"A full covariance over {self.layout.numel} parameters is too large (at most "
+                f"{MAX_NUMEL}); "
                 "choose fewer random parameters, e.g. random='last', or posterior='low_rank'."
             )
         self._blocks: tuple[Any, Tensor] | None = None
         self.flat_mean = nn.Parameter(torch.zeros(self.layout.numel, dtype=getattr(torch, dtype)))
-        self.raw_tril = nn.Parameter(torch.zeros(self.layout.numel, self.layout.numel, dtype=getattr(torch, dtype)))
+        self.raw_tril = nn.Parameter(
+            torch.zeros(self.layout.numel, self.layout.numel, dtype=getattr(torch, dtype))
+        )
 
     @classmethod
     def start(cls, values: Mapping[str, Tensor], init_std: float = 1e-2) -> Full:
         """Means at ``values``, independent with standard deviation ``init_std``."""
-        flat = FlatLayout({name: value.shape for name, value in values.items()}).join(values).detach()
-        family = cls({n: v.shape for n, v in values.items()}, str(flat.dtype).removeprefix("torch.")).to(flat.device)
-        return family.set(flat, torch.eye(flat.numel(), dtype=flat.dtype, device=flat.device) * init_std)
+        flat = (
+            FlatLayout({name: value.shape for name, value in values.items()}).join(values).detach()
+        )
+        family = cls(
+            {n: v.shape for n, v in values.items()}, str(flat.dtype).removeprefix("torch.")
+        ).to(flat.device)
+        return family.set(
+            flat, torch.eye(flat.numel(), dtype=flat.dtype, device=flat.device) * init_std
+        )
 
     def set(self, mean: Tensor, scale_tril: Tensor) -> Full:
         """Put in a mean and a Cholesky factor of the covariance."""
@@ -83,7 +93,9 @@ class Full(Gaussian):
 
     def log_prob(self, latents: Params) -> Tensor:
         """Joint Gaussian log density."""
-        normal = MultivariateNormal(self.flat_mean, scale_tril=self.scale_tril(), validate_args=False)
+        normal = MultivariateNormal(
+            self.flat_mean, scale_tril=self.scale_tril(), validate_args=False
+        )
         return normal.log_prob(self.layout.join(latents))
 
     def spread(self, rows: Tensor) -> Tensor:
@@ -91,26 +103,38 @@ class Full(Gaussian):
         return rows @ self.scale_tril()
 
     def output_variance(self, jacobian: Jacobian) -> Tensor:
-        """The diagonal of J C J^T; of a last layer only the covariances within each output's own weights are needed, which are kept."""
+        """The diagonal of J C J^T; of a last layer only the covariances within each output's own
+        weights are needed, which are kept.
+        """
         parts = [jacobian[name] for name in self.names]
         if not all(isinstance(part, Rows) and _outputs_themselves(part) for part in parts):
             return super().output_variance(jacobian)
         inputs = torch.cat([part.inputs[:, 0] for part in parts if isinstance(part, Rows)], -1)
-        blocks = self._own_blocks([part.inputs.shape[-1] for part in parts if isinstance(part, Rows)])
+        blocks = self._own_blocks(
+            [part.inputs.shape[-1] for part in parts if isinstance(part, Rows)]
+        )
         return torch.einsum("oni,ni->no", inputs @ blocks, inputs)
 
     def _own_blocks(self, widths: Sequence[int]) -> Tensor:
-        """Covariances ``(O, I, I)`` of the weights into each output; O(P^2 I) to make, so made once for as long as L stays the same."""
+        """Covariances ``(O, I, I)`` of the weights into each output; O(P^2 I) to make, so made once
+        for as long as L stays the same.
+        """
         key = (self.raw_tril._version, self.raw_tril.data_ptr(), *widths)
         if self._blocks is None or self._blocks[0] != key:
             index = self.layout.split(torch.arange(self.layout.numel, device=self.flat_mean.device))
-            places = torch.cat([index[n].reshape(-1, w) for n, w in zip(self.names, widths, strict=True)], -1)
+            places = torch.cat(
+                [index[n].reshape(-1, w) for n, w in zip(self.names, widths, strict=True)], -1
+            )
             factor = self.scale_tril().detach()
             self._blocks = key, torch.stack([(rows := factor[own]) @ rows.mT for own in places])
         return self._blocks[1]
 
-    def moments(self, op: LinearMap, mean: Tensor, var: Tensor, w: str, b: str | None) -> tuple[Tensor, Tensor]:
-        """For a fully connected layer: V[y_o] = x~^T C_o x~ + sum_i (C_o + m_o m_o^T)_ii var_i, C_o the covariance of unit o's weights."""
+    def moments(
+        self, op: LinearMap, mean: Tensor, var: Tensor, w: str, b: str | None
+    ) -> tuple[Tensor, Tensor]:
+        """For a fully connected layer: V[y_o] = x~^T C_o x~ + sum_i (C_o + m_o m_o^T)_ii var_i, C_o
+        the covariance of unit o's weights.
+        """
         if op.num_spatial or op.is_embedding:
             return super().moments(op, mean, var, w, b)
         means = self.mean()
@@ -123,12 +147,18 @@ class Full(Gaussian):
             "...i,oij,...j->...o", inputs, cov, inputs
         ) + var @ spread.mT
 
-    def joint_moments(self, op: LinearMap, mean: Tensor, cov: Tensor | None, w: str, b: str | None) -> tuple[Tensor, Tensor]:
-        """For a fully connected layer: M cov M^T + sum_kl Cov(W_ok, W_rl) E[x~_k x~_l] between units o and r."""
+    def joint_moments(
+        self, op: LinearMap, mean: Tensor, cov: Tensor | None, w: str, b: str | None
+    ) -> tuple[Tensor, Tensor]:
+        """For a fully connected layer: M cov M^T + sum_kl Cov(W_ok, W_rl) E[x~_k x~_l] between
+        units o and r.
+        """
         if op.num_spatial or op.is_embedding or mean.dim() != 2:
             return super().joint_moments(op, mean, cov, w, b)
         means, rows = self.mean(), self._rows(w, b)
-        weights = self.covariance()[rows.reshape(-1, 1), rows.reshape(1, -1)].reshape(*rows.shape, *rows.shape)
+        weights = self.covariance()[rows.reshape(-1, 1), rows.reshape(1, -1)].reshape(
+            *rows.shape, *rows.shape
+        )
         inputs = mean if b is None else torch.cat([mean, torch.ones_like(mean[..., :1])], -1)
         second = inputs.unsqueeze(-1) * inputs.unsqueeze(-2)
         if cov is not None:
@@ -148,7 +178,9 @@ class Full(Gaussian):
 
 
 def _outputs_themselves(part: Rows) -> bool:
-    """Whether a layer's outputs are the network's, each direction one of them, so that d f_k / d W has only the k-th row."""
+    """Whether a layer's outputs are the network's, each direction one of them, so that d f_k / d W
+    has only the k-th row.
+    """
     grads = part.grads
     return (
         grads.shape[2] == 1

@@ -1,7 +1,9 @@
-"""Gaussian dropout: w = W s with s ~ N(1, alpha); alpha fixed at p / (1 - p), or learned within (0, 1).
+"""Gaussian dropout: w = W s with s ~ N(1, alpha); alpha fixed at p / (1 - p), or learned within (0,
+1).
 
-Noise on inputs gives all weights of a unit one factor (the correlated form), noise on weights gives every weight its own. Under the
-log-uniform prior the KL depends on alpha alone, and Molchanov's fit of it (2017) serves alpha <= 1 too: variational dropout.
+Noise on inputs gives all weights of a unit one factor (the correlated form), noise on weights gives
+every weight its own. Under the log-uniform prior the KL depends on alpha alone, and Molchanov's fit
+of it (2017) serves alpha <= 1 too: variational dropout.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ _NODES = 12  # of the quadrature over s, for priors without a closed form
 
 @families.register("gaussian_dropout")
 class GaussianDropout(Multiplicative):
-    """``per``: whether weights, units or whole layers have their own alpha; ``noise``: "input" or "weight"; ``learn``: alpha."""
+    """``per``: whether weights, units or whole layers have their own alpha; ``noise``: "input" or
+    "weight"; ``learn``: alpha.
+    """
 
     name: ClassVar[str] = "gaussian_dropout"
     kind: ClassVar[str] = "normal"
@@ -43,13 +47,23 @@ class GaussianDropout(Multiplicative):
     ) -> None:
         super().__init__(shapes, places, dtype)
         self.noise, self.per, self.learn = noise, per, learn
-        sizes = {"weight": lambda n: tuple(self.shapes[n]), "unit": super().unit_shape, "layer": lambda n: ()}
+        sizes = {
+            "weight": lambda n: tuple(self.shapes[n]),
+            "unit": super().unit_shape,
+            "layer": lambda n: (),
+        }
         raws = [torch.zeros(sizes[per](name), dtype=self.flat_mean.dtype) for name in self.noised]
         self.raw_alpha = nn.ParameterList([nn.Parameter(raw, requires_grad=learn) for raw in raws])
 
     @classmethod
     def start(
-        cls, values: Mapping[str, Tensor], places: Places, rates: Mapping[str, float], noise: str, per: str, learn: bool
+        cls,
+        values: Mapping[str, Tensor],
+        places: Places,
+        rates: Mapping[str, float],
+        noise: str,
+        per: str,
+        learn: bool,
     ) -> GaussianDropout:
         """E[w] at ``values``, alpha = p / (1 - p) everywhere (below 1 where it is learned)."""
         family = cls.begun(values, places, noise=noise, per=per, learn=learn)
@@ -79,9 +93,15 @@ class GaussianDropout(Multiplicative):
     def alpha_of(self, name: str) -> Tensor:
         """alpha, shaped like the factors of one draw."""
         alpha = self.excess(name)
-        return super().over(name, alpha) if self.noise == "weight" and self.per == "unit" and name in self.places.axes else alpha
+        return (
+            super().over(name, alpha)
+            if self.noise == "weight" and self.per == "unit" and name in self.places.axes
+            else alpha
+        )
 
-    def moments(self, op: LinearMap, mean: Tensor, var: Tensor, w: str, b: str | None) -> tuple[Tensor, Tensor]:
+    def moments(
+        self, op: LinearMap, mean: Tensor, var: Tensor, w: str, b: str | None
+    ) -> tuple[Tensor, Tensor]:
         """Noise on weights is that of independent Gaussians with variance alpha W^2."""
         if self.noise == "input" or w not in self.places.axes or op.is_embedding:
             return super().moments(op, mean, var, w, b)
@@ -94,13 +114,17 @@ class GaussianDropout(Multiplicative):
         return GaussianDropoutDraw(self, noise)
 
     def kl(self, prior: Mapping[str, Distribution]) -> Tensor | None:
-        """Under a log-uniform prior, the fit for every factor; else -E[log p(W s)] - H[s], which noise on weights does not have."""
+        """Under a log-uniform prior, the fit for every factor; else -E[log p(W s)] - H[s], which
+        noise on weights does not have.
+        """
         values, spread = self.layout.split(self.flat_mean), self.spread
         total = self.flat_mean.new_zeros(())
         uniform = [d for d in prior.values() if _log_uniform(d)]
         for source in self.noised:
             read = [prior[name] for name in spread if spread[name] == source]
-            if all(_log_uniform(d) for d in read) and uniform:  # a mask that no weight reads directly is noise all the same
+            if (
+                all(_log_uniform(d) for d in read) and uniform
+            ):  # a mask that no weight reads directly is noise all the same
                 total = total + self._each(source, uniform[0])
             elif self.noise == "weight":
                 return None
@@ -110,7 +134,9 @@ class GaussianDropout(Multiplicative):
             if _log_uniform(prior[name]):  # points have no alpha: such a prior is flat for them
                 continue
             if name in spread:
-                total = total + _expected(prior[name], value, self.to_units(name, self.excess(spread[name])))
+                total = total + _expected(
+                    prior[name], value, self.to_units(name, self.excess(spread[name]))
+                )
             else:
                 total = total - prior[name].log_prob(value).sum()
         return total
@@ -131,9 +157,13 @@ class GaussianDropout(Multiplicative):
 
     @torch.no_grad()
     def monitor(self) -> dict[str, float]:
-        """The drop rate alpha / (1 + alpha) that matches every place's noise, averaged over its factors."""
+        """The drop rate alpha / (1 + alpha) that matches every place's noise, averaged over its
+        factors.
+        """
         alphas = {name: self.excess(name) for name in self.noised} if self.learn else {}
-        return {f"rate/{name}": float((alpha / (1 + alpha)).mean()) for name, alpha in alphas.items()}
+        return {
+            f"rate/{name}": float((alpha / (1 + alpha)).mean()) for name, alpha in alphas.items()
+        }
 
     def config(self) -> dict[str, Any]:
         """Places, and what the noise is shared over."""
@@ -145,8 +175,12 @@ class GaussianDropoutDraw(MultiplicativeDraw):
 
     family: GaussianDropout
 
-    def local(self, op: LinearMap, x: Tensor, w: str, b: str | Tensor | None, noise: Noise) -> Tensor:
-        """Noise on weights is Gaussian at the output: mean op(x, W), variance op(x^2, alpha W^2)."""
+    def local(
+        self, op: LinearMap, x: Tensor, w: str, b: str | Tensor | None, noise: Noise
+    ) -> Tensor:
+        """Noise on weights is Gaussian at the output: mean op(x, W), variance op(x^2, alpha
+        W^2).
+        """
         family = self.family
         if family.noise == "input" or w not in family.places.axes:
             return super().local(op, x, w, b, noise)
@@ -161,13 +195,18 @@ def _log_uniform(prior: Distribution) -> bool:
 
 
 def _expected(prior: Distribution, value: Tensor, alpha: Tensor) -> Tensor:
-    """-E[log p(W s)] summed: in closed form under a normal prior, else by Gauss-Hermite quadrature."""
+    """-E[log p(W s)] summed: in closed form under a normal prior, else by Gauss-Hermite
+    quadrature.
+    """
     if type(prior) is Normal:
-        return (-prior.log_prob(value) + 0.5 * alpha * value.square() / prior.scale.to(value) ** 2).sum()
+        return (
+            -prior.log_prob(value) + 0.5 * alpha * value.square() / prior.scale.to(value) ** 2
+        ).sum()
     import numpy as np
 
     nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
     terms = [
-        w * prior.log_prob(value * (1 + alpha.sqrt() * x)).sum() for x, w in zip(nodes.tolist(), weights.tolist(), strict=True)
+        w * prior.log_prob(value * (1 + alpha.sqrt() * x)).sum()
+        for x, w in zip(nodes.tolist(), weights.tolist(), strict=True)
     ]
     return -torch.stack(terms).sum() / math.sqrt(2 * math.pi)

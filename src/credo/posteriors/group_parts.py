@@ -1,7 +1,9 @@
-"""Posteriors of group scales: what q(z) of a group is, what its prior is, and what the two cost. One class each.
+"""Posteriors of group scales: what q(z) of a group is, what its prior is, and what the two cost.
 
-Scales lie in *banks*, one per layer or tensor, with one entry per group. A part knows how z is drawn, its moments, its KL and how
-much a group still says.
+One class each.
+
+Scales lie in *banks*, one per layer or tensor, with one entry per group. A part knows how z is
+drawn, its moments, its KL and how much a group still says.
 """
 
 from __future__ import annotations
@@ -28,12 +30,16 @@ scale_parts: Registry[type[Scales]] = Registry("posterior of group scales")
 
 
 class Scales(nn.Module, ABC):
-    """Normal numbers, ``loc`` and ``raw_std`` (the log of their deviation), from which the scales of every bank are made."""
+    """Normal numbers, ``loc`` and ``raw_std`` (the log of their deviation), from which the scales
+    of every bank are made.
+    """
 
     name: ClassVar[str]
     label: ClassVar[str]  # of the prior, for messages
     proper: ClassVar[bool] = True
-    centres: ClassVar[bool] = False  # whether E[log z] and E[z^-2] exist, which centred weights need
+    centres: ClassVar[bool] = (
+        False  # whether E[log z] and E[z^-2] exist, which centred weights need
+    )
     threshold: ClassVar[float]  # of the score from which a group is pruned, unless the user says
 
     def __init__(self, counts: Mapping[str, int], dtype: str = "float32") -> None:
@@ -49,15 +55,21 @@ class Scales(nn.Module, ABC):
 
     @abstractmethod
     def begin(self, sizes: Params, init_std: float) -> None:
-        """Put the scales of every bank at ``sizes`` ``(G,)``, which are positive, with a relative deviation of ``init_std``."""
+        """Put the scales of every bank at ``sizes`` ``(G,)``, which are positive, with a relative
+        deviation of ``init_std``.
+        """
 
     @abstractmethod
     def scale(self, bank: str, latent: Tensor) -> Tensor:
         """z ``(..., G)`` from latents ``(..., *latent_shape)``."""
 
     @abstractmethod
-    def local(self, bank: str, noise: Noise, shape: tuple[int, ...], single: tuple[int, ...], align: Align) -> Tensor:
-        """z of ``shape``; ``align`` shapes one number per group to broadcast against it, ``single`` is ``shape`` with one group."""
+    def local(
+        self, bank: str, noise: Noise, shape: tuple[int, ...], single: tuple[int, ...], align: Align
+    ) -> Tensor:
+        """z of ``shape``; ``align`` shapes one number per group to broadcast against it, ``single``
+        is ``shape`` with one group.
+        """
 
     @abstractmethod
     def own(self, bank: str) -> tuple[Tensor, Tensor]:
@@ -65,8 +77,9 @@ class Scales(nn.Module, ABC):
 
     @abstractmethod
     def score(self, bank: str, square: Tensor, spread: Tensor, centred: bool) -> Tensor:
-        """How little every group says ``(G,)``: from the threshold on it is pruned. ``square``, ``spread``: sums of mu^2 and of
-        sigma^2 over a group.
+        """How little every group says ``(G,)``: from the threshold on it is pruned.
+
+        ``square``, ``spread``: sums of mu^2 and of sigma^2 over a group.
         """
 
     @abstractmethod
@@ -74,13 +87,16 @@ class Scales(nn.Module, ABC):
         """KL[q(z), p(z)] summed over everything."""
 
     def common(self, bank: str) -> tuple[Tensor, Tensor]:
-        """E and E of the square ``()`` of the factor that all groups of a bank share; one and one where there is none."""
+        """E and E of the square ``()`` of the factor that all groups of a bank share; one and one
+        where there is none.
+        """
         return self.loc.new_ones(()), self.loc.new_ones(())
 
     def inverse(self, bank: str) -> tuple[Tensor, Tensor]:
         """E[log z] and E[z^-2] ``(G,)``, for weights that the scales do not multiply."""
         raise SettingError(
-            f"centred=True needs E[1 / z^2], which q of the {self.label} scales does not have; use centred=False or the horseshoe."
+            f"centred=True needs E[1 / z^2], which q of the {self.label} scales does not have; "
+            "use centred=False or the horseshoe."
         )
 
     def first(self, bank: str) -> Tensor:
@@ -120,10 +136,11 @@ class Scales(nn.Module, ABC):
 
 @scale_parts.register("normal_jeffreys")
 class NormalJeffreys(Scales):
-    """q(z) = N(mu_z, sigma_z^2) under the log-uniform p(z) ~ 1 / abs(z), which with p(w given z) is the normal-Jeffreys prior (Louizos et al. 2017).
+    """q(z) = N(mu_z, sigma_z^2) under the log-uniform p(z) ~ 1 / abs(z), which with p(w given z) is
+    the normal-Jeffreys prior (Louizos et al. 2017).
 
-    The KL is a function of log alpha = log sigma_z^2 - log mu_z^2, and log alpha is the score: at 3, the default threshold, z has
-    a drop rate of 0.95. The prior is improper.
+    The KL is a function of log alpha = log sigma_z^2 - log mu_z^2, and log alpha is the score: at
+    3, the default threshold, z has a drop rate of 0.95. The prior is improper.
     """
 
     name: ClassVar[str] = "normal_jeffreys"
@@ -154,7 +171,9 @@ class NormalJeffreys(Scales):
         """The latent."""
         return latent
 
-    def local(self, bank: str, noise: Noise, shape: tuple[int, ...], single: tuple[int, ...], align: Align) -> Tensor:
+    def local(
+        self, bank: str, noise: Noise, shape: tuple[int, ...], single: tuple[int, ...], align: Align
+    ) -> Tensor:
         """mu_z + sigma_z eps."""
         loc, std = self.numbers(bank)
         return torch.addcmul(align(loc), align(std), noise.normal(bank, shape, loc))
@@ -174,22 +193,31 @@ class NormalJeffreys(Scales):
 
 
 def log_normal_gamma_kl(loc: Tensor, std: Tensor, scale: Tensor | float = 1.0) -> Tensor:
-    """KL[a, Gamma(1/2, scale)] for log a ~ N(loc, std^2): E[a] / scale - (loc - log scale) / 2 - log std - (1 + log 2) / 2.
+    """KL[a, Gamma(1/2, scale)] for log a ~ N(loc, std^2): E[a] / scale - (loc - log scale) / 2 -
+    log std - (1 + log 2) / 2.
 
     1 / b of an inverse-Gamma b(1/2, 1) is such an a, so KL[b, IG(1/2, 1)] is this at -loc.
     """
     shifted = loc - (scale.log() if isinstance(scale, Tensor) else math.log(scale))
-    return (shifted + 0.5 * std.square()).exp() - 0.5 * shifted - std.log() - 0.5 * (1.0 + math.log(2.0))
+    return (
+        (shifted + 0.5 * std.square()).exp()
+        - 0.5 * shifted
+        - std.log()
+        - 0.5 * (1.0 + math.log(2.0))
+    )
 
 
 @scale_parts.register("horseshoe")
 class Horseshoe(Scales):
-    """z = z_local z_global, both half-Cauchy: z_local ~ C+(0, 1) for every group and z_global ~ C+(0, tau0) for the bank.
+    """z = z_local z_global, both half-Cauchy: z_local ~ C+(0, 1) for every group and z_global ~
+    C+(0, tau0) for the bank.
 
-    The square of a half-Cauchy number of scale s is a b with a ~ Gamma(1/2, scale s^2) and b ~ IG(1/2, 1); q of log a and of log
-    b is normal. Latents are ``(2, G + 1)``: log a and log b of every group and, last, of the bank. The score is the noise of a
-    group against its signal, log(sum V[w] / sum E[w]^2): unlike the size of z, which goes with that of the inputs and the width
-    of the layer, it means the same everywhere. At 3, the default threshold, a group is 95 % noise.
+    The square of a half-Cauchy number of scale s is a b with a ~ Gamma(1/2, scale s^2) and b ~
+    IG(1/2, 1); q of log a and of log b is normal. Latents are ``(2, G + 1)``: log a and log b of
+    every group and, last, of the bank. The score is the noise of a group against its signal,
+    log(sum V[w] / sum E[w]^2): unlike the size of z, which goes with that of the inputs and the
+    width of the layer, it means the same everywhere. At 3, the default threshold, a group is 95 %
+    noise.
     """
 
     name: ClassVar[str] = "horseshoe"
@@ -197,7 +225,9 @@ class Horseshoe(Scales):
     centres: ClassVar[bool] = True
     threshold: ClassVar[float] = 3.0
 
-    def __init__(self, counts: Mapping[str, int], dtype: str = "float32", tau0: float = 1.0) -> None:
+    def __init__(
+        self, counts: Mapping[str, int], dtype: str = "float32", tau0: float = 1.0
+    ) -> None:
         super().__init__(counts, dtype)
         self.tau0 = tau0
 
@@ -207,14 +237,18 @@ class Horseshoe(Scales):
 
     @torch.no_grad()
     def begin(self, sizes: Params, init_std: float) -> None:
-        """A bank's scale at the geometric mean of its groups, what they differ by in theirs; a and b alike."""
+        """A bank's scale at the geometric mean of its groups, what they differ by in theirs; a and
+        b alike.
+        """
         for bank, loc in self.layout.split(self.loc).items():
             logs = sizes[bank].log()
             loc.copy_(torch.cat([logs - logs.mean(), logs.mean().reshape(1)]).expand(2, -1))
         self.raw_std.fill_(math.log(init_std))
 
     def _log(self, bank: str) -> tuple[Tensor, Tensor]:
-        """Mean and variance of log z: ``(G,)`` of the groups and, last, of the bank, ``(G + 1,)``."""
+        """Mean and variance of log z: ``(G,)`` of the groups and, last, of the bank, ``(G +
+        1,)``.
+        """
         loc, std = self.numbers(bank)
         return 0.5 * loc.sum(0), 0.25 * std.square().sum(0)
 
@@ -223,7 +257,9 @@ class Horseshoe(Scales):
         logs = 0.5 * latent.sum(-2)
         return (logs[..., :-1] + logs[..., -1:]).exp()
 
-    def local(self, bank: str, noise: Noise, shape: tuple[int, ...], single: tuple[int, ...], align: Align) -> Tensor:
+    def local(
+        self, bank: str, noise: Noise, shape: tuple[int, ...], single: tuple[int, ...], align: Align
+    ) -> Tensor:
         """exp of the sum of two normal numbers, the bank's the same for all groups."""
         loc, var = self._log(bank)
         std = var.sqrt()
@@ -247,8 +283,8 @@ class Horseshoe(Scales):
         return mean, (2.0 * (var[:-1] + var[-1] - mean)).exp()
 
     def score(self, bank: str, square: Tensor, spread: Tensor, centred: bool) -> Tensor:
-        """log(sum V[w] / sum E[w]^2) over the group, where V[w] / E[w]^2 = exp(V[log z]) (1 + sigma^2 / mu^2) - 1 if z
-        multiplies.
+        """log(sum V[w] / sum E[w]^2) over the group, where V[w] / E[w]^2 = exp(V[log z]) (1 +
+        sigma^2 / mu^2) - 1 if z multiplies.
         """
         ratio = spread / square.clamp_min(torch.finfo(square.dtype).tiny)
         if not centred:

@@ -1,9 +1,11 @@
-"""Weights in groups that share a scale: w = z_g v, so that a whole group leaves the network when its z says nothing.
+"""Weights in groups that share a scale: w = z_g v, so that a whole group leaves the network when
+its z says nothing.
 
-q: v ~ N(mu, sigma^2) independent, z as its part says (:mod:`credo.posteriors.group_parts`). p(w given z) = N(0, z^2), so v has
-the prior N(0, 1) and the KL of the weights, 1/2 sum(mu^2 + sigma^2 - 1 - log sigma^2), does not depend on z. Centred, w ~ N(mu,
-sigma^2) itself and z is only in the prior: KL = sum of E[log z] - log sigma - 1/2 + (mu^2 + sigma^2) E[z^-2] / 2. A group whose
-score is at the threshold or beyond is pruned: its mu counts as zero, in training already.
+q: v ~ N(mu, sigma^2) independent, z as its part says (:mod:`credo.posteriors.group_parts`). p(w
+given z) = N(0, z^2), so v has the prior N(0, 1) and the KL of the weights, 1/2 sum(mu^2 + sigma^2 -
+1 - log sigma^2), does not depend on z. Centred, w ~ N(mu, sigma^2) itself and z is only in the
+prior: KL = sum of E[log z] - log sigma - 1/2 + (mu^2 + sigma^2) E[z^-2] / 2. A group whose score is
+at the threshold or beyond is pruned: its mu counts as zero, in training already.
 """
 
 from __future__ import annotations
@@ -27,10 +29,11 @@ PREFIX = "scales/"  # of the names of latents that are no weights
 
 
 class Place(NamedTuple):
-    """Where the groups of a parameter lie: in which bank of scales, along which axis, in how many groups of channels, on which side of the layer.
+    """Where the groups of a parameter lie: in which bank of scales, along which axis, in how many
+    groups of channels, on which side of the layer.
 
-    ``side`` is "input" or "output": whether the units of the groups are what a layer reads or what it gives. In a grouped
-    convolution axis 1 counts channels within a group of channels.
+    ``side`` is "input" or "output": whether the units of the groups are what a layer reads or what
+    it gives. In a grouped convolution axis 1 counts channels within a group of channels.
     """
 
     bank: str
@@ -46,25 +49,36 @@ class Place(NamedTuple):
         """Numbers ``(..., G)`` shaped to broadcast against the parameter ``(..., *shape)``."""
         lead, rest = values.shape[:-1], [1] * (len(shape) - 2)
         if self.axis == 1 and self.groups > 1:
-            rows = values.reshape(*lead, self.groups, 1, shape[1]).expand(*lead, self.groups, shape[0] // self.groups, shape[1])
+            rows = values.reshape(*lead, self.groups, 1, shape[1]).expand(
+                *lead, self.groups, shape[0] // self.groups, shape[1]
+            )
             return rows.reshape(*lead, shape[0], shape[1], *rest)
-        return values.reshape(*lead, *[-1 if place == self.axis else 1 for place in range(len(shape))])
+        return values.reshape(
+            *lead, *[-1 if place == self.axis else 1 for place in range(len(shape))]
+        )
 
     def sums(self, values: Tensor) -> Tensor:
         """Sums ``(G,)`` over the groups of a parameter: the adjoint of ``over``."""
         if self.axis == 1 and self.groups > 1:
-            return values.reshape(self.groups, len(values) // self.groups, values.shape[1], -1).sum((1, 3)).reshape(-1)
+            return (
+                values.reshape(self.groups, len(values) // self.groups, values.shape[1], -1)
+                .sum((1, 3))
+                .reshape(-1)
+            )
         return values.movedim(self.axis, 0).reshape(values.shape[self.axis], -1).sum(1)
 
 
 def bank_counts(shapes: Mapping[str, Sequence[int]], places: Mapping[str, Place]) -> dict[str, int]:
-    """Groups of every bank; an error where parameters of one bank have different numbers of them."""
+    """Groups of every bank; an error where parameters of one bank have different numbers of
+    them.
+    """
     counts: dict[str, int] = {}
     for name, place in places.items():
         count = place.count(shapes[name])
         if counts.setdefault(place.bank, count) != count:
             raise CredoError(
-                f"{name} has {count} groups along axis {place.axis}, but its bank of scales {place.bank!r} has {counts[place.bank]}."
+                f"{name} has {count} groups along axis {place.axis}, but its bank of scales "
+                f"{place.bank!r} has {counts[place.bank]}."
             )
     return counts
 
@@ -73,12 +87,15 @@ def bank_counts(shapes: Mapping[str, Sequence[int]], places: Mapping[str, Place]
 class GroupScale(Family):
     """Gaussian weights times scales of their groups, and the prior that goes with them.
 
-    It has no density over weights, since z is not integrated out: densities are over v and the latents of z (:meth:`latents`).
-    Pruning a group changes E[w] at once; the KL counted is that of q before pruning.
+    It has no density over weights, since z is not integrated out: densities are over v and the
+    latents of z (:meth:`latents`). Pruning a group changes E[w] at once; the KL counted is that of
+    q before pruning.
     """
 
     name: ClassVar[str] = "group_scale"
-    independent: ClassVar[bool] = True  # parameters that share a bank belong to one layer, which draws them together
+    independent: ClassVar[bool] = (
+        True  # parameters that share a bank belong to one layer, which draws them together
+    )
 
     def __init__(
         self,
@@ -92,8 +109,14 @@ class GroupScale(Family):
         super().__init__(shapes)
         self.places = {name: Place(*place) for name, place in places.items()}
         if missing := set(self.shapes) ^ set(self.places):
-            raise CredoError(f"Every parameter needs a place of its groups and none else may have one; odd: {sorted(missing)}.")
-        kind, settings = scale_parts[scales["name"]], {k: v for k, v in scales.items() if k != "name"}
+            raise CredoError(
+                "Every parameter needs a place of its groups and none else may have one; odd: "
+                f"{sorted(missing)}."
+            )
+        kind, settings = (
+            scale_parts[scales["name"]],
+            {k: v for k, v in scales.items() if k != "name"},
+        )
         self.scales: Scales = kind(bank_counts(self.shapes, self.places), dtype=dtype, **settings)
         if centred and not kind.centres:
             self.scales.inverse("")
@@ -112,21 +135,27 @@ class GroupScale(Family):
         threshold: float | None = None,
         centred: bool = False,
     ) -> GroupScale:
-        """E[w] about at ``values``, deviations of weights and scales in proportion ``init_std``. ``scales``: name and settings of a part.
+        """E[w] about at ``values``, deviations of weights and scales in proportion ``init_std``.
+        ``scales``: name and settings of a part.
 
-        Scales start at the root mean square of their bank, where the prior N(0, 1) of v fits best: from elsewhere descent would
-        spend most of its steps on the way. All alike, since a group whose weights happen to start small would otherwise go before
-        it learns.
+        Scales start at the root mean square of their bank, where the prior N(0, 1) of v fits best:
+        from elsewhere descent would spend most of its steps on the way. All alike, since a group
+        whose weights happen to start small would otherwise go before it learns.
         """
         shapes = {name: value.shape for name, value in values.items()}
         flat = FlatLayout({n: torch.Size(s) for n, s in shapes.items()}).join(values).detach()
         dtype = str(flat.dtype).removeprefix("torch.")
-        family = cls(shapes, {n: places[n] for n in shapes}, scales, threshold, centred, dtype).to(flat.device)
+        family = cls(shapes, {n: places[n] for n in shapes}, scales, threshold, centred, dtype).to(
+            flat.device
+        )
         with torch.no_grad():
             sizes = family.bank_sizes(values)
             family.scales.begin(sizes, init_std)
             size = family.layout.join(
-                {n: family.of_group(n, sizes[p.bank]).expand(family.shapes[n]) for n, p in family.places.items()}
+                {
+                    n: family.of_group(n, sizes[p.bank]).expand(family.shapes[n])
+                    for n, p in family.places.items()
+                }
             )
             family.flat_mean.copy_(flat if centred else flat / size)
             family.raw_std.copy_((init_std * (size if centred else torch.ones_like(size))).log())
@@ -134,9 +163,16 @@ class GroupScale(Family):
 
     @torch.no_grad()
     def bank_sizes(self, values: Mapping[str, Tensor]) -> Params:
-        """Root mean square of the values of every bank, one where all are zero, for each of its groups ``(G,)``."""
-        squares, numel = self._sums(self.layout.join(values).detach().square()), self._sums(torch.ones_like(self.flat_mean))
-        means = {bank: float(total.sum() / numel[bank].sum()) or 1.0 for bank, total in squares.items()}
+        """Root mean square of the values of every bank, one where all are zero, for each of its
+        groups ``(G,)``.
+        """
+        squares, numel = (
+            self._sums(self.layout.join(values).detach().square()),
+            self._sums(torch.ones_like(self.flat_mean)),
+        )
+        means = {
+            bank: float(total.sum() / numel[bank].sum()) or 1.0 for bank, total in squares.items()
+        }
         return {bank: torch.full_like(total, means[bank] ** 0.5) for bank, total in squares.items()}
 
     def of_group(self, name: str, values: Tensor) -> Tensor:
@@ -146,7 +182,10 @@ class GroupScale(Family):
     def group_scores(self) -> Params:
         """Score ``(G,)`` of every group, by bank: high where it says little."""
         square, spread = self._sums(self.flat_mean.square()), self._sums((2.0 * self.raw_std).exp())
-        return {bank: self.scales.score(bank, square[bank], spread[bank], self.centred) for bank in self.scales.counts}
+        return {
+            bank: self.scales.score(bank, square[bank], spread[bank], self.centred)
+            for bank in self.scales.counts
+        }
 
     def _sums(self, flat: Tensor) -> Params:
         """Sums ``(G,)`` over groups, by bank, of numbers of all weights in a row."""
@@ -164,24 +203,40 @@ class GroupScale(Family):
         return {bank: score < limit for bank, score in self.group_scores().items()}
 
     def keep_mask(self, threshold: float | None = None) -> Params:
-        """True where a weight stays, by name and in the shape of the weight; what training has pruned is zero anyway."""
+        """True where a weight stays, by name and in the shape of the weight; what training has
+        pruned is zero anyway.
+        """
         kept = self.groups_kept(threshold)
-        return {n: self.of_group(n, kept[self.places[n].bank]).expand(shape) for n, shape in self.shapes.items()}
+        return {
+            n: self.of_group(n, kept[self.places[n].bank]).expand(shape)
+            for n, shape in self.shapes.items()
+        }
 
     def inner(self) -> tuple[Params, Params]:
         """Means of v, zero in pruned groups, and its variances; of w where it is centred.
 
-        The gradient of a mean is passed on though it counts as zero: a group that was pruned by the chance of its start can come back.
+        The gradient of a mean is passed on though it counts as zero: a group that was pruned by the
+        chance of its start can come back.
         """
-        kept, mean, var = self.groups_kept(), self.layout.split(self.flat_mean), self.layout.split((2.0 * self.raw_std).exp())
-        return {n: mean[n] - mean[n].detach() * ~self.of_group(n, kept[self.places[n].bank]) for n in self.names}, var
+        kept, mean, var = (
+            self.groups_kept(),
+            self.layout.split(self.flat_mean),
+            self.layout.split((2.0 * self.raw_std).exp()),
+        )
+        return {
+            n: mean[n] - mean[n].detach() * ~self.of_group(n, kept[self.places[n].bank])
+            for n in self.names
+        }, var
 
     def mean(self) -> Params:
         """E[z] mu, zeros in pruned groups."""
         mean, _ = self.inner()
         if self.centred:
             return mean
-        return {n: mean[n] * self.of_group(n, self.scales.first(self.places[n].bank)) for n in self.names}
+        return {
+            n: mean[n] * self.of_group(n, self.scales.first(self.places[n].bank))
+            for n in self.names
+        }
 
     def std(self) -> Params:
         """Standard deviation of every weight: V[w] = V[z] (mu^2 + sigma^2) + E[z]^2 sigma^2."""
@@ -190,17 +245,29 @@ class GroupScale(Family):
             return {n: var[n].sqrt() for n in self.names}
         out = {}
         for n in self.names:
-            first, second = (self.of_group(n, moment(self.places[n].bank)) for moment in (self.scales.first, self.scales.second))
-            out[n] = ((second - first.square()).clamp_min(0) * mean[n].square() + second * var[n]).sqrt()
+            first, second = (
+                self.of_group(n, moment(self.places[n].bank))
+                for moment in (self.scales.first, self.scales.second)
+            )
+            out[n] = (
+                (second - first.square()).clamp_min(0) * mean[n].square() + second * var[n]
+            ).sqrt()
         return out
 
     def kl(self, prior: Mapping[str, Distribution]) -> Tensor:
-        """That of the weights given their scales and that of the scales; an error under a prior that has no such groups."""
-        odd = {n: p for n, p in prior.items() if not (isinstance(p, Grouped) and p.label == self.scales.label)}
+        """That of the weights given their scales and that of the scales; an error under a prior
+        that has no such groups.
+        """
+        odd = {
+            n: p
+            for n, p in prior.items()
+            if not (isinstance(p, Grouped) and p.label == self.scales.label)
+        }
         if odd:
             name, given = next(iter(odd.items()))
             raise CredoError(
-                f"The prior of {name!r} is {given}; the family {self.name!r} brings the {self.scales.label} prior of its groups with it. "
+                f"The prior of {name!r} is {given}; the family {self.name!r} brings the "
+                f"{self.scales.label} prior of its groups with it. "
                 f"Give it Grouped({self.scales.label!r}, ...), as the methods do."
             )
         if not self.centred:
@@ -210,7 +277,8 @@ class GroupScale(Family):
         total = self.scales.kl() - self.raw_std.sum() - 0.5 * self.layout.numel
         for n in self.names:
             log, inverse = (
-                self.of_group(n, number).expand(self.shapes[n]) for number in self.scales.inverse(self.places[n].bank)
+                self.of_group(n, number).expand(self.shapes[n])
+                for number in self.scales.inverse(self.places[n].bank)
             )
             total = total + log.sum() + 0.5 * ((mean[n].square() + var[n]) * inverse).sum()
         return total
@@ -230,14 +298,17 @@ class GroupScale(Family):
         """w = z v; v itself where it is centred."""
         if self.centred:
             return {n: latents[n] for n in self.names}
-        scales = {bank: self.scales.scale(bank, latents[PREFIX + bank]) for bank in self.scales.counts}
+        scales = {
+            bank: self.scales.scale(bank, latents[PREFIX + bank]) for bank in self.scales.counts
+        }
         return {n: latents[n] * self.of_group(n, scales[self.places[n].bank]) for n in self.names}
 
     def log_prob(self, latents: Params) -> Tensor:
         """Log density of v and the latents of z; weights alone have none."""
         if any(PREFIX + bank not in latents for bank in self.scales.counts):
             raise CredoError(
-                f"The family {self.name!r} has no density over weights alone: their scales are not integrated out. "
+                f"The family {self.name!r} has no density over weights alone: their scales are "
+                "not integrated out. "
                 "Ask for mean(), std(), sample() or predictions."
             )
         mean, _ = self.inner()
@@ -245,8 +316,12 @@ class GroupScale(Family):
         scales = {bank: latents[PREFIX + bank] for bank in self.scales.counts}
         return normal.log_prob(self.layout.join(latents)).sum(-1) + self.scales.log_prob(scales)
 
-    def moments(self, op: LinearMap, mean: Tensor, var: Tensor, w: str, b: str | None) -> tuple[Tensor, Tensor]:
-        """E and V of op(x, z v) + b: exact for one dense layer; positions that share a scale count as independent."""
+    def moments(
+        self, op: LinearMap, mean: Tensor, var: Tensor, w: str, b: str | None
+    ) -> tuple[Tensor, Tensor]:
+        """E and V of op(x, z v) + b: exact for one dense layer; positions that share a scale count
+        as independent.
+        """
         means, variances = self.inner()
         bias = (means[b], variances[b]) if b in means else (None, None)
         place = self.places[w]
@@ -263,7 +338,9 @@ class GroupScale(Family):
         if self.centred:
             return out, spread
         if place.side == "output":
-            out, spread = _scaled(out, spread, *(along(number, op.channel_axis, out.dim()) for number in own))
+            out, spread = _scaled(
+                out, spread, *(along(number, op.channel_axis, out.dim()) for number in own)
+            )
         return _scaled(out, spread, *common)
 
     def rate_params(self) -> list[nn.Parameter]:
@@ -281,12 +358,23 @@ class GroupScale(Family):
         """Shapes, places, the part and its settings."""
         places = {name: list(place) for name, place in self.places.items()}
         dtype = str(self.flat_mean.dtype).removeprefix("torch.")
-        rest = {"scales": self.scales.config(), "threshold": self.threshold, "centred": self.centred, "dtype": dtype}
+        rest = {
+            "scales": self.scales.config(),
+            "threshold": self.threshold,
+            "centred": self.centred,
+            "dtype": dtype,
+        }
         return super().config() | {"places": places} | rest
 
 
 def _through(
-    op: LinearMap, mean: Tensor, var: Tensor, w: Tensor, w_var: Tensor, b: Tensor | None, b_var: Tensor | None
+    op: LinearMap,
+    mean: Tensor,
+    var: Tensor,
+    w: Tensor,
+    w_var: Tensor,
+    b: Tensor | None,
+    b_var: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Mean and variance through independent Gaussian weights."""
     if op.is_embedding:
@@ -327,7 +415,9 @@ class GroupScaleDraw(Draw):
         family, names = self.family, tuple(names)
         mean, var = self._moments()
         if set(names) == set(family.names):
-            eps = family.layout.split(self.noise.normal(names[0], (family.layout.numel,), family.flat_mean))
+            eps = family.layout.split(
+                self.noise.normal(names[0], (family.layout.numel,), family.flat_mean)
+            )
         else:
             eps = {n: self.noise.normal(n, mean[n].shape, mean[n]) for n in names}
         inner = {n: torch.addcmul(mean[n], var[n].sqrt(), eps[n]) for n in names}
@@ -339,10 +429,14 @@ class GroupScaleDraw(Draw):
         scales = {bank: family.scales.scale(bank, latent) for bank, latent in latents.items()}
         return {n: inner[n] * family.of_group(n, scales[family.places[n].bank]) for n in names}
 
-    def local(self, op: LinearMap, x: Tensor, w: str, b: str | Tensor | None, noise: Noise) -> Tensor:
-        """Scales on the units, every example with its own and every position of it with the same; Gaussian noise of v on the outputs.
+    def local(
+        self, op: LinearMap, x: Tensor, w: str, b: str | Tensor | None, noise: Noise
+    ) -> Tensor:
+        """Scales on the units, every example with its own and every position of it with the same;
+        Gaussian noise of v on the outputs.
 
-        A word that comes twice in an example has one scale, so scales of words are drawn as weights.
+        A word that comes twice in an example has one scale, so scales of words are drawn as
+        weights.
         """
         family = self.family
         place = family.places[w]
@@ -363,6 +457,10 @@ class GroupScaleDraw(Draw):
         assert isinstance(b, Tensor)
         return out + b.reshape(-1, *[1] * op.num_spatial)
 
-    def _units(self, op: LinearMap, x: Tensor, bank: str, channels: int, ndim: int, noise: Noise) -> Tensor:
+    def _units(
+        self, op: LinearMap, x: Tensor, bank: str, channels: int, ndim: int, noise: Noise
+    ) -> Tensor:
         shape, single = op.per_example(x, channels), op.per_example(x, 1)
-        return self.family.scales.local(bank, noise, shape, single, lambda values: along(values, op.channel_axis, ndim))
+        return self.family.scales.local(
+            bank, noise, shape, single, lambda values: along(values, op.channel_axis, ndim)
+        )

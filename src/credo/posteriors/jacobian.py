@@ -11,10 +11,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Rows:
-    """d f_k / d W = sum_r grads[:, k, r] inputs[:, r]^T for N inputs and K directions of the outputs, at R places where W is used.
+    """d f_k / d W = sum_r grads[:, k, r] inputs[:, r]^T for N inputs and K directions of the
+    outputs, at R places where W is used.
 
-    ``inputs`` ``(N, R, I)``, ``grads`` ``(N, K, R, O)``; the bias is a weight whose input is one. Never larger than the
-    activations, where the derivatives themselves have N K O I numbers.
+    ``inputs`` ``(N, R, I)``, ``grads`` ``(N, K, R, O)``; the bias is a weight whose input is one.
+    Never larger than the activations, where the derivatives themselves have N K O I numbers.
     """
 
     inputs: Tensor
@@ -27,11 +28,15 @@ class Rows:
         return torch.einsum("nkro,nri->nkoi", self.grads, self.inputs).flatten(2)
 
     def at(self, places: Tensor) -> Tensor:
-        """The derivatives by single weights at these flat places, ``(N, K, S)``, by whichever way writes out less."""
+        """The derivatives by single weights at these flat places, ``(N, K, S)``, by whichever way
+        writes out less.
+        """
         if self.inputs.shape[1] * len(places) > self.grads.shape[-1] * self.inputs.shape[-1]:
             return self.dense()[..., places]
         width = self.inputs.shape[-1]
-        return (self.grads[..., places // width] * self.inputs.unsqueeze(1)[..., places % width]).sum(2)
+        return (
+            self.grads[..., places // width] * self.inputs.unsqueeze(1)[..., places % width]
+        ).sum(2)
 
     def to(self, dtype: torch.dtype) -> Rows:
         """In another precision."""
@@ -44,7 +49,9 @@ class Rows:
 
 @dataclass(frozen=True)
 class Whole:
-    """Derivatives ``(N, K, *shape)`` as they are, flattened to ``(N, K, P)``, of a parameter that no factors are known for."""
+    """Derivatives ``(N, K, *shape)`` as they are, flattened to ``(N, K, P)``, of a parameter that
+    no factors are known for.
+    """
 
     values: Tensor
 
@@ -62,7 +69,9 @@ class Whole:
 
 
 def independent_covariance(rows: Rows | Whole, var: Tensor) -> Tensor:
-    """J diag(var) J^T ``(N, K, K)`` for independent weights; with one place per input from the factors alone."""
+    """J diag(var) J^T ``(N, K, K)`` for independent weights; with one place per input from the
+    factors alone.
+    """
     if isinstance(rows, Rows) and rows.inputs.shape[1] == 1:
         weight = rows.inputs[:, 0].square() @ var.reshape(rows.grads.shape[-1], -1).mT
         grads = rows.grads[:, :, 0]

@@ -1,7 +1,9 @@
-"""KL[q, p] in nats, always a sum over weights: closed form where one is known, sampled over draws otherwise.
+"""KL[q, p] in nats, always a sum over weights: closed form where one is known, sampled over draws
+otherwise.
 
-For any Gaussian q and elementwise p the closed form needs only marginals: with h the entropy of one normal,
-KL[q, p] = sum_i (KL[N(m_i, v_i), p] + h_i) - H[q], and torch's own table of KLs between distributions gives the terms.
+For any Gaussian q and elementwise p the closed form needs only marginals: with h the entropy of one
+normal, KL[q, p] = sum_i (KL[N(m_i, v_i), p] + h_i) - H[q], and torch's own table of KLs between
+distributions gives the terms.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ class Factorised:
         out: Tensor | float = 0.0
         for name, shape in self.shapes.items():
             log_prob = self.distributions[name].log_prob(params[name])
-            out = out + (log_prob.flatten(log_prob.dim() - len(shape)).sum(-1) if len(shape) else log_prob)
+            out = out + (
+                log_prob.flatten(log_prob.dim() - len(shape)).sum(-1) if len(shape) else log_prob
+            )
         assert isinstance(out, Tensor)
         return out
 
@@ -57,7 +61,9 @@ class Factorised:
         return {name: self.distributions[name].log_prob(params[name]) for name in self.shapes}
 
     def sample(self, n: int, like: Params) -> Params:
-        """``n`` draws of every parameter from the global generator, in the dtype and on the device of ``like``."""
+        """``n`` draws of every parameter from the global generator, in the dtype and on the device
+        of ``like``.
+        """
         out = {}
         for name, shape in self.shapes.items():
             missing = shape[: len(shape) - len(self.distributions[name].batch_shape)]
@@ -69,7 +75,9 @@ FamilyPrior = Factorised | Family
 
 
 class PosteriorPrior(Prior):
-    """Yesterday's posterior as today's prior: independent Gaussians are taken elementwise, joint ones as a whole."""
+    """Yesterday's posterior as today's prior: independent Gaussians are taken elementwise, joint
+    ones as a whole.
+    """
 
     def __init__(self, posterior: Posterior) -> None:
         self.posterior = posterior
@@ -79,12 +87,18 @@ class PosteriorPrior(Prior):
         for family in self.posterior.members:
             if site.name in family.names:
                 if isinstance(family, MeanField):
-                    return Normal(family.mean()[site.name].detach(), family.std()[site.name].detach(), validate_args=False)
+                    return Normal(
+                        family.mean()[site.name].detach(),
+                        family.std()[site.name].detach(),
+                        validate_args=False,
+                    )
                 raise CredoError(
-                    f"{site.name!r} has no elementwise prior: the earlier posterior is {family.name!r} over {family.names}."
+                    f"{site.name!r} has no elementwise prior: the earlier posterior is "
+                    f"{family.name!r} over {family.names}."
                 )
         raise CredoError(
-            f"The posterior given as prior does not cover {site.name!r}; it covers {', '.join(self.posterior.names)}."
+            f"The posterior given as prior does not cover {site.name!r}; it covers "
+            f"{', '.join(self.posterior.names)}."
         )
 
     def describe(self) -> str:
@@ -92,9 +106,13 @@ class PosteriorPrior(Prior):
         return "posterior: " + ", ".join(family.name for family in self.posterior.members)
 
     def over(self, family: Family) -> FamilyPrior | None:
-        """A joint prior with exactly this family's parameters, if there is one that is not elementwise."""
+        """A joint prior with exactly this family's parameters, if there is one that is not
+        elementwise.
+        """
         for earlier in self.posterior.members:
-            if set(earlier.names) == set(family.names) and not isinstance(earlier, (MeanField, Delta, Subnetwork)):
+            if set(earlier.names) == set(family.names) and not isinstance(
+                earlier, (MeanField, Delta, Subnetwork)
+            ):
                 return earlier
         return None
 
@@ -105,11 +123,15 @@ def prior_of(family: Family, prior: Prior, sites: Mapping[str, Site]) -> FamilyP
         joint = prior.over(family)
         if joint is not None:
             return joint
-    return Factorised({n: family.restrict(prior.at(sites[n]), n) for n in family.names}, family.shapes)
+    return Factorised(
+        {n: family.restrict(prior.at(sites[n]), n) for n in family.names}, family.shapes
+    )
 
 
 def fold(family: Family, prior: FamilyPrior | None) -> NormalStats | None:
-    """Prior mean and variance for a family that folds its KL into the draw; None where that does not apply."""
+    """Prior mean and variance for a family that folds its KL into the draw; None where that does
+    not apply.
+    """
     if not (isinstance(family, MeanField) and isinstance(prior, Factorised)):
         return None
     normals = [d for d in prior.distributions.values() if type(d) is Normal]
@@ -123,7 +145,10 @@ def fold(family: Family, prior: FamilyPrior | None) -> NormalStats | None:
         mean, var = (column[0].reshape(()) for column in parts)
     else:
         shapes = family.shapes.values()
-        mean, var = (torch.cat([p.expand(s).reshape(-1) for p, s in zip(column, shapes, strict=True)]) for column in parts)
+        mean, var = (
+            torch.cat([p.expand(s).reshape(-1) for p, s in zip(column, shapes, strict=True)])
+            for column in parts
+        )
     return NormalStats(None if centred else mean, var)
 
 
@@ -133,11 +158,18 @@ def closed_kl(family: Family, prior: FamilyPrior) -> Tensor | None:
         return -prior.log_prob(family.mean())
     if isinstance(family, Full) and isinstance(prior, Full) and family.names == prior.names:
         return kl_divergence(
-            *(MultivariateNormal(f.flat_mean, scale_tril=f.scale_tril(), validate_args=False) for f in (family, prior))
+            *(
+                MultivariateNormal(f.flat_mean, scale_tril=f.scale_tril(), validate_args=False)
+                for f in (family, prior)
+            )
         )
     if isinstance(family, Discrete) and isinstance(prior, Factorised):
         return family.kl(prior.distributions)
-    if isinstance(family, Discrete) and isinstance(prior, Discrete) and family.levels.tolist() == prior.levels.tolist():
+    if (
+        isinstance(family, Discrete)
+        and isinstance(prior, Discrete)
+        and family.levels.tolist() == prior.levels.tolist()
+    ):
         return family.kl(prior)
     if isinstance(family, Multiplicative) and isinstance(prior, Factorised):
         return family.kl(prior.distributions)
@@ -168,14 +200,24 @@ def _marginal_kl(family: Gaussian, prior: Factorised) -> Tensor | None:
     return total
 
 
-def sampled_kl(family: Family, prior: FamilyPrior, noise: Noise, latents: Params | None = None) -> Tensor:
-    """log q(w) - log p(w) for every draw of ``noise``, or for given ``latents``: an unbiased estimate of the KL whatever the pair."""
+def sampled_kl(
+    family: Family, prior: FamilyPrior, noise: Noise, latents: Params | None = None
+) -> Tensor:
+    """log q(w) - log p(w) for every draw of ``noise``, or for given ``latents``: an unbiased
+    estimate of the KL whatever the pair.
+    """
     latents = family.latents(noise) if latents is None else latents
-    return family.log_prob(latents) - prior.log_prob(family.assemble(latents) if isinstance(prior, Factorised) else latents)
+    return family.log_prob(latents) - prior.log_prob(
+        family.assemble(latents) if isinstance(prior, Factorised) else latents
+    )
 
 
-def kl(family: Family, prior: FamilyPrior, noise: Noise | None = None, latents: Params | None = None) -> Tensor:
-    """KL[q, p], summed over weights; where no closed form is known sampled with ``noise``, or of ``latents`` drawn already."""
+def kl(
+    family: Family, prior: FamilyPrior, noise: Noise | None = None, latents: Params | None = None
+) -> Tensor:
+    """KL[q, p], summed over weights; where no closed form is known sampled with ``noise``, or of
+    ``latents`` drawn already.
+    """
     closed = closed_kl(family, prior)
     if closed is not None:
         return closed
@@ -183,4 +225,6 @@ def kl(family: Family, prior: FamilyPrior, noise: Noise | None = None, latents: 
         return sampled_kl(family, prior, noise or Ambient(), latents).mean()
     except CredoError as error:
         given = prior.name if isinstance(prior, Family) else prior.distributions
-        raise CredoError(f"No KL between the family {family.name!r} and the prior {given}: {error}") from error
+        raise CredoError(
+            f"No KL between the family {family.name!r} and the prior {given}: {error}"
+        ) from error

@@ -11,7 +11,13 @@ from torch import Tensor, nn
 
 from credo.core.linear_map import LinearMap, along, contract
 from credo.core.seeds import Noise
-from credo.posteriors.covariance_rules import check_units, fixed_joint, per_channel, sandwich, with_rows
+from credo.posteriors.covariance_rules import (
+    check_units,
+    fixed_joint,
+    per_channel,
+    sandwich,
+    with_rows,
+)
 from credo.posteriors.family import Draw, Gaussian, Params, families, gaussian_entropy
 from credo.posteriors.std_transform import triangular
 
@@ -20,8 +26,8 @@ from credo.posteriors.std_transform import triangular
 class Kron(Gaussian):
     """Row covariance A A^T (outputs) times column covariance B B^T (inputs, and the bias last).
 
-    For one layer: a weight (out, ...) and optionally its bias (out,). ``shapes`` names the weight first. Used by
-    KFAC Laplace and matrix-normal VI.
+    For one layer: a weight (out, ...) and optionally its bias (out,). ``shapes`` names the weight
+    first. Used by KFAC Laplace and matrix-normal VI.
     """
 
     name: ClassVar[str] = "kron"
@@ -39,9 +45,13 @@ class Kron(Gaussian):
 
     @classmethod
     def start(cls, values: Mapping[str, Tensor], init_std: float = 1e-2) -> Kron:
-        """Mean at ``values``; both factors diagonal, with ``init_std`` as standard deviation of each weight."""
+        """Mean at ``values``; both factors diagonal, with ``init_std`` as standard deviation of
+        each weight.
+        """
         first = next(iter(values.values()))
-        family = cls({n: v.shape for n, v in values.items()}, str(first.dtype).removeprefix("torch.")).to(first.device)
+        family = cls(
+            {n: v.shape for n, v in values.items()}, str(first.dtype).removeprefix("torch.")
+        ).to(first.device)
         with torch.no_grad():
             family.matrix.copy_(family._join({n: v.detach() for n, v in values.items()}))
             family.raw_rows.diagonal().fill_(0.5 * math.log(init_std))
@@ -49,15 +59,24 @@ class Kron(Gaussian):
         return family
 
     def _join(self, values: Params) -> Tensor:
-        lead = values[self.weight].shape[: values[self.weight].dim() - len(self.shapes[self.weight])]
+        lead = values[self.weight].shape[
+            : values[self.weight].dim() - len(self.shapes[self.weight])
+        ]
         matrix = values[self.weight].reshape(*lead, self.shapes[self.weight][0], -1)
-        return matrix if self.bias is None else torch.cat([matrix, values[self.bias].unsqueeze(-1)], -1)
+        return (
+            matrix
+            if self.bias is None
+            else torch.cat([matrix, values[self.bias].unsqueeze(-1)], -1)
+        )
 
     def _split(self, matrix: Tensor) -> Params:
         lead = matrix.shape[:-2]
         if self.bias is None:
             return {self.weight: matrix.reshape(*lead, *self.shapes[self.weight])}
-        return {self.weight: matrix[..., :-1].reshape(*lead, *self.shapes[self.weight]), self.bias: matrix[..., -1]}
+        return {
+            self.weight: matrix[..., :-1].reshape(*lead, *self.shapes[self.weight]),
+            self.bias: matrix[..., -1],
+        }
 
     def row_factor(self) -> Tensor:
         """A, lower triangular with a positive diagonal."""
@@ -77,9 +96,15 @@ class Kron(Gaussian):
 
     def log_prob(self, latents: Params) -> Tensor:
         """-1/2 norm(A^-1 (W - M) B^-T)^2 - cols log det A - rows log det B - n/2 log 2 pi."""
-        white = torch.linalg.solve_triangular(self.row_factor(), self._join(latents) - self.matrix, upper=False)
+        white = torch.linalg.solve_triangular(
+            self.row_factor(), self._join(latents) - self.matrix, upper=False
+        )
         white = torch.linalg.solve_triangular(self.col_factor(), white.mT, upper=False)
-        return -0.5 * white.square().sum((-2, -1)) - self._log_det() - 0.5 * self.matrix.numel() * math.log(2 * math.pi)
+        return (
+            -0.5 * white.square().sum((-2, -1))
+            - self._log_det()
+            - 0.5 * self.matrix.numel() * math.log(2 * math.pi)
+        )
 
     def _log_det(self) -> Tensor:
         rows, cols = self.matrix.shape
@@ -103,14 +128,22 @@ class Kron(Gaussian):
         return (self.row_factor().mT @ self._join(pieces) @ self.col_factor()).flatten(-2)
 
     def input_map(self, op: LinearMap, x: Tensor) -> Tensor | None:
-        """B^T x~ for every position: the columns' factor as the weights of the same linear map; None where groups split it."""
+        """B^T x~ for every position: the columns' factor as the weights of the same linear map;
+        None where groups split it.
+        """
         if op.groups > 1 or op.transposed or op.is_embedding:
             return None
         factor = self.col_factor()
         body = factor if self.bias is None else factor[:-1]
-        return op(x, body.mT.reshape(-1, *self.shapes[self.weight][1:]), None if self.bias is None else factor[-1])
+        return op(
+            x,
+            body.mT.reshape(-1, *self.shapes[self.weight][1:]),
+            None if self.bias is None else factor[-1],
+        )
 
-    def moments(self, op: LinearMap, mean: Tensor, var: Tensor, w: str, b: str | None) -> tuple[Tensor, Tensor]:
+    def moments(
+        self, op: LinearMap, mean: Tensor, var: Tensor, w: str, b: str | None
+    ) -> tuple[Tensor, Tensor]:
         """V[y_o] = (A A^T)_oo (norm(B^T x~)^2 + sum_i (B B^T)_ii var_i) + sum_i M_oi^2 var_i."""
         image = self.input_map(op, mean)
         if image is None or (b is None) != (self.bias is None):
@@ -120,10 +153,16 @@ class Kron(Gaussian):
         col_var = self.col_factor().square().sum(-1)
         col_var = (col_var if b is None else col_var[:-1]).reshape(1, *self.shapes[w][1:])
         spread = image.square().sum(op.channel_axis, keepdim=True) + op(var, col_var)
-        return op(mean, means[w], means[b] if b else None), row_var * spread + op(var, means[w] ** 2)
+        return op(mean, means[w], means[b] if b else None), row_var * spread + op(
+            var, means[w] ** 2
+        )
 
-    def joint_moments(self, op: LinearMap, mean: Tensor, cov: Tensor | None, w: str, b: str | None) -> tuple[Tensor, Tensor]:
-        """M cov M^T + (A A^T)_or sum_k E[z_k(p) z_k(p')] between units o, r and positions p, p', with z = B^T x~."""
+    def joint_moments(
+        self, op: LinearMap, mean: Tensor, cov: Tensor | None, w: str, b: str | None
+    ) -> tuple[Tensor, Tensor]:
+        """M cov M^T + (A A^T)_or sum_k E[z_k(p) z_k(p')] between units o, r and positions p, p',
+        with z = B^T x~.
+        """
         image = self.input_map(op, mean)
         if image is None or (b is None) != (self.bias is None):
             return super().joint_moments(op, mean, cov, w, b)
@@ -157,13 +196,17 @@ class KronDraw(Draw):
         if self._whole is None:
             family = self.family
             white = self.noise.normal(family.weight, family.matrix.shape, family.matrix)
-            self._whole = family._split(family.matrix + family.row_factor() @ white @ family.col_factor().mT)
+            self._whole = family._split(
+                family.matrix + family.row_factor() @ white @ family.col_factor().mT
+            )
         return {name: self._whole[name] for name in names}
 
     def _fits(self, b: str | Tensor | None) -> bool:
         return b == self.family.bias if isinstance(b, str) else self.family.bias is None
 
-    def local(self, op: LinearMap, x: Tensor, w: str, b: str | Tensor | None, noise: Noise) -> Tensor:
+    def local(
+        self, op: LinearMap, x: Tensor, w: str, b: str | Tensor | None, noise: Noise
+    ) -> Tensor:
         """op(x, M) + norm(B^T x~) A eps: exact per position."""
         image = self.family.input_map(op, x) if self._fits(b) else None
         if image is None:
@@ -172,10 +215,16 @@ class KronDraw(Draw):
         out = op(x, mean[w], mean[b] if isinstance(b, str) else b)
         tiny = torch.finfo(image.dtype).tiny
         length = image.square().sum(op.channel_axis, keepdim=True).clamp_min(tiny).sqrt()
-        return out + length * contract(self.family.row_factor(), noise.normal(w, out.shape, out), op.channel_axis)
+        return out + length * contract(
+            self.family.row_factor(), noise.normal(w, out.shape, out), op.channel_axis
+        )
 
-    def flipout(self, op: LinearMap, x: Tensor, w: str, b: str | Tensor | None, noise: Noise) -> Tensor:
-        """A ((E (s * B^T x~)) * r): the signs flip the white matrix E, whose distribution they leave unchanged."""
+    def flipout(
+        self, op: LinearMap, x: Tensor, w: str, b: str | Tensor | None, noise: Noise
+    ) -> Tensor:
+        """A ((E (s * B^T x~)) * r): the signs flip the white matrix E, whose distribution they
+        leave unchanged.
+        """
         image = self.family.input_map(op, x) if self._fits(b) else None
         if image is None:
             return NotImplemented
@@ -184,4 +233,6 @@ class KronDraw(Draw):
         signs_in = noise.sign(w, op.per_example(x, white.shape[1]), white)
         signs_out = noise.sign(w, op.per_example(x, white.shape[0]), white)
         flipped = contract(white, image * signs_in, op.channel_axis) * signs_out
-        return op(x, mean[w], mean[b] if isinstance(b, str) else b) + contract(self.family.row_factor(), flipped, op.channel_axis)
+        return op(x, mean[w], mean[b] if isinstance(b, str) else b) + contract(
+            self.family.row_factor(), flipped, op.channel_axis
+        )

@@ -19,24 +19,41 @@ from credo.posteriors.mean_field import MeanField, MeanFieldDraw
 
 @families.register("low_rank")
 class LowRank(Gaussian):
-    """Covariance diag(std^2) + F^T F with F of shape (K, P): K directions along which all weights move together.
+    """Covariance diag(std^2) + F^T F with F of shape (K, P): K directions along which all weights
+    move together.
 
-    Used by structured VI and SWAG. The factor coordinates z are drawn once per pass, for every parameter.
+    Used by structured VI and SWAG. The factor coordinates z are drawn once per pass, for every
+    parameter.
     """
 
     name: ClassVar[str] = "low_rank"
 
-    def __init__(self, shapes: Mapping[str, Sequence[int]], rank: int = 4, scale: str = "log", dtype: str = "float32") -> None:
+    def __init__(
+        self,
+        shapes: Mapping[str, Sequence[int]],
+        rank: int = 4,
+        scale: str = "log",
+        dtype: str = "float32",
+    ) -> None:
         super().__init__(shapes)
         self.rank, self.layout = rank, FlatLayout(self.shapes)
         self.diagonal = MeanField(shapes, scale, dtype)
-        self.factor = nn.Parameter(torch.zeros(rank, self.layout.numel, dtype=getattr(torch, dtype)))
+        self.factor = nn.Parameter(
+            torch.zeros(rank, self.layout.numel, dtype=getattr(torch, dtype))
+        )
 
     @classmethod
     def start(
-        cls, values: Mapping[str, Tensor], generator: torch.Generator, init_std: float = 1e-2, rank: int = 4, scale: str = "log"
+        cls,
+        values: Mapping[str, Tensor],
+        generator: torch.Generator,
+        init_std: float = 1e-2,
+        rank: int = 4,
+        scale: str = "log",
     ) -> LowRank:
-        """Means at ``values``; diagonal and factors share the initial variance, the factors in random directions."""
+        """Means at ``values``; diagonal and factors share the initial variance, the factors in
+        random directions.
+        """
         diagonal = MeanField.start(values, init_std / math.sqrt(2.0), scale)
         config = diagonal.config()
         family = cls(config["shapes"], rank, scale, config["dtype"]).to(diagonal.flat_mean.device)
@@ -57,7 +74,9 @@ class LowRank(Gaussian):
     def distribution(self) -> LowRankMultivariateNormal:
         """The joint Gaussian over the flat vector, by torch's Woodbury form."""
         var = self.diagonal.scale.std(self.diagonal.raw_std) ** 2
-        return LowRankMultivariateNormal(self.diagonal.flat_mean, self.factor.mT, var, validate_args=False)
+        return LowRankMultivariateNormal(
+            self.diagonal.flat_mean, self.factor.mT, var, validate_args=False
+        )
 
     def marginals(self) -> tuple[Params, Params]:
         """Means, and std^2 + sum_k F_k^2."""
@@ -76,7 +95,9 @@ class LowRank(Gaussian):
         """Joint Gaussian log density."""
         return self.distribution().log_prob(self.layout.join(latents))
 
-    def moments(self, op: LinearMap, mean: Tensor, var: Tensor, w: str, b: str | None) -> tuple[Tensor, Tensor]:
+    def moments(
+        self, op: LinearMap, mean: Tensor, var: Tensor, w: str, b: str | None
+    ) -> tuple[Tensor, Tensor]:
         """The diagonal's moments plus, per factor, op(mean_x, F_w)^2 + op(var_x, F_w^2)."""
         out_mean, out_var = self.diagonal.moments(op, mean, var, w, b)
         for factor in (self.layout.split(row) for row in self.factor):
@@ -85,13 +106,19 @@ class LowRank(Gaussian):
                 out_var = out_var + op(var, factor[w] ** 2)
         return out_mean, out_var
 
-    def joint_moments(self, op: LinearMap, mean: Tensor, cov: Tensor | None, w: str, b: str | None) -> tuple[Tensor, Tensor]:
-        """The diagonal's covariance plus, per factor F, y y^T + F cov F^T with y = op(mean_x, F_w) + F_b."""
+    def joint_moments(
+        self, op: LinearMap, mean: Tensor, cov: Tensor | None, w: str, b: str | None
+    ) -> tuple[Tensor, Tensor]:
+        """The diagonal's covariance plus, per factor F, y y^T + F cov F^T with y = op(mean_x, F_w)
+        + F_b.
+        """
         out_mean, out_cov = self.diagonal.joint_moments(op, mean, cov, w, b)
         for factor in (self.layout.split(row) for row in self.factor):
             out_cov = out_cov + outer(op(mean, factor[w], factor[b] if b is not None else None))
             if cov is not None:
-                out_cov = out_cov + sandwich(lambda rows, f=factor[w]: op(rows, f), cov, mean.shape[1:])
+                out_cov = out_cov + sandwich(
+                    lambda rows, f=factor[w]: op(rows, f), cov, mean.shape[1:]
+                )
         return out_mean, out_cov
 
     def config(self) -> dict[str, Any]:
@@ -113,16 +140,24 @@ class LowRankDraw(Draw):
 
     def weights(self, names: Iterable[str]) -> Params:
         """Diagonal draw plus shift."""
-        return {name: value + self.shift[name] for name, value in self.diagonal.weights(names).items()}
+        return {
+            name: value + self.shift[name] for name, value in self.diagonal.weights(names).items()
+        }
 
-    def local(self, op: LinearMap, x: Tensor, w: str, b: str | Tensor | None, noise: Noise) -> Tensor:
+    def local(
+        self, op: LinearMap, x: Tensor, w: str, b: str | Tensor | None, noise: Noise
+    ) -> Tensor:
         """The diagonal's noise on the output, the shared shift as a weight."""
         return self.diagonal.local(op, x, w, b, noise) + self._shifted(op, x, w, b)
 
-    def flipout(self, op: LinearMap, x: Tensor, w: str, b: str | Tensor | None, noise: Noise) -> Tensor:
-        """The diagonal flipped by rows and columns; the shift, symmetric as a whole, kept for all examples.
+    def flipout(
+        self, op: LinearMap, x: Tensor, w: str, b: str | Tensor | None, noise: Noise
+    ) -> Tensor:
+        """The diagonal flipped by rows and columns; the shift, symmetric as a whole, kept for all
+        examples.
 
-        A sign per example would have to be the same at every layer, because z is; without it the draw is exact per input.
+        A sign per example would have to be the same at every layer, because z is; without it the
+        draw is exact per input.
         """
         return self.diagonal.flipout(op, x, w, b, noise) + self._shifted(op, x, w, b)
 

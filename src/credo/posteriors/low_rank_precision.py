@@ -1,4 +1,6 @@
-"""Low rank in the precision: a wide Gaussian that is narrower along a few directions, those the data speak about."""
+"""Low rank in the precision: a wide Gaussian that is narrower along a few directions, those the
+data speak about.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +16,18 @@ from credo.posteriors.family import Draw, FlatLayout, Gaussian, Params, families
 
 @families.register("low_rank_precision")
 class LowRankPrecision(Gaussian):
-    """Precision D^(1/2) (I + V L V^T) D^(1/2): V (P, K) orthonormal, L >= 0, D the precision of everything else.
+    """Precision D^(1/2) (I + V L V^T) D^(1/2): V (P, K) orthonormal, L >= 0, D the precision of
+    everything else.
 
-    What Laplace with the K largest eigenvalues of the curvature gives. Everything takes O(P K): with r = (1 + L)^(-1/2) - 1 a draw is
-    mean + D^(-1/2) (eps + V (r * V^T eps)).
+    What Laplace with the K largest eigenvalues of the curvature gives. Everything takes O(P K):
+    with r = (1 + L)^(-1/2) - 1 a draw is mean + D^(-1/2) (eps + V (r * V^T eps)).
     """
 
     name: ClassVar[str] = "low_rank_precision"
 
-    def __init__(self, shapes: Mapping[str, Sequence[int]], rank: int = 1, dtype: str = "float32") -> None:
+    def __init__(
+        self, shapes: Mapping[str, Sequence[int]], rank: int = 1, dtype: str = "float32"
+    ) -> None:
         super().__init__(shapes)
         self.rank, self.layout = rank, FlatLayout(self.shapes)
         numel, kind = self.layout.numel, getattr(torch, dtype)
@@ -32,13 +37,19 @@ class LowRankPrecision(Gaussian):
         self.log_gain = nn.Parameter(torch.zeros(rank, dtype=kind))  # log(1 + L)
 
     @classmethod
-    def of(cls, values: Mapping[str, Tensor], precision: Tensor, factor: Tensor) -> LowRankPrecision:
-        """Means ``values`` and the precision diag(``precision``) + factor factor^T, ``factor`` ``(P, K)``."""
+    def of(
+        cls, values: Mapping[str, Tensor], precision: Tensor, factor: Tensor
+    ) -> LowRankPrecision:
+        """Means ``values`` and the precision diag(``precision``) + factor factor^T, ``factor``
+        ``(P, K)``.
+        """
         layout = FlatLayout({name: value.shape for name, value in values.items()})
         flat = layout.join(values).detach()
         white = factor.double() * precision.double().rsqrt().unsqueeze(-1)
         basis, singular, _ = torch.linalg.svd(white, full_matrices=False)
-        family = cls(layout.shapes, factor.shape[1], str(flat.dtype).removeprefix("torch.")).to(flat.device)
+        family = cls(layout.shapes, factor.shape[1], str(flat.dtype).removeprefix("torch.")).to(
+            flat.device
+        )
         with torch.no_grad():
             family.flat_mean.copy_(flat)
             family.log_std.copy_(-0.5 * precision.log())
@@ -61,7 +72,9 @@ class LowRankPrecision(Gaussian):
     def marginals(self) -> tuple[Params, Params]:
         """Means, and D^-1 (1 - sum_k V_k^2 L_k / (1 + L_k))."""
         lost = self.basis.square() @ -torch.expm1(-self.log_gain)
-        return self.mean(), self.layout.split((2.0 * self.log_std).exp() * (1.0 - lost).clamp_min(0.0))
+        return self.mean(), self.layout.split(
+            (2.0 * self.log_std).exp() * (1.0 - lost).clamp_min(0.0)
+        )
 
     def entropy(self) -> Tensor:
         """-1/2 log det of the precision + P/2 log 2 pi e."""
@@ -81,7 +94,10 @@ class LowRankPrecision(Gaussian):
 
     def config(self) -> dict[str, Any]:
         """Shapes, rank and dtype."""
-        return super().config() | {"rank": self.rank, "dtype": str(self.flat_mean.dtype).removeprefix("torch.")}
+        return super().config() | {
+            "rank": self.rank,
+            "dtype": str(self.flat_mean.dtype).removeprefix("torch."),
+        }
 
 
 class LowRankPrecisionDraw(Draw):

@@ -1,4 +1,6 @@
-"""Independent Gaussians: q(w) = prod_i N(w_i; mean_i, std_i^2), all parameters in two flat vectors."""
+"""Independent Gaussians: q(w) = prod_i N(w_i; mean_i, std_i^2), all parameters in two flat
+vectors.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from credo.posteriors.std_transform import Scale, scales
 
 
 class NormalStats(NamedTuple):
-    """Mean and variance of a factorised normal prior: numbers, or one per element of the flat vector; no mean is mean zero."""
+    """Mean and variance of a factorised normal prior: numbers, or one per element of the flat
+    vector; no mean is mean zero.
+    """
 
     mean: Tensor | None
     var: Tensor
@@ -29,7 +33,9 @@ def _shift(mean: Tensor, prior_mean: Tensor | None) -> Tensor:
 
 
 def _kl_value(mean: Tensor, std: Tensor, log_std: Tensor, prior: NormalStats) -> Tensor:
-    """KL[q, p] = sum 1/2 [(std^2 + (mean - prior mean)^2) / prior var - 1 + log prior var] - log std."""
+    """KL[q, p] = sum 1/2 [(std^2 + (mean - prior mean)^2) / prior var - 1 + log prior var] - log
+    std.
+    """
     shift = _shift(mean, prior.mean)
     if prior.var.dim() == 0:
         square = (torch.dot(std, std) + torch.dot(shift, shift)) / prior.var
@@ -41,18 +47,28 @@ def _kl_value(mean: Tensor, std: Tensor, log_std: Tensor, prior: NormalStats) ->
 
 
 def _added(grad: Tensor, value: Tensor, pull: Tensor) -> Tensor:
-    """grad + value * pull, on a CPU in one pass; ``addcmul`` with a 0-dim factor is six times slower there."""
+    """grad + value * pull, on a CPU in one pass; ``addcmul`` with a 0-dim factor is six times
+    slower there.
+    """
     if pull.dim() == 0 and pull.device.type == "cpu" and not torch.compiler.is_compiling():
         return torch.add(grad, value, alpha=float(pull))
     return torch.addcmul(grad, value, pull)
 
 
 class _Weights(torch.autograd.Function):
-    """(w, KL) in one node: the KL's gradient rides along with the weights', which saves two passes over all of them."""
+    """(w, KL) in one node: the KL's gradient rides along with the weights', which saves two passes
+    over all of them.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, mean: Tensor, raw: Tensor, eps: Tensor, prior_mean: Tensor | None, prior_var: Tensor, scale: Scale
+        ctx: Any,
+        mean: Tensor,
+        raw: Tensor,
+        eps: Tensor,
+        prior_mean: Tensor | None,
+        prior_var: Tensor,
+        scale: Scale,
     ) -> Any:
         std = scale.std(raw)
         ctx.scale = scale
@@ -73,7 +89,14 @@ class _Moments(torch.autograd.Function):
     """(mean, var, KL) in one node, for linear maps that meet the family instead of its weights."""
 
     @staticmethod
-    def forward(ctx: Any, mean: Tensor, raw: Tensor, prior_mean: Tensor | None, prior_var: Tensor, scale: Scale) -> Any:
+    def forward(
+        ctx: Any,
+        mean: Tensor,
+        raw: Tensor,
+        prior_mean: Tensor | None,
+        prior_var: Tensor,
+        scale: Scale,
+    ) -> Any:
         std = scale.std(raw)
         var = std * std
         ctx.scale = scale
@@ -113,25 +136,33 @@ def perturb(mean: Tensor, var: Tensor, eps: Tensor) -> Tensor:
 class MeanField(Gaussian):
     """Bayes by Backprop's family (Blundell et al. 2015).
 
-    Fails where weights are strongly correlated in the posterior: on conjugate regression its variances are
-    1 / diag(precision), smaller than the true marginals.
+    Fails where weights are strongly correlated in the posterior: on conjugate regression its
+    variances are 1 / diag(precision), smaller than the true marginals.
     """
 
     name: ClassVar[str] = "mean_field"
     factored: ClassVar[bool] = True
     independent: ClassVar[bool] = True
 
-    def __init__(self, shapes: Mapping[str, Sequence[int]], scale: str = "log", dtype: str = "float32") -> None:
+    def __init__(
+        self, shapes: Mapping[str, Sequence[int]], scale: str = "log", dtype: str = "float32"
+    ) -> None:
         super().__init__(shapes)
         self.scale_name, self.scale, self.layout = scale, scales[scale], FlatLayout(self.shapes)
         self.flat_mean = nn.Parameter(torch.zeros(self.layout.numel, dtype=getattr(torch, dtype)))
         self.raw_std = nn.Parameter(torch.zeros_like(self.flat_mean))
 
     @classmethod
-    def start(cls, values: Mapping[str, Tensor], init_std: float = 1e-2, scale: str = "log") -> MeanField:
+    def start(
+        cls, values: Mapping[str, Tensor], init_std: float = 1e-2, scale: str = "log"
+    ) -> MeanField:
         """Means at ``values``, all standard deviations at ``init_std``."""
-        flat = FlatLayout({name: value.shape for name, value in values.items()}).join(values).detach()
-        family = cls({n: v.shape for n, v in values.items()}, scale, str(flat.dtype).removeprefix("torch.")).to(flat.device)
+        flat = (
+            FlatLayout({name: value.shape for name, value in values.items()}).join(values).detach()
+        )
+        family = cls(
+            {n: v.shape for n, v in values.items()}, scale, str(flat.dtype).removeprefix("torch.")
+        ).to(flat.device)
         with torch.no_grad():
             family.flat_mean.copy_(flat)
             family.raw_std.fill_(family.scale.raw(init_std))
@@ -165,24 +196,34 @@ class MeanField(Gaussian):
     def output_covariance(self, jacobian: Jacobian) -> Tensor:
         """J diag(std^2) J^T, layer by layer."""
         std = self.std()
-        return torch.stack([independent_covariance(jacobian[n], std[n] ** 2) for n in self.names]).sum(0)
+        return torch.stack(
+            [independent_covariance(jacobian[n], std[n] ** 2) for n in self.names]
+        ).sum(0)
 
     def output_variance(self, jacobian: Jacobian) -> Tensor:
         """Its diagonal."""
         std = self.std()
-        return torch.stack([independent_variance(jacobian[n], std[n] ** 2) for n in self.names]).sum(0)
+        return torch.stack(
+            [independent_variance(jacobian[n], std[n] ** 2) for n in self.names]
+        ).sum(0)
 
     def log_prob(self, latents: Params) -> Tensor:
         """Sum of normal log densities."""
-        normal = torch.distributions.Normal(self.flat_mean, self.scale.std(self.raw_std), validate_args=False)
+        normal = torch.distributions.Normal(
+            self.flat_mean, self.scale.std(self.raw_std), validate_args=False
+        )
         return normal.log_prob(self.layout.join(latents)).sum(-1)
 
     def log_prob_each(self, latents: Params) -> Params:
         """Normal log densities, element by element."""
-        normal = torch.distributions.Normal(self.flat_mean, self.scale.std(self.raw_std), validate_args=False)
+        normal = torch.distributions.Normal(
+            self.flat_mean, self.scale.std(self.raw_std), validate_args=False
+        )
         return self.layout.split(normal.log_prob(self.layout.join(latents)))
 
-    def moments(self, op: LinearMap, mean: Tensor, var: Tensor, w: str, b: str | None) -> tuple[Tensor, Tensor]:
+    def moments(
+        self, op: LinearMap, mean: Tensor, var: Tensor, w: str, b: str | None
+    ) -> tuple[Tensor, Tensor]:
         """V[y] = op(var_x, mean_w^2) + op(mean_x^2 + var_x, var_w) + var_b."""
         means, std = self.mean(), self.std()
         b_mean, b_var = (means[b], std[b] ** 2) if b in means else (None, None)
@@ -191,8 +232,12 @@ class MeanField(Gaussian):
             return out, op(mean, std[w] ** 2)
         return out, op(var, means[w] ** 2, b_var) + op(mean * mean + var, std[w] ** 2)
 
-    def joint_moments(self, op: LinearMap, mean: Tensor, cov: Tensor | None, w: str, b: str | None) -> tuple[Tensor, Tensor]:
-        """M cov M^T plus, for each unit, sum_k V_ok E[x_k(p) x_k(p')] + V_b between its positions p and p'."""
+    def joint_moments(
+        self, op: LinearMap, mean: Tensor, cov: Tensor | None, w: str, b: str | None
+    ) -> tuple[Tensor, Tensor]:
+        """M cov M^T plus, for each unit, sum_k V_ok E[x_k(p) x_k(p')] + V_b between its positions p
+        and p'.
+        """
         means, std = self.mean(), self.std()
         if op.is_embedding:
             return op(mean, means[w]), embedded(mean, std[w] ** 2)
@@ -205,7 +250,10 @@ class MeanField(Gaussian):
 
     def config(self) -> dict[str, Any]:
         """Shapes, scale and dtype."""
-        return super().config() | {"scale": self.scale_name, "dtype": str(self.flat_mean.dtype).removeprefix("torch.")}
+        return super().config() | {
+            "scale": self.scale_name,
+            "dtype": str(self.flat_mean.dtype).removeprefix("torch."),
+        }
 
 
 class MeanFieldDraw(Draw):
@@ -227,11 +275,18 @@ class MeanFieldDraw(Draw):
                 std = family.scale.std(family.raw_std)
                 if torch.is_grad_enabled():
                     return family.layout.split(torch.addcmul(family.flat_mean, std, eps))
-                return family.layout.split(eps.mul_(std).add_(family.flat_mean))  # a prediction reuses the memory of its noise
-            flat, self.kl = _Weights.apply(family.flat_mean, family.raw_std, eps, *self.fold, family.scale)  # type: ignore[misc]
+                return family.layout.split(
+                    eps.mul_(std).add_(family.flat_mean)
+                )  # a prediction reuses the memory of its noise
+            flat, self.kl = _Weights.apply(
+                family.flat_mean, family.raw_std, eps, *self.fold, family.scale
+            )  # type: ignore[misc]
             return family.layout.split(flat)
         mean, var = self.moments()
-        return {n: torch.addcmul(mean[n], var[n].sqrt(), self.noise.normal(n, mean[n].shape, mean[n])) for n in names}
+        return {
+            n: torch.addcmul(mean[n], var[n].sqrt(), self.noise.normal(n, mean[n].shape, mean[n]))
+            for n in names
+        }
 
     def prepare(self) -> None:
         """Means and variances by name."""
@@ -244,17 +299,25 @@ class MeanFieldDraw(Draw):
             if self.fold is None:
                 mean, var = family.flat_mean, family.scale.std(family.raw_std) ** 2
             else:
-                mean, var, self.kl = _Moments.apply(family.flat_mean, family.raw_std, *self.fold, family.scale)  # type: ignore[misc]
+                mean, var, self.kl = _Moments.apply(
+                    family.flat_mean, family.raw_std, *self.fold, family.scale
+                )  # type: ignore[misc]
             self._moments = family.layout.split(mean), family.layout.split(var)
         return self._moments
 
-    def _layer(self, w: str, b: str | Tensor | None) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        """Mean and variance of the weight and of the bias; a bias that is not random has no variance."""
+    def _layer(
+        self, w: str, b: str | Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """Mean and variance of the weight and of the bias; a bias that is not random has no
+        variance.
+        """
         mean, var = self.moments()
         b_mean, b_var = (mean[b], var[b]) if isinstance(b, str) else (b, None)
         return mean[w], var[w], b_mean, b_var
 
-    def local(self, op: LinearMap, x: Tensor, w: str, b: str | Tensor | None, noise: Noise) -> Tensor:
+    def local(
+        self, op: LinearMap, x: Tensor, w: str, b: str | Tensor | None, noise: Noise
+    ) -> Tensor:
         """Noise on the output with the output's own mean and variance (Kingma et al. 2015)."""
         mean, var, b_mean, b_var = self._layer(w, b)
         if x.is_cuda and op.function is F.linear:
@@ -263,8 +326,12 @@ class MeanFieldDraw(Draw):
             out_mean, out_var = op(x, mean, b_mean), op(op.square(x), var, b_var)
         return perturb(out_mean, out_var, noise.normal(w, out_mean.shape, out_mean))
 
-    def flipout(self, op: LinearMap, x: Tensor, w: str, b: str | Tensor | None, noise: Noise) -> Tensor:
-        """One perturbation for the batch, its rows and columns flipped by fair signs per example (Wen et al. 2018)."""
+    def flipout(
+        self, op: LinearMap, x: Tensor, w: str, b: str | Tensor | None, noise: Noise
+    ) -> Tensor:
+        """One perturbation for the batch, its rows and columns flipped by fair signs per example
+        (Wen et al. 2018).
+        """
         mean, var, b_mean, b_var = self._layer(w, b)
         delta = var.sqrt() * noise.normal(w, mean.shape, mean)
         signs_out = noise.sign(w, op.per_example(x, op.out_channels(delta)), delta)
@@ -273,12 +340,18 @@ class MeanFieldDraw(Draw):
         signs_in = noise.sign(w, op.per_example(x, x.shape[op.channel_axis]), delta)
         shift = op(x * signs_in, delta)
         if b_var is not None:
-            shift = shift + (b_var.sqrt() * noise.normal(str(b), b_var.shape, b_var)).reshape(-1, *[1] * op.num_spatial)
+            shift = shift + (b_var.sqrt() * noise.normal(str(b), b_var.shape, b_var)).reshape(
+                -1, *[1] * op.num_spatial
+            )
         return op(x, mean, b_mean) + shift * signs_out
 
 
-def _dense(x: Tensor, mean: Tensor, var: Tensor, b_mean: Tensor | None, b_var: Tensor | None) -> tuple[Tensor, Tensor]:
-    """x W^T and x^2 V^T as one batched product: on a GPU two small products in one launch cost hardly more than one."""
+def _dense(
+    x: Tensor, mean: Tensor, var: Tensor, b_mean: Tensor | None, b_var: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """x W^T and x^2 V^T as one batched product: on a GPU two small products in one launch cost
+    hardly more than one.
+    """
     flat = x.reshape(-1, x.shape[-1])
     inputs, weights = torch.stack([flat, flat * flat]), torch.stack([mean, var]).mT
     if b_mean is None:

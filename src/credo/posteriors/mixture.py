@@ -17,18 +17,24 @@ from credo.posteriors.posterior import Posterior
 
 @families.register("mixture")
 class Mixture(Family):
-    """q(w) = sum_k pi_k q_k(w), each component a whole :class:`Posterior` over the same parameters."""
+    """q(w) = sum_k pi_k q_k(w), each component a whole :class:`Posterior` over the same
+    parameters.
+    """
 
     name: ClassVar[str] = "mixture"
     log_weights: Tensor
 
     def __init__(
-        self, shapes: Mapping[str, Sequence[int]], components: Sequence[dict[str, Any]] | Sequence[Posterior] = ()
+        self,
+        shapes: Mapping[str, Sequence[int]],
+        components: Sequence[dict[str, Any]] | Sequence[Posterior] = (),
     ) -> None:
         super().__init__(shapes)
         if not components:
             raise CredoError("A mixture needs at least one component.")
-        self.components = nn.ModuleList(c if isinstance(c, Posterior) else Posterior.from_config(c) for c in components)
+        self.components = nn.ModuleList(
+            c if isinstance(c, Posterior) else Posterior.from_config(c) for c in components
+        )
         count = len(self.components)
         self.register_buffer("log_weights", torch.full((count,), -math.log(count)))
 
@@ -40,7 +46,9 @@ class Mixture(Family):
             raise CredoError("The components of a mixture must cover the same parameters.")
         mixture = cls({n: v.shape for n, v in components[0].mean().items()}, components)
         if weights is not None:
-            mixture.log_weights.copy_(torch.tensor(list(weights), dtype=torch.float64).log().log_softmax(0))
+            mixture.log_weights.copy_(
+                torch.tensor(list(weights), dtype=torch.float64).log().log_softmax(0)
+            )
         return mixture
 
     @property
@@ -56,7 +64,10 @@ class Mixture(Family):
         """sum_k pi_k E_k[w]: between modes it is a likely point of none."""
         means = [part.mean() for part in self.parts]
         weights = self.log_weights.exp()
-        return {n: sum(w.to(m[n]) * m[n] for w, m in zip(weights, means, strict=True)) for n in self.names}  # type: ignore[misc]
+        return {
+            n: sum(w.to(m[n]) * m[n] for w, m in zip(weights, means, strict=True))
+            for n in self.names
+        }  # type: ignore[misc]
 
     def log_prob(self, latents: Params) -> Tensor:
         """log sum_k pi_k q_k(w)."""
@@ -69,7 +80,9 @@ class Mixture(Family):
 
 
 class MixtureDraw(Draw):
-    """One pass of a :class:`Mixture`: every component is drawn with the same noise and one is taken per draw."""
+    """One pass of a :class:`Mixture`: every component is drawn with the same noise and one is taken
+    per draw.
+    """
 
     def __init__(self, family: Mixture, noise: Noise) -> None:
         first = next(iter(family.parts[0].parameters()))

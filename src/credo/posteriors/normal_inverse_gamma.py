@@ -18,7 +18,9 @@ NOISE = "likelihood/log_std"  # the likelihood's own parameter, drawn with the w
 
 @families.register("normal_inverse_gamma")
 class NormalInverseGamma(Family):
-    """The conjugate posterior of linear regression with unknown noise; the marginal of w is a multivariate Student-t."""
+    """The conjugate posterior of linear regression with unknown noise; the marginal of w is a
+    multivariate Student-t.
+    """
 
     name: ClassVar[str] = "normal_inverse_gamma"
     flat_mean: Tensor
@@ -33,9 +35,14 @@ class NormalInverseGamma(Family):
         self.register_buffer("scale_tril", torch.eye(numel, dtype=torch.float64))
         self.register_buffer("shape_rate", torch.ones(2, dtype=torch.float64))
 
-    def set(self, mean: Tensor, scale_tril: Tensor, shape: float, rate: float) -> NormalInverseGamma:
+    def set(
+        self, mean: Tensor, scale_tril: Tensor, shape: float, rate: float
+    ) -> NormalInverseGamma:
         """Put in the four parameters; ``scale_tril`` is the Cholesky factor of V."""
-        self.flat_mean, self.scale_tril = mean.clone(), scale_tril.clone(memory_format=torch.contiguous_format)
+        self.flat_mean, self.scale_tril = (
+            mean.clone(),
+            scale_tril.clone(memory_format=torch.contiguous_format),
+        )
         self.shape_rate = torch.tensor([shape, rate], dtype=torch.float64, device=mean.device)
         return self
 
@@ -48,7 +55,8 @@ class NormalInverseGamma(Family):
         shape, rate = self.shape_rate
         if shape <= 1:
             raise CredoError(
-                f"The noise variance has no mean: its inverse-gamma shape is {float(shape):.3g}, at most 1; use more data."
+                f"The noise variance has no mean: its inverse-gamma shape is {float(shape):.3g}, "
+                "at most 1; use more data."
             )
         return self.layout.split(self.flat_mean) | {NOISE: 0.5 * torch.log(rate / (shape - 1))}
 
@@ -56,11 +64,21 @@ class NormalInverseGamma(Family):
         """log N(w; mean, s^2 V) + log density of log s, whose Jacobian is 2 s^2."""
         log_var = 2 * latents[NOISE]
         shape, rate = self.shape_rate
-        centred = (self.layout.join({n: latents[n] for n in self.layout.shapes}) - self.flat_mean).unsqueeze(-1)
+        centred = (
+            self.layout.join({n: latents[n] for n in self.layout.shapes}) - self.flat_mean
+        ).unsqueeze(-1)
         white = torch.linalg.solve_triangular(self.scale_tril, centred, upper=False).squeeze(-1)
         numel = self.layout.numel
-        weights = -0.5 * white.square().sum(-1) / log_var.exp() - 0.5 * numel * (log_var + math.log(2 * math.pi))
-        noise = shape * rate.log() - torch.lgamma(shape) - shape * log_var - rate / log_var.exp() + math.log(2.0)
+        weights = -0.5 * white.square().sum(-1) / log_var.exp() - 0.5 * numel * (
+            log_var + math.log(2 * math.pi)
+        )
+        noise = (
+            shape * rate.log()
+            - torch.lgamma(shape)
+            - shape * log_var
+            - rate / log_var.exp()
+            + math.log(2.0)
+        )
         return weights - self.scale_tril.diagonal().log().sum() + noise
 
     def config(self) -> dict[str, Any]:
@@ -76,7 +94,9 @@ class NormalInverseGammaDraw(Draw):
 
         shape, rate = family.shape_rate
         u = noise.uniform(NOISE, (), family.flat_mean)
-        gamma = torch.as_tensor(gammaincinv(float(shape), u.cpu().numpy()), dtype=torch.float64, device=u.device)
+        gamma = torch.as_tensor(
+            gammaincinv(float(shape), u.cpu().numpy()), dtype=torch.float64, device=u.device
+        )
         log_std = 0.5 * torch.log(rate / gamma)
         eps = noise.normal(family.names[0], (family.layout.numel,), family.flat_mean)
         flat = family.flat_mean + log_std.exp().unsqueeze(-1) * (eps @ family.scale_tril.mT)

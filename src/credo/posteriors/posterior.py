@@ -16,7 +16,9 @@ from credo.posteriors.samples import Samples
 
 
 class Posterior(nn.Module):
-    """q(w) = prod_k q_k(w_k). The point estimates of a model are in it too, as a :class:`Delta`, so one draw runs the network."""
+    """q(w) = prod_k q_k(w_k). The point estimates of a model are in it too, as a :class:`Delta`, so
+    one draw runs the network.
+    """
 
     def __init__(self, members: Iterable[Family]) -> None:
         super().__init__()
@@ -36,7 +38,11 @@ class Posterior(nn.Module):
     def atoms(self) -> int | None:
         """Number of points if the posterior is discrete (1 for a point estimate), else None."""
         counts = [family.atoms for family in self.members]
-        return None if any(count is None for count in counts) else max((c for c in counts if c), default=1)
+        return (
+            None
+            if any(count is None for count in counts)
+            else max((c for c in counts if c), default=1)
+        )
 
     @property
     def fixed(self) -> frozenset[str]:
@@ -74,7 +80,9 @@ class Posterior(nn.Module):
 
     def draw(self, noise: Noise) -> Params:
         """One joint draw of every parameter, with the noise's leading axes in front."""
-        return {name: value for family in self.members for name, value in family.draw(noise).items()}
+        return {
+            name: value for family in self.members for name, value in family.draw(noise).items()
+        }
 
     def mean(self) -> Params:
         """E[w] by name."""
@@ -86,23 +94,35 @@ class Posterior(nn.Module):
             return self.draw(Streams(seed, range(n)))
 
     def log_prob(self, params: Params) -> Tensor:
-        """Log density of the parameters that have one; leading axes are kept. Point estimates do not count."""
+        """Log density of the parameters that have one; leading axes are kept.
+
+        Point estimates do not count.
+        """
         spread = [family for family in self.members if family.atoms != 1]
         if not spread:
             raise CredoError(
-                "This posterior is a point estimate and has no density; fit with a method that has spread, e.g. 'vi'."
+                "This posterior is a point estimate and has no density; fit with a method that "
+                "has spread, e.g. 'vi'."
             )
-        return torch.stack([family.log_prob({n: params[n] for n in family.names}) for family in spread]).sum(0)
+        return torch.stack(
+            [family.log_prob({n: params[n] for n in family.names}) for family in spread]
+        ).sum(0)
 
     def numbers(self, samples: int) -> list[int]:
-        """Which draws prediction uses: 0..samples-1, or each atom of a discrete posterior once (evenly spaced if fewer)."""
+        """Which draws prediction uses: 0..samples-1, or each atom of a discrete posterior once
+        (evenly spaced if fewer).
+        """
         if self.atoms is None:
             return list(range(samples))
         count = min(samples, self.atoms)
         return [i * self.atoms // count for i in range(count)]
 
-    def realise(self, numbers: Sequence[int], seed: int, workspace: dict[object, Tensor] | None = None) -> Params:
-        """The draws with these numbers, stacked in front; with a ``workspace`` they last until the next call that gets it."""
+    def realise(
+        self, numbers: Sequence[int], seed: int, workspace: dict[object, Tensor] | None = None
+    ) -> Params:
+        """The draws with these numbers, stacked in front; with a ``workspace`` they last until the
+        next call that gets it.
+        """
         noise = Streams(seed, numbers, workspace)
         out: Params = {}
         for family in self.members:

@@ -17,7 +17,9 @@ from credo.posteriors.family import Draw, Family, Params
 
 
 class RowNoise:
-    """Standard normal noise of every draw for every input of a call, so that how the inputs are batched changes nothing."""
+    """Standard normal noise of every draw for every input of a call, so that how the inputs are
+    batched changes nothing.
+    """
 
     def __init__(self, seed: int, numbers: Sequence[int], total: int) -> None:
         self.numbers, self.total, self.seed = tuple(numbers), total, seed
@@ -33,32 +35,39 @@ class RowNoise:
     def normal(self, key: str, width: int, like: Tensor) -> Tensor:
         """``(S, n, width)`` for the inputs in view."""
         if key not in self._kept:
-            self._kept[key] = Streams(self.seed, self.numbers).normal(key, (self.total, width), like)
+            self._kept[key] = Streams(self.seed, self.numbers).normal(
+                key, (self.total, width), like
+            )
         return self._kept[key][:, self.start : self.stop]
 
 
 class Process(Family):
     """A distribution over functions of what it reads from a network and its inputs.
 
-    It holds no weights, so ``draw`` and ``log_prob`` are refused; predictions ask for function values. Point estimates of a network that
-    it reads features from are a :class:`Delta` beside it.
+    It holds no weights, so ``draw`` and ``log_prob`` are refused; predictions ask for function
+    values. Point estimates of a network that it reads features from are a :class:`Delta` beside it.
     """
 
     kl_is_bound = False
     of_network: ClassVar[bool] = (
-        False  # whether it is the network's own functions in some limit, so that the network's prior is its prior
+        # whether it is the network's own functions in some limit, so that the network's prior is
+        # its prior
+        False
     )
 
     def read(self, shell: Shell, x: Any) -> Tensor:
-        """What the functions are functions of, ``(N, D)``: the inputs themselves, flattened, unless a process says otherwise."""
+        """What the functions are functions of, ``(N, D)``: the inputs themselves, flattened, unless
+        a process says otherwise.
+        """
         return flattened(x)
 
     @abstractmethod
     def outputs(self, inputs: Tensor, noise: RowNoise, joint: bool) -> Tensor:
         """Function values ``(S, N, F)`` at ``inputs`` ``(N, D)``.
 
-        ``joint``: draws of functions, whose values at all inputs belong together (cubic in N). Otherwise every input by itself has the right
-        distribution, which is all that a prediction needs.
+        ``joint``: draws of functions, whose values at all inputs belong together (cubic in N).
+        Otherwise every input by itself has the right distribution, which is all that a prediction
+        needs.
         """
 
     @abstractmethod
@@ -66,13 +75,19 @@ class Process(Family):
         """The mean function at ``inputs``, ``(N, F)``."""
 
     def kl(self) -> Tensor:
-        """KL of what it is made of from its prior, for the bound; refused by a process in closed form, which has its evidence instead."""
-        raise CredoError(f"The posterior {self.name!r} is in closed form and has no lower bound; its evidence is in the history.")
+        """KL of what it is made of from its prior, for the bound; refused by a process in closed
+        form, which has its evidence instead.
+        """
+        raise CredoError(
+            f"The posterior {self.name!r} is in closed form and has no lower bound; its evidence "
+            "is in the history."
+        )
 
     def begin(self, noise: Noise, fold: Any = None) -> Draw:
         """Refused: there are no weights."""
         raise CredoError(
-            f"The posterior {self.name!r} is over functions and has no weights to draw; ask for predictions or functions."
+            f"The posterior {self.name!r} is over functions and has no weights to draw; ask for "
+            "predictions or functions."
         )
 
     def draw(self, noise: Noise, names: Iterable[str] | None = None) -> Params:
@@ -86,7 +101,9 @@ class Process(Family):
 
     def log_prob(self, latents: Params) -> Tensor:
         """Refused: there are no weights."""
-        raise CredoError(f"The posterior {self.name!r} is over functions and has no density over weights.")
+        raise CredoError(
+            f"The posterior {self.name!r} is over functions and has no density over weights."
+        )
 
 
 class Marginals(Protocol):
@@ -97,7 +114,9 @@ class Marginals(Protocol):
         ...
 
     def joint(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean ``(N, F)`` and covariance between inputs ``(F, N, N)`` or ``(N, N)`` if all outputs share it."""
+        """Mean ``(N, F)`` and covariance between inputs ``(F, N, N)`` or ``(N, N)`` if all outputs
+        share it.
+        """
         ...
 
 
@@ -116,5 +135,7 @@ def gaussian_outputs(process: Marginals, inputs: Tensor, noise: RowNoise, joint:
 def flattened(x: Any) -> Tensor:
     """One tensor of inputs as rows of numbers."""
     if not isinstance(x, Tensor):
-        raise CredoError(f"A process over inputs takes one tensor (N, ...), got a {type(x).__name__}.")
+        raise CredoError(
+            f"A process over inputs takes one tensor (N, ...), got a {type(x).__name__}."
+        )
     return x.flatten(1) if x.dim() > 1 else x.unsqueeze(1)

@@ -15,29 +15,45 @@ from credo.posteriors.family import Draw, Family, FlatLayout, Params, families
 
 @families.register("samples")
 class Samples(Family):
-    """q(w) = 1/S sum_s delta(w - w_s). Prediction visits each draw once, or evenly spaced ones if fewer are asked for.
+    """q(w) = 1/S sum_s delta(w - w_s).
 
-    Draws of Markov chains lie chain after chain, ``chains`` of equal length, so that evenly spaced ones come from all of them.
+    Prediction visits each draw once, or evenly spaced ones if fewer are asked for.
+
+    Draws of Markov chains lie chain after chain, ``chains`` of equal length, so that evenly spaced
+    ones come from all of them.
     """
 
     name: ClassVar[str] = "samples"
     flat: Tensor
 
-    def __init__(self, shapes: Mapping[str, Sequence[int]], count: int = 1, dtype: str = "float32", chains: int = 1) -> None:
+    def __init__(
+        self,
+        shapes: Mapping[str, Sequence[int]],
+        count: int = 1,
+        dtype: str = "float32",
+        chains: int = 1,
+    ) -> None:
         super().__init__(shapes)
         self.layout, self.atoms, self.chains = FlatLayout(self.shapes), count, chains
-        self.register_buffer("flat", torch.zeros(count, self.layout.numel, dtype=getattr(torch, dtype)))
+        self.register_buffer(
+            "flat", torch.zeros(count, self.layout.numel, dtype=getattr(torch, dtype))
+        )
 
     @classmethod
     def of(cls, draws: Mapping[str, Tensor]) -> Samples:
         """From stacked draws ``(S, *shape)`` by name."""
         counts = {len(value) for value in draws.values()}
         if len(counts) != 1 or 0 in counts:
-            raise CredoError(f"Samples need the same positive number of draws of every parameter, got {sorted(counts)}.")
+            raise CredoError(
+                "Samples need the same positive number of draws of every parameter, got "
+                f"{sorted(counts)}."
+            )
         first = next(iter(draws.values()))
-        family = cls({n: v.shape[1:] for n, v in draws.items()}, counts.pop(), str(first.dtype).removeprefix("torch.")).to(
-            first.device
-        )
+        family = cls(
+            {n: v.shape[1:] for n, v in draws.items()},
+            counts.pop(),
+            str(first.dtype).removeprefix("torch."),
+        ).to(first.device)
         family.flat.copy_(family.layout.join({n: v.detach() for n, v in draws.items()}))
         return family
 
@@ -55,9 +71,11 @@ class Samples(Family):
         return SamplesDraw(self, (pick * self.atoms).long().clamp_max(self.atoms - 1))
 
     def atom(self, index: Sequence[int], workspace: dict[object, Tensor] | None = None) -> Params:
-        """The draws with these numbers, stacked; with a ``workspace`` they last until the next call that gets it.
+        """The draws with these numbers, stacked; with a ``workspace`` they last until the next call
+        that gets it.
 
-        Chunks of a large network's draws, taken one after another, would otherwise leave holes that small tensors settle in.
+        Chunks of a large network's draws, taken one after another, would otherwise leave holes that
+        small tensors settle in.
         """
         rows = torch.tensor(list(index), device=self.flat.device)
         if workspace is None:

@@ -1,9 +1,11 @@
-"""Sparse variational dropout's family: independent Gaussians whose weights leave the network when noise drowns them.
+"""Sparse variational dropout's family: independent Gaussians whose weights leave the network when
+noise drowns them.
 
-q(w) = N(mu, alpha mu^2) with alpha > 0 of any size, written additively as N(mu, sigma^2): the gradient by mu is then free of the noise that alpha
-mu^2 would carry (Molchanov et al. 2017). log alpha is held at 8 from above; from below it is free, since a bound there would hold a deviation that
-starts small for ever. A weight with log alpha at the threshold or beyond is pruned: its mean counts as zero, in training already, so that the rest
-of the network learns to do without.
+q(w) = N(mu, alpha mu^2) with alpha > 0 of any size, written additively as N(mu, sigma^2): the
+gradient by mu is then free of the noise that alpha mu^2 would carry (Molchanov et al. 2017). log
+alpha is held at 8 from above; from below it is free, since a bound there would hold a deviation
+that starts small for ever. A weight with log alpha at the threshold or beyond is pruned: its mean
+counts as zero, in training already, so that the rest of the network learns to do without.
 """
 
 from __future__ import annotations
@@ -30,21 +32,30 @@ THRESHOLD = 3.0
 class SparseVD(MeanField):
     """A mean-field posterior that knows which of its weights are noise.
 
-    ``marginals`` are those of q before pruning, on which the KL rests; ``mean`` has the pruned weights at zero. Beyond the threshold q is centred
-    at zero and its true KL under the log-uniform prior is zero: the one counted is larger by at most 0.03 nats a weight.
+    ``marginals`` are those of q before pruning, on which the KL rests; ``mean`` has the pruned
+    weights at zero. Beyond the threshold q is centred at zero and its true KL under the log-uniform
+    prior is zero: the one counted is larger by at most 0.03 nats a weight.
     """
 
     name: ClassVar[str] = "sparse_vd"
 
     def __init__(
-        self, shapes: Mapping[str, Sequence[int]], scale: str = "log", dtype: str = "float32", threshold: float = THRESHOLD
+        self,
+        shapes: Mapping[str, Sequence[int]],
+        scale: str = "log",
+        dtype: str = "float32",
+        threshold: float = THRESHOLD,
     ) -> None:
         super().__init__(shapes, scale, dtype)
         self.threshold = threshold
 
     @classmethod
     def start(
-        cls, values: Mapping[str, Tensor], init_std: float = 1e-2, scale: str = "log", threshold: float = THRESHOLD
+        cls,
+        values: Mapping[str, Tensor],
+        init_std: float = 1e-2,
+        scale: str = "log",
+        threshold: float = THRESHOLD,
     ) -> SparseVD:
         """Means at ``values``, all standard deviations at ``init_std``."""
         family = super().start(values, init_std, scale)
@@ -60,16 +71,22 @@ class SparseVD(MeanField):
         """The same in a row."""
         mean, std = self.flat_mean, self.scale.std(self.raw_std)
         log_std = self.scale.log_std(self.raw_std, std)
-        return (2.0 * (log_std - mean.abs().clamp_min(torch.finfo(mean.dtype).tiny).log())).clamp_max(LIMIT)
+        return (
+            2.0 * (log_std - mean.abs().clamp_min(torch.finfo(mean.dtype).tiny).log())
+        ).clamp_max(LIMIT)
 
     @torch.no_grad()
     def keep_mask(self, threshold: float | None = None) -> Params:
         """True where log alpha is below the threshold."""
-        return self.layout.split(self.flat_log_alpha() < (self.threshold if threshold is None else threshold))
+        return self.layout.split(
+            self.flat_log_alpha() < (self.threshold if threshold is None else threshold)
+        )
 
     def flat_std(self) -> Tensor:
         """Standard deviations, at most exp(4) times the mean."""
-        return torch.minimum(self.scale.std(self.raw_std), self.flat_mean.abs() * math.exp(LIMIT / 2))
+        return torch.minimum(
+            self.scale.std(self.raw_std), self.flat_mean.abs() * math.exp(LIMIT / 2)
+        )
 
     def flat_masked(self) -> Tensor:
         """Means, zero where pruned."""
@@ -97,8 +114,12 @@ class SparseVD(MeanField):
         return self.flat_std().clamp_min(torch.finfo(self.flat_mean.dtype).tiny).log()
 
     def kl(self, prior: Mapping[str, Distribution]) -> Tensor | None:
-        """Of log alpha alone under the log-uniform prior, so that weights at the limit feel nothing of it; None for other priors."""
-        if not all(isinstance(p, ScaleMixture) and p.mixing.name == "log_uniform" for p in prior.values()):
+        """Of log alpha alone under the log-uniform prior, so that weights at the limit feel nothing
+        of it; None for other priors.
+        """
+        if not all(
+            isinstance(p, ScaleMixture) and p.mixing.name == "log_uniform" for p in prior.values()
+        ):
             return None
         return log_uniform_kl(self.flat_log_alpha()).sum()
 
@@ -115,7 +136,9 @@ class SparseVD(MeanField):
         return self.layout.split(self._normal().log_prob(self.layout.join(latents)))
 
     def _normal(self) -> torch.distributions.Normal:
-        return torch.distributions.Normal(self.flat_masked(), self._log_std().exp(), validate_args=False)
+        return torch.distributions.Normal(
+            self.flat_masked(), self._log_std().exp(), validate_args=False
+        )
 
     def begin(self, noise: Noise, fold: NormalStats | None = None) -> SparseVDDraw:
         """Nothing is drawn yet."""

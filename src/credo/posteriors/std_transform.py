@@ -15,10 +15,12 @@ scales: Registry[Scale] = Registry("scale")
 
 
 def triangular(raw: Tensor) -> Tensor:
-    """diag(s) (I + A / sqrt(n)) from a square of raw numbers: s = exp of its diagonal, A what is below it.
+    """diag(s) (I + A / sqrt(n)) from a square of raw numbers: s = exp of its diagonal, A what is
+    below it.
 
-    Correlations are relative to the deviations s. Entries of a plain factor have gradients that are mostly noise, and an optimizer
-    with steps of equal size walks them all away from zero: n of them would soon outweigh a small diagonal.
+    Correlations are relative to the deviations s. Entries of a plain factor have gradients that are
+    mostly noise, and an optimizer with steps of equal size walks them all away from zero: n of them
+    would soon outweigh a small diagonal.
     """
     rows = raw.diagonal().exp().unsqueeze(-1)
     eye = torch.eye(len(raw), dtype=raw.dtype, device=raw.device)
@@ -48,15 +50,21 @@ class Scale(ABC):
 
     @abstractmethod
     def pull(self, std: Tensor, grad_std: Tensor, grad_log: Tensor) -> Tensor:
-        """Gradient for raw, from one for std (which may be overwritten) and one for log std (0-dim)."""
+        """Gradient for raw, from one for std (which may be overwritten) and one for log std
+        (0-dim).
+        """
 
     @abstractmethod
     def pull_var(self, var: Tensor, twice: Tensor, grad_log: Tensor) -> Tensor:
-        """Gradient for raw, from ``twice`` one for var (which may be overwritten) and one for log std (0-dim)."""
+        """Gradient for raw, from ``twice`` one for var (which may be overwritten) and one for log
+        std (0-dim).
+        """
 
 
 class Log(Scale):
-    """std = exp(raw): the gradient of the KL is then free of divisions, and Adam's step is relative."""
+    """std = exp(raw): the gradient of the KL is then free of divisions, and Adam's step is
+    relative.
+    """
 
     def std(self, raw: Tensor) -> Tensor:
         """exp(raw)."""

@@ -14,17 +14,22 @@ from credo.posteriors.family import Params, families
 
 @families.register("stochastic")
 class Stochastic(Delta):
-    """Points, run with the modules at the paths in ``noisy_modules`` in training mode, each draw with random numbers of its own.
+    """Points, run with the modules at the paths in ``noisy_modules`` in training mode, each draw
+    with random numbers of its own.
 
-    What such a module does is its own affair (stochastic depth, augmentation, noise of the user's making), so the draws have no density,
-    and inputs of one batch may see different noise: these are draws of predictions, not of functions.
+    What such a module does is its own affair (stochastic depth, augmentation, noise of the user's
+    making), so the draws have no density, and inputs of one batch may see different noise: these
+    are draws of predictions, not of functions.
     """
 
     name: ClassVar[str] = "stochastic"
     atoms = None
 
     def __init__(
-        self, shapes: Mapping[str, Sequence[int]], noisy_modules: Sequence[str], dtype: str | Mapping[str, str] = "float32"
+        self,
+        shapes: Mapping[str, Sequence[int]],
+        noisy_modules: Sequence[str],
+        dtype: str | Mapping[str, str] = "float32",
     ) -> None:
         super().__init__(shapes, dtype)
         self.paths = tuple(noisy_modules)
@@ -47,7 +52,9 @@ class Stochastic(Delta):
 
     def log_prob(self, latents: Params) -> Tensor:
         """The noise is the network's own: always an error."""
-        raise CredoError("A stochastic forward pass has no density over weights; ask for predictions.")
+        raise CredoError(
+            "A stochastic forward pass has no density over weights; ask for predictions."
+        )
 
     def config(self) -> dict[str, Any]:
         """Shapes, dtypes and modules."""
@@ -57,4 +64,6 @@ class Stochastic(Delta):
     def from_config(cls, config: dict[str, Any]) -> Stochastic:
         """As every family; files before 0.2 call the modules ``live``."""
         config = dict(config)
-        return cls(config["shapes"], config.get("noisy_modules", config.get("live", ())), config["dtype"])
+        return cls(
+            config["shapes"], config.get("noisy_modules", config.get("live", ())), config["dtype"]
+        )

@@ -1,14 +1,17 @@
-"""Structured Bayesian pruning's family: every unit is multiplied by a truncated log-normal, and units drowned by their noise leave.
+"""Structured Bayesian pruning's family: every unit is multiplied by a truncated log-normal, and
+units drowned by their noise leave.
 
-s = exp(t) with t ~ N(mu, sigma^2) truncated to [a, b] = [-20, 0], under the prior t ~ Uniform(a, b), which is a log-uniform one for s that is proper.
-With alpha = (a - mu) / sigma, beta = (b - mu) / sigma and Z = Phi(beta) - Phi(alpha),
+s = exp(t) with t ~ N(mu, sigma^2) truncated to [a, b] = [-20, 0], under the prior t ~ Uniform(a,
+b), which is a log-uniform one for s that is proper. With alpha = (a - mu) / sigma, beta = (b - mu)
+/ sigma and Z = Phi(beta) - Phi(alpha),
 
     KL = log(b - a) - log(sigma sqrt(2 pi e)) - log Z - (alpha phi(alpha) - beta phi(beta)) / (2 Z),
     E[s^k] = exp(k mu + k^2 sigma^2 / 2) (Phi(beta - k sigma) - Phi(alpha - k sigma)) / Z.
 
-A weight is W s with W free, so q depends on W and E[s] only through their product: E[w] = W E[s] is what is stored, and it starts at the
-network's own values whatever E[s] is. SNR = E[s] / sd[s]; a unit with SNR < 1 is pruned: its factor counts as zero, in training already, so
-that the rest of the network learns to do without.
+A weight is W s with W free, so q depends on W and E[s] only through their product: E[w] = W E[s] is
+what is stored, and it starts at the network's own values whatever E[s] is. SNR = E[s] / sd[s]; a
+unit with SNR < 1 is pruned: its factor counts as zero, in training already, so that the rest of the
+network learns to do without.
 """
 
 from __future__ import annotations
@@ -35,9 +38,13 @@ _LEAST = 1e-8  # probability in a tail that a uniform number of single precision
 
 @families.register("structured_bp")
 class StructuredNoise(Multiplicative):
-    """One mu and one sigma per unit. Both are kept in their ranges by sigmoids, so that mu never leaves [a, b] and no tail is ever needed.
+    """One mu and one sigma per unit.
 
-    Fails where units are few and all are needed: there is nothing to prune, and the noise is that of Gaussian dropout.
+    Both are kept in their ranges by sigmoids, so that mu never leaves [a, b] and no tail is ever
+    needed.
+
+    Fails where units are few and all are needed: there is nothing to prune, and the noise is that
+    of Gaussian dropout.
     """
 
     name: ClassVar[str] = "structured_bp"
@@ -52,15 +59,23 @@ class StructuredNoise(Multiplicative):
     ) -> None:
         super().__init__(shapes, places, dtype)
         self.threshold = threshold
-        zeros = [torch.zeros(self.unit_shape(name), dtype=self.flat_mean.dtype) for name in self.noised]
+        zeros = [
+            torch.zeros(self.unit_shape(name), dtype=self.flat_mean.dtype) for name in self.noised
+        ]
         self.raw_mean = nn.ParameterList([nn.Parameter(zero.clone()) for zero in zeros])
         self.raw_std = nn.ParameterList([nn.Parameter(zero.clone()) for zero in zeros])
 
     @classmethod
     def start(
-        cls, values: Mapping[str, Tensor], places: Places, rates: Mapping[str, float], threshold: float = THRESHOLD
+        cls,
+        values: Mapping[str, Tensor],
+        places: Places,
+        rates: Mapping[str, float],
+        threshold: float = THRESHOLD,
     ) -> StructuredNoise:
-        """E[w] at ``values``; sigma such that V[s] / E[s]^2 = exp(sigma^2) - 1 is p / (1 - p), before truncation."""
+        """E[w] at ``values``; sigma such that V[s] / E[s]^2 = exp(sigma^2) - 1 is p / (1 - p),
+        before truncation.
+        """
         family = cls.begun(values, places, threshold=threshold)
         with torch.no_grad():
             for name, mean, std in zip(family.noised, family.raw_mean, family.raw_std, strict=True):
@@ -81,7 +96,9 @@ class StructuredNoise(Multiplicative):
         """log E[s], and log(E[s^2] / E[s]^2), in which mu has cancelled."""
         mu, sigma = self.location(name), self.sigma(name)
         none, one, two = (_log_between(mu, sigma, k) for k in range(3))
-        return mu + 0.5 * sigma**2 + one - none, (sigma**2 + two - 2 * one + none).clamp_min(torch.finfo(mu.dtype).tiny)
+        return mu + 0.5 * sigma**2 + one - none, (sigma**2 + two - 2 * one + none).clamp_min(
+            torch.finfo(mu.dtype).tiny
+        )
 
     def excess(self, name: str) -> Tensor:
         """V[s] / E[s]^2 of every unit: the variance of a factor whose mean is one."""
@@ -101,20 +118,31 @@ class StructuredNoise(Multiplicative):
         return {name: self.log_moments(name)[0].exp() * self.units(name) for name in self.noised}
 
     def factor(self, name: str, raw: Tensor, align: Callable[[Tensor], Tensor]) -> Tensor:
-        """s / E[s] by the inverse of the distribution function, from the nearer tail; zero where pruned."""
+        """s / E[s] by the inverse of the distribution function, from the nearer tail; zero where
+        pruned.
+        """
         mu, sigma = self.location(name), self.sigma(name)
         ends = torch.special.ndtr((LOW - mu) / sigma), torch.special.ndtr((mu - HIGH) / sigma)
         below, above = (align(end) for end in ends)
         lower = raw < 0.5
-        mass = torch.where(lower, raw, 1 - raw) * (1 - below - above) + torch.where(lower, below, above)
-        x = torch.special.ndtri(mass.clamp_min(_LEAST)) * torch.where(lower, 1.0, -1.0).to(raw.dtype)
+        mass = torch.where(lower, raw, 1 - raw) * (1 - below - above) + torch.where(
+            lower, below, above
+        )
+        x = torch.special.ndtri(mass.clamp_min(_LEAST)) * torch.where(lower, 1.0, -1.0).to(
+            raw.dtype
+        )
         log_s = (align(mu) + align(sigma) * x).clamp(LOW, HIGH)
         return torch.exp(log_s - align(self.log_moments(name)[0])) * align(self.units(name))
 
     def mean(self) -> Params:
         """E[w] = W E[s], zero for pruned units; masks of dropout modules likewise."""
-        values, kept = self.layout.split(self.flat_mean), {name: self.units(name) for name in self.noised}
-        scaled = {n: v * self.over(n, kept[n]) if n in self.places.axes else v for n, v in values.items()}
+        values, kept = (
+            self.layout.split(self.flat_mean),
+            {name: self.units(name) for name in self.noised},
+        )
+        scaled = {
+            n: v * self.over(n, kept[n]) if n in self.places.axes else v for n, v in values.items()
+        }
         return scaled | {n: kept[n].to(self.flat_mean.dtype) for n in self.places.masks}
 
     def std(self) -> Params:
@@ -123,21 +151,32 @@ class StructuredNoise(Multiplicative):
         return {n: mean[n].abs() * self.over(n, self.excess(n).sqrt()) for n in self.places.axes}
 
     def keep_mask(self, threshold: float | None = None) -> Params:
-        """True where a weight stays, in its shape: those that read a unit below ``threshold`` go. What training has pruned is zero anyway."""
+        """True where a weight stays, in its shape: those that read a unit below ``threshold`` go.
+
+        What training has pruned is zero anyway.
+        """
         out = {}
         for weight, source in self.spread.items():
-            stays = self.to_units(weight, self.units(source, threshold).to(self.flat_mean.dtype)) > 0
+            stays = (
+                self.to_units(weight, self.units(source, threshold).to(self.flat_mean.dtype)) > 0
+            )
             out[weight] = stays.expand(self.shapes[weight]).clone()
         return out
 
-    def moments(self, op: LinearMap, mean: Tensor, var: Tensor, w: str, b: str | None) -> tuple[Tensor, Tensor]:
+    def moments(
+        self, op: LinearMap, mean: Tensor, var: Tensor, w: str, b: str | None
+    ) -> tuple[Tensor, Tensor]:
         """As of any noise on inputs; a pruned mask lets nothing through, variance included."""
         out, spread = super().moments(op, mean, var, w, b)
         return (out, spread * self.mean()[w]) if op.is_product else (out, spread)
 
     def kl(self, prior: Mapping[str, Distribution]) -> Tensor | None:
-        """The closed form, summed over units; under any prior but the log-uniform None, since the weights then have no such split."""
-        own = [prior[name] for name in self.layout.shapes]  # masks of dropout modules have no prior of their own
+        """The closed form, summed over units; under any prior but the log-uniform None, since the
+        weights then have no such split.
+        """
+        own = [
+            prior[name] for name in self.layout.shapes
+        ]  # masks of dropout modules have no prior of their own
         if not all(isinstance(p, ScaleMixture) and p.mixing.name == "log_uniform" for p in own):
             return None
         total = self.flat_mean.new_zeros(())
@@ -151,7 +190,13 @@ class StructuredNoise(Multiplicative):
         alpha, beta = (LOW - mu) / sigma, (HIGH - mu) / sigma
         log_z = _log_between(mu, sigma, 0)
         edge = (_edge(alpha) - _edge(beta)) * torch.exp(-log_z)
-        return math.log(HIGH - LOW) - 0.5 * math.log(2 * math.pi * math.e) - sigma.log() - log_z - 0.5 * edge
+        return (
+            math.log(HIGH - LOW)
+            - 0.5 * math.log(2 * math.pi * math.e)
+            - sigma.log()
+            - log_z
+            - 0.5 * edge
+        )
 
     def rate_params(self) -> list[nn.Parameter]:
         """What the noise is made from."""
@@ -176,7 +221,9 @@ def _unsquash(value: float, low: float, high: float) -> float:
 
 
 def _log_between(mu: Tensor, sigma: Tensor, power: int) -> Tensor:
-    """log(Phi(beta - k sigma) - Phi(alpha - k sigma)); alpha <= 0, so the difference never is one of two numbers near one."""
+    """log(Phi(beta - k sigma) - Phi(alpha - k sigma)); alpha <= 0, so the difference never is one
+    of two numbers near one.
+    """
     shift = power * sigma
     low, high = (torch.special.log_ndtr((end - mu) / sigma - shift) for end in (LOW, HIGH))
     return high + torch.log(-torch.expm1(low - high))

@@ -21,8 +21,9 @@ from credo.posteriors.jacobian import Jacobian
 class Subnetwork(Gaussian):
     """w_s = mean_s + (L eps)_s for S chosen scalars s of the parameters, w = its point elsewhere.
 
-    ``chosen``: how many of each parameter, without those of which there are none. Entropy, density and KL are those of the chosen weights; the
-    points are constants of the network, as parameters that are not random are. Memory grows with the square of S.
+    ``chosen``: how many of each parameter, without those of which there are none. Entropy, density
+    and KL are those of the chosen weights; the points are constants of the network, as parameters
+    that are not random are. Memory grows with the square of S.
     """
 
     name: ClassVar[str] = "subnetwork"
@@ -30,7 +31,10 @@ class Subnetwork(Gaussian):
     places: Tensor
 
     def __init__(
-        self, shapes: Mapping[str, Sequence[int]], chosen: Mapping[str, int], dtype: str | Mapping[str, str] = "float32"
+        self,
+        shapes: Mapping[str, Sequence[int]],
+        chosen: Mapping[str, int],
+        dtype: str | Mapping[str, str] = "float32",
     ) -> None:
         super().__init__(shapes)
         self.chosen = {name: chosen[name] for name in self.names if chosen.get(name)}
@@ -39,13 +43,21 @@ class Subnetwork(Gaussian):
         widest = reduce(torch.promote_types, kinds)
         size = sum(self.chosen.values())
         self.inside = Full({self.names[0]: (size,)}, str(widest).removeprefix("torch."))
-        self.register_buffer("places", torch.zeros(size, dtype=torch.int64))  # in the flattened parameter, one after another
+        self.register_buffer(
+            "places", torch.zeros(size, dtype=torch.int64)
+        )  # in the flattened parameter, one after another
 
     @classmethod
-    def of(cls, values: Mapping[str, Tensor], places: Mapping[str, Tensor], scale_tril: Tensor) -> Subnetwork:
-        """Means and points at ``values``, flat places by parameter, and a Cholesky factor ``(S, S)`` of the covariance in their order."""
+    def of(
+        cls, values: Mapping[str, Tensor], places: Mapping[str, Tensor], scale_tril: Tensor
+    ) -> Subnetwork:
+        """Means and points at ``values``, flat places by parameter, and a Cholesky factor ``(S,
+        S)`` of the covariance in their order.
+        """
         dtypes = {name: str(value.dtype).removeprefix("torch.") for name, value in values.items()}
-        family = cls({n: v.shape for n, v in values.items()}, {n: len(p) for n, p in places.items()}, dtypes)
+        family = cls(
+            {n: v.shape for n, v in values.items()}, {n: len(p) for n, p in places.items()}, dtypes
+        )
         family.points.place(values)
         family.inside.to(scale_tril.device)
         family.places = torch.cat([places[name] for name in family.chosen]).to(scale_tril.device)
@@ -71,11 +83,15 @@ class Subnetwork(Gaussian):
         parts = []
         for name, places in self.local().items():
             value, shape = params[name], self.shapes[name]
-            parts.append(value.reshape(*value.shape[: value.dim() - len(shape)], shape.numel())[..., places])
+            parts.append(
+                value.reshape(*value.shape[: value.dim() - len(shape)], shape.numel())[..., places]
+            )
         return torch.cat(parts, -1)
 
     def _scattered(self, numbers: Tensor, around: Params) -> Params:
-        """``numbers`` ``(..., S)`` at the chosen places, ``around`` elsewhere; what has no chosen weight is repeated without a copy."""
+        """``numbers`` ``(..., S)`` at the chosen places, ``around`` elsewhere; what has no chosen
+        weight is repeated without a copy.
+        """
         parts = dict(zip(self.chosen, numbers.split(list(self.chosen.values()), -1), strict=True))
         local, lead, out = self.local(), numbers.shape[:-1], {}
         for name, value in around.items():
@@ -111,18 +127,32 @@ class Subnetwork(Gaussian):
 
     def log_prob(self, latents: Params) -> Tensor:
         """Joint log density of the chosen weights, wherever the other ones are."""
-        return self.inside.log_prob({self.names[0]: self._picked(latents).to(self.inside.flat_mean.dtype)})
+        return self.inside.log_prob(
+            {self.names[0]: self._picked(latents).to(self.inside.flat_mean.dtype)}
+        )
 
     def spread(self, rows: Tensor) -> Tensor:
         """J L, from the columns of the chosen weights."""
-        pieces = dict(zip(self.names, rows.split([shape.numel() for shape in self.shapes.values()], -1), strict=True))
-        return self.inside.spread(torch.cat([pieces[name][..., places] for name, places in self.local().items()], -1))
+        pieces = dict(
+            zip(
+                self.names,
+                rows.split([shape.numel() for shape in self.shapes.values()], -1),
+                strict=True,
+            )
+        )
+        return self.inside.spread(
+            torch.cat([pieces[name][..., places] for name, places in self.local().items()], -1)
+        )
 
     def _output_spread(self, jacobian: Jacobian) -> Tensor:
-        return self.inside.spread(torch.cat([jacobian[name].at(places) for name, places in self.local().items()], -1))
+        return self.inside.spread(
+            torch.cat([jacobian[name].at(places) for name, places in self.local().items()], -1)
+        )
 
     def output_covariance(self, jacobian: Jacobian) -> Tensor:
-        """J C J^T ``(N, K, K)``; derivatives by no other than the chosen weights are written out where factors are known."""
+        """J C J^T ``(N, K, K)``; derivatives by no other than the chosen weights are written out
+        where factors are known.
+        """
         spread = self._output_spread(jacobian)
         return spread @ spread.mT
 
@@ -146,7 +176,9 @@ class Subnetwork(Gaussian):
         return Pinned(distribution, mask.reshape(whole.shape), whole)
 
     def kl(self, priors: Mapping[str, Distribution]) -> Tensor | None:
-        """sum_s (KL[N(m_s, v_s), p_s] + h_s) - H[q] over the chosen weights; None where torch knows no such KL."""
+        """sum_s (KL[N(m_s, v_s), p_s] + h_s) - H[q] over the chosen weights; None where torch knows
+        no such KL.
+        """
         ones = {name: torch.ones_like(value) for name, value in self.points.mean().items()}
         means, stds = self.mean(), self._scattered(self._variance().sqrt(), ones)
         total = -self.entropy()
@@ -154,7 +186,10 @@ class Subnetwork(Gaussian):
             prior = priors[name]
             q = Normal(means[name], stds[name], validate_args=False)
             try:
-                terms = kl_divergence(q, prior.base if isinstance(prior, Pinned) else prior) + q.entropy()
+                terms = (
+                    kl_divergence(q, prior.base if isinstance(prior, Pinned) else prior)
+                    + q.entropy()
+                )
             except NotImplementedError:
                 return None
             total = total + terms.expand(self.shapes[name]).reshape(-1)[places].sum()
@@ -179,7 +214,9 @@ class SubnetworkDraw(Draw):
 
 @final
 class Pinned(Distribution):
-    """An elementwise prior of which only the elements in ``mask`` count; the others are at ``point`` and have no density."""
+    """An elementwise prior of which only the elements in ``mask`` count; the others are at
+    ``point`` and have no density.
+    """
 
     arg_constraints: ClassVar[dict[str, Any]] = {}
 
@@ -194,4 +231,8 @@ class Pinned(Distribution):
     def sample(self, sample_shape: torch.Size | Sequence[int] = ()) -> Tensor:
         """Draws ``(*sample_shape, *shape)`` of what counts, among the points."""
         missing = self.point.shape[: self.point.dim() - len(self.base.batch_shape)]
-        return torch.where(self.mask, self.base.sample(torch.Size([*sample_shape, *missing])).to(self.point), self.point)
+        return torch.where(
+            self.mask,
+            self.base.sample(torch.Size([*sample_shape, *missing])).to(self.point),
+            self.point,
+        )

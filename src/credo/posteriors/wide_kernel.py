@@ -1,13 +1,15 @@
 """The covariance of an infinitely wide perceptron's function under its prior.
 
-With weights N(0, sigma_w^2 / fan-in) and biases N(0, sigma_b^2) the pre-activations of a layer become, as the layers before it widen,
-independent Gaussian processes with covariance
+With weights N(0, sigma_w^2 / fan-in) and biases N(0, sigma_b^2) the pre-activations of a layer
+become, as the layers before it widen, independent Gaussian processes with covariance
 
-    K_0(x, x') = sigma_w^2 x.x' / D + sigma_b^2,    K_l(x, x') = sigma_w^2 E[phi(u) phi(v)] + sigma_b^2,    (u, v) ~ N(0, K_(l-1)),
+    K_0(x, x') = sigma_w^2 x.x' / D + sigma_b^2,
+    K_l(x, x') = sigma_w^2 E[phi(u) phi(v)] + sigma_b^2,    (u, v) ~ N(0, K_(l-1)),
 
 each layer with variances of its own. E[phi(u) phi(v)] has a closed form for the activations below.
 
-Neal 1996, Bayesian learning for neural networks; Lee et al. 2018 and Matthews et al. 2018 for several layers.
+Neal 1996, Bayesian learning for neural networks; Lee et al. 2018 and Matthews et al. 2018 for
+several layers.
 """
 
 from __future__ import annotations
@@ -27,8 +29,9 @@ Numbers = Sequence[float] | Tensor
 class Expectation(NamedTuple):
     """What an activation makes of two jointly Gaussian inputs.
 
-    ``product(cov, var1, var2)``: E[phi(u) phi(v)] ``(N1, N2)`` from their covariance ``(N1, N2)`` and variances ``(N1, 1)`` and ``(1, N2)``.
-    ``square(var)``: E[phi(u)^2], the same at u = v, without the rounding of a quotient.
+    ``product(cov, var1, var2)``: E[phi(u) phi(v)] ``(N1, N2)`` from their covariance ``(N1, N2)``
+    and variances ``(N1, 1)`` and ``(1, N2)``. ``square(var)``: E[phi(u)^2], the same at u = v,
+    without the rounding of a quotient.
     """
 
     product: Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -36,12 +39,16 @@ class Expectation(NamedTuple):
 
 
 def rectified(cov: Tensor, var1: Tensor, var2: Tensor) -> Tensor:
-    """E[max(u, 0) max(v, 0)] = s (sin t + (pi - t) cos t) / 2 pi with s = sqrt(var1 var2), t the angle (Cho and Saul 2009).
+    """E[max(u, 0) max(v, 0)] = s (sin t + (pi - t) cos t) / 2 pi with s = sqrt(var1 var2), t the
+    angle (Cho and Saul 2009).
 
-    Sine and angle come from one cosine: where that is off by e near 1, both are off by sqrt(e), but their effects cancel and e remains.
+    Sine and angle come from one cosine: where that is off by e near 1, both are off by sqrt(e), but
+    their effects cancel and e remains.
     """
     size = (var1 * var2).sqrt()
-    cosine = (cov / size.clamp_min(torch.finfo(cov.dtype).tiny)).clamp(-1.0, 1.0)  # two zero vectors without a bias have size 0
+    cosine = (cov / size.clamp_min(torch.finfo(cov.dtype).tiny)).clamp(
+        -1.0, 1.0
+    )  # two zero vectors without a bias have size 0
     sine = ((1.0 - cosine) * (1.0 + cosine)).sqrt()
     angle = torch.atan2(sine, cosine)
     return size * (sine + (math.pi - angle) * cosine) / (2.0 * math.pi)
@@ -53,19 +60,30 @@ def erf(cov: Tensor, var1: Tensor, var2: Tensor) -> Tensor:
     return torch.asin(ratio.clamp(-1.0, 1.0)) * (2.0 / math.pi)
 
 
-#: Activation -> its expectations. "identity" stands between two linear layers that follow each other.
+#: Activation -> its expectations. "identity" stands between two linear layers that follow each
+#: other.
 EXPECTATIONS: dict[str, Expectation] = {
     "relu": Expectation(rectified, lambda var: 0.5 * var),
-    "erf": Expectation(erf, lambda var: torch.asin(2.0 * var / (1.0 + 2.0 * var)) * (2.0 / math.pi)),
+    "erf": Expectation(
+        erf, lambda var: torch.asin(2.0 * var / (1.0 + 2.0 * var)) * (2.0 / math.pi)
+    ),
     "identity": Expectation(lambda cov, var1, var2: cov, lambda var: var),
 }
 
 
-def wide_kernel(x1: Tensor, x2: Tensor, weight_variances: Numbers, bias_variances: Numbers, activations: Sequence[str]) -> Tensor:
-    """Prior covariance ``(N1, N2)`` of one output at inputs ``(N1, D)`` and ``(N2, D)``, in double precision.
+def wide_kernel(
+    x1: Tensor,
+    x2: Tensor,
+    weight_variances: Numbers,
+    bias_variances: Numbers,
+    activations: Sequence[str],
+) -> Tensor:
+    """Prior covariance ``(N1, N2)`` of one output at inputs ``(N1, D)`` and ``(N2, D)``, in double
+    precision.
 
-    ``weight_variances`` (sigma_w^2, a weight's variance times its fan-in) and ``bias_variances`` (sigma_b^2) have a number for each linear
-    layer, ``activations`` a name for each hidden one, so one less.
+    ``weight_variances`` (sigma_w^2, a weight's variance times its fan-in) and ``bias_variances``
+    (sigma_b^2) have a number for each linear layer, ``activations`` a name for each hidden one, so
+    one less.
     """
     weights, biases = layers(weight_variances, bias_variances, activations)
     x1, x2 = x1.double(), x2.double()
@@ -78,7 +96,9 @@ def wide_kernel(x1: Tensor, x2: Tensor, weight_variances: Numbers, bias_variance
     return cov
 
 
-def wide_variance(x: Tensor, weight_variances: Numbers, bias_variances: Numbers, activations: Sequence[str]) -> Tensor:
+def wide_variance(
+    x: Tensor, weight_variances: Numbers, bias_variances: Numbers, activations: Sequence[str]
+) -> Tensor:
     """The diagonal ``(N,)`` of ``wide_kernel(x, x, ...)``."""
     weights, biases = layers(weight_variances, bias_variances, activations)
     var = _first_variance(x.double(), weights[0], biases[0])
@@ -87,17 +107,26 @@ def wide_variance(x: Tensor, weight_variances: Numbers, bias_variances: Numbers,
     return var
 
 
-def layers(weight_variances: Numbers, bias_variances: Numbers, activations: Sequence[str]) -> tuple[list[float], list[float]]:
-    """The numbers as lists, refused where they do not belong together or an activation has no closed form."""
-    weights, biases = (v.tolist() if isinstance(v, Tensor) else [float(x) for x in v] for v in (weight_variances, bias_variances))
+def layers(
+    weight_variances: Numbers, bias_variances: Numbers, activations: Sequence[str]
+) -> tuple[list[float], list[float]]:
+    """The numbers as lists, refused where they do not belong together or an activation has no
+    closed form.
+    """
+    weights, biases = (
+        v.tolist() if isinstance(v, Tensor) else [float(x) for x in v]
+        for v in (weight_variances, bias_variances)
+    )
     for name in activations:
         if name not in EXPECTATIONS:
             raise SettingError(
-                f"The wide limit has no closed form here for the activation {name!r}.{nearest(name, EXPECTATIONS)}"
+                "The wide limit has no closed form here for the activation "
+                f"{name!r}.{nearest(name, EXPECTATIONS)}"
             )
     if not len(weights) == len(biases) == len(activations) + 1:
         raise SettingError(
-            f"{len(activations)} activations need {len(activations) + 1} weight and bias variances, got {len(weights)} and {len(biases)}."
+            f"{len(activations)} activations need {len(activations) + 1} weight and bias "
+            f"variances, got {len(weights)} and {len(biases)}."
         )
     return weights, biases
 

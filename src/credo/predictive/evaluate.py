@@ -17,8 +17,9 @@ CRPS_ROWS = 512  # data whose samples are held at once
 def evaluate(predictive: Predictive, y: Tensor) -> dict[str, float]:
     """Metrics of N predictions against their targets.
 
-    Labels: nll, accuracy, ece, brier, and mean entropy, aleatoric and epistemic (nats). Values: nll, rmse, crps (1000 draws,
-    fixed seed), coverage_90 of the central 90 % interval, and the mean std.
+    Labels: nll, accuracy, ece, brier, and mean entropy, aleatoric and epistemic (nats). Values:
+    nll, rmse, crps (1000 draws, fixed seed), coverage_90 of the central 90 % interval, and the mean
+    std.
     """
     targets = predictive.likelihood.check_pair(predictive.outputs, y)
     with torch.no_grad():
@@ -60,4 +61,7 @@ def _crps(predictive: Predictive, y: Tensor) -> Tensor:
     return total / len(y)
 
 
-FAMILIES: dict[str, Callable[[Predictive, Tensor], dict[str, Tensor]]] = {"labels": _labels, "values": _values}
+FAMILIES: dict[str, Callable[[Predictive, Tensor], dict[str, Tensor]]] = {
+    "labels": _labels,
+    "values": _values,
+}

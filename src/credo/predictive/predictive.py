@@ -1,4 +1,6 @@
-"""What ``predict`` returns: S draws of the network's outputs, the likelihood, and everything that follows from them."""
+"""What ``predict`` returns: S draws of the network's outputs, the likelihood, and everything that
+follows from them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from credo.predictive import uncertainty
 class Predictive:
     """The mixture p(y) = (1/S) sum_s p(y given f_s) for N data, from outputs ``(S, N, F)``.
 
-    The likelihood is copied as it is now, so later training does not change a prediction. Gradients flow through the outputs.
+    The likelihood is copied as it is now, so later training does not change a prediction. Gradients
+    flow through the outputs.
     """
 
     def __init__(self, outputs: Tensor, likelihood: Likelihood) -> None:
@@ -38,7 +41,7 @@ class Predictive:
     def __len__(self) -> int:
         return self.outputs.shape[1]
 
-    # --- moments and probabilities ------------------------------------------------------------------------------------
+    # --- moments and probabilities ----------------------------------------------------------------
 
     @cached_property
     def mean(self) -> Tensor:
@@ -47,7 +50,9 @@ class Predictive:
 
     @cached_property
     def variance(self) -> Tensor:
-        """For labels that of the probabilities across draws, (1/S) sum (p_s - p)^2, ``(N, C)``; else the total variance of y."""
+        """For labels that of the probabilities across draws, (1/S) sum (p_s - p)^2, ``(N, C)``;
+        else the total variance of y.
+        """
         return self.likelihood.spread(self.outputs)
 
     @property
@@ -62,10 +67,12 @@ class Predictive:
 
     @cached_property
     def label(self) -> Tensor:
-        """The most probable label under the mean probabilities, ``(N,)``; ``(N, D)`` for D binary labels."""
+        """The most probable label under the mean probabilities, ``(N,)``; ``(N, D)`` for D binary
+        labels.
+        """
         return self.likelihood.label(self.probs.mean(0))
 
-    # --- uncertainty --------------------------------------------------------------------------------------------------
+    # --- uncertainty ------------------------------------------------------------------------------
 
     @cached_property
     def _parts(self) -> uncertainty.Uncertainty:
@@ -78,12 +85,16 @@ class Predictive:
 
     @property
     def aleatoric(self) -> Tensor:
-        """Noise in y that more data would not remove: mean entropy (nats) or mean variance of the draws."""
+        """Noise in y that more data would not remove: mean entropy (nats) or mean variance of the
+        draws.
+        """
         return self._parts.aleatoric
 
     @property
     def epistemic(self) -> Tensor:
-        """Disagreement between draws, which more data would remove: mutual information (nats) or variance of the means."""
+        """Disagreement between draws, which more data would remove: mutual information (nats) or
+        variance of the means.
+        """
         return self._parts.epistemic
 
     @cached_property
@@ -96,27 +107,41 @@ class Predictive:
         """Mutual information of y and the draw in nats, ``(N,)``, for any likelihood."""
         return uncertainty.mutual_information(self.outputs, self.likelihood)
 
-    # --- quantiles, draws, densities ----------------------------------------------------------------------------------
+    # --- quantiles, draws, densities --------------------------------------------------------------
 
     def quantile(self, q: float) -> Tensor:
-        """The q-quantile of y, ``(N, D)``, observation noise included; a ``CredoError`` for labels."""
+        """The q-quantile of y, ``(N, D)``, observation noise included; a ``CredoError`` for
+        labels.
+        """
         return self.likelihood.mixture_quantile(self.outputs, q)
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
-        """Lower and upper ends, each ``(N, D)``, of the central interval that holds y with probability ``level``."""
+        """Lower and upper ends, each ``(N, D)``, of the central interval that holds y with
+        probability ``level``.
+        """
         if not 0.0 < level < 1.0:
-            raise SettingError(f"level={level!r} is not valid; expected a probability strictly between 0 and 1, such as 0.9.")
+            raise SettingError(
+                f"level={level!r} is not valid; expected a probability strictly between 0 and 1, "
+                "such as 0.9."
+            )
         return self.quantile((1.0 - level) / 2.0), self.quantile((1.0 + level) / 2.0)
 
     def sample(self, n: int = 1, seed: int = 0) -> Tensor:
-        """n draws of y for all N data, ``(n, N)`` or ``(n, N, D)``: each picks one posterior draw, shared by all data, then y."""
+        """n draws of y for all N data, ``(n, N)`` or ``(n, N, D)``: each picks one posterior draw,
+        shared by all data, then y.
+        """
         if n < 1:
             raise SettingError(f"n={n!r} is not valid; expected a whole number of draws from 1.")
         generator = seeded("predictive", seed, device=self.outputs.device)
-        chosen = torch.randint(self.num_samples, (n,), generator=generator, device=self.outputs.device)
-        # Every round draws y from all S components, because the likelihood's noise may have one value per posterior draw.
+        chosen = torch.randint(
+            self.num_samples, (n,), generator=generator, device=self.outputs.device
+        )
+        # Every round draws y from all S components, because the likelihood's noise may have one
+        # value per posterior draw.
         counts = torch.bincount(chosen, minlength=self.num_samples)
-        rounds = torch.stack([self.likelihood.sample(self.outputs, generator) for _ in range(int(counts.max()))])
+        rounds = torch.stack(
+            [self.likelihood.sample(self.outputs, generator) for _ in range(int(counts.max()))]
+        )
         order = chosen.argsort(stable=True)
         starts = counts.cumsum(0) - counts
         visit = torch.empty_like(chosen)
@@ -125,16 +150,20 @@ class Predictive:
 
     def log_prob(self, y: Tensor) -> Tensor:
         """log (1/S) sum_s p(y given f_s) of targets as a user gives them, ``(N,)``."""
-        return self.likelihood.mixture_log_prob(self.outputs, self.likelihood.check_pair(self.outputs, y))
+        return self.likelihood.mixture_log_prob(
+            self.outputs, self.likelihood.check_pair(self.outputs, y)
+        )
 
-    # --- handling -----------------------------------------------------------------------------------------------------
+    # --- handling ---------------------------------------------------------------------------------
 
     def to(self, device: torch.device | str) -> Predictive:
         """The same prediction on another device."""
         return Predictive(self.outputs.to(device), self.likelihood.frozen().to(device))
 
     def __getitem__(self, index: int | slice | Tensor) -> Predictive:
-        """The predictions of some data: a mask, indices, a slice, or one index (which keeps the data axis)."""
+        """The predictions of some data: a mask, indices, a slice, or one index (which keeps the
+        data axis).
+        """
         if isinstance(index, int):
             if not -len(self) <= index < len(self):
                 raise IndexError(f"index {index} is out of range for {len(self)} predictions")

@@ -1,4 +1,7 @@
-"""Priors over the random parameters. Any elementwise ``torch.distributions`` object is one already."""
+"""Priors over the random parameters.
+
+Any elementwise ``torch.distributions`` object is one already.
+"""
 
 from torch.distributions import Laplace, Normal, StudentT
 
@@ -50,8 +53,10 @@ __all__ = [
 
 
 def default_prior() -> Prior:
-    """What ``prior=None`` means: N(0, 1), tied with FanIn(3) as the best normal prior and more robust to raw inputs.
+    """What ``prior=None`` means: N(0, 1), tied with FanIn(3) as the best normal prior and more
+    robust to raw inputs.
 
-    See ``benchmarks/results/default_prior.md``. Laplace(0, 0.5) lost a little less there; a normal prior is kept because it is conjugate.
+    See ``benchmarks/results/default_prior.md``. Laplace(0, 0.5) lost a little less there; a normal
+    prior is kept because it is conjugate.
     """
     return Fixed(Normal(0.0, 1.0))

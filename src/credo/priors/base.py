@@ -19,35 +19,48 @@ from credo.priors.stored import of_config, to_config
 
 
 class Prior(ABC):
-    """Gives each site its distribution over single weights, whose log density sums over the site's elements.
+    """Gives each site its distribution over single weights, whose log density sums over the site's
+    elements.
 
-    A prior with hyperparameters of its own also says what a fit starts from (``fresh``), what it learns (``parts``), what that
-    costs (``penalty``) and what it takes from q in closed form (``observe``). The defaults are those of a fixed prior.
+    A prior with hyperparameters of its own also says what a fit starts from (``fresh``), what it
+    learns (``parts``), what that costs (``penalty``) and what it takes from q in closed form
+    (``observe``). The defaults are those of a fixed prior.
     """
 
     @abstractmethod
     def at(self, site: Site) -> Distribution:
-        """The distribution of one element of ``site``, or of all of them if its batch shape is the site's."""
+        """The distribution of one element of ``site``, or of all of them if its batch shape is the
+        site's.
+        """
 
     @abstractmethod
     def describe(self) -> str:
         """One line for reports and run files."""
 
     def config(self) -> dict[str, Any] | None:
-        """A JSON-able description for run files, or None where there is none; then loading needs the prior given again."""
+        """A JSON-able description for run files, or None where there is none; then loading needs
+        the prior given again.
+        """
         return None
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Prior:
-        """The inverse of ``config``: the structure. Learned numbers come through the state of ``fresh(sites).parts()``."""
-        raise CredoError(f"{cls.__name__} has no stored form ({dict(config)}); give the prior again.")
+        """The inverse of ``config``: the structure.
+
+        Learned numbers come through the state of ``fresh(sites).parts()``.
+        """
+        raise CredoError(
+            f"{cls.__name__} has no stored form ({dict(config)}); give the prior again."
+        )
 
     def fresh(self, sites: Mapping[str, Site]) -> Prior:
         """The prior a fit over ``sites`` starts from: itself where nothing is learned."""
         return self
 
     def parts(self) -> list[nn.Module]:
-        """The modules that hold what is learned; their parameters are trained, their buffers kept by ``observe``."""
+        """The modules that hold what is learned; their parameters are trained, their buffers kept
+        by ``observe``.
+        """
         return []
 
     def matches(self, name: str) -> bool:
@@ -59,11 +72,15 @@ class Prior(ABC):
         return None
 
     def observe(self, means: Mapping[str, Tensor], variances: Mapping[str, Tensor]) -> None:
-        """Closed-form updates from q's marginal means and variances, called once per step with every site, before ``at``."""
+        """Closed-form updates from q's marginal means and variances, called once per step with
+        every site, before ``at``.
+        """
         return None
 
     def relevance(self, name: str) -> Tensor | None:
-        """Learned prior standard deviation of each input feature of the parameter ``name``; None where nothing is learned of it."""
+        """Learned prior standard deviation of each input feature of the parameter ``name``; None
+        where nothing is learned of it.
+        """
         return None
 
 
@@ -92,7 +109,9 @@ class Fixed(Prior):
         return str(self.distribution)
 
     def config(self) -> dict[str, Any] | None:
-        """Class name and arguments, where they are numbers or short vectors of a distribution in ``stored``."""
+        """Class name and arguments, where they are numbers or short vectors of a distribution in
+        ``stored``.
+        """
         described = to_config(self.distribution)
         return None if described is None else {"name": "fixed", **described}
 
@@ -104,14 +123,17 @@ class Fixed(Prior):
 
 @dataclass(frozen=True)
 class Unstored(Prior):
-    """Stands for the prior of a loaded run that had no JSON form: predictions do not need it, anything else says so."""
+    """Stands for the prior of a loaded run that had no JSON form: predictions do not need it,
+    anything else says so.
+    """
 
     text: str
 
     def at(self, site: Site) -> Distribution:
         """Always an error."""
         raise CredoError(
-            f"The prior of this run ({self.text}) could not be stored with it; give it again: credo.load(path, net, prior=...)."
+            f"The prior of this run ({self.text}) could not be stored with it; give it again: "
+            "credo.load(path, net, prior=...)."
         )
 
     def describe(self) -> str:
@@ -121,7 +143,9 @@ class Unstored(Prior):
 
 @kinds.register("by_pattern")
 class ByPattern(Prior):
-    """Different priors by fnmatch pattern over parameter names; the first match counts, and a site without one is an error."""
+    """Different priors by fnmatch pattern over parameter names; the first match counts, and a site
+    without one is an error.
+    """
 
     def __init__(self, table: Mapping[str, Any]) -> None:
         self.table = {pattern: as_prior(prior) for pattern, prior in table.items()}
@@ -131,7 +155,10 @@ class ByPattern(Prior):
         pattern = self._first(site.name)
         if pattern is not None:
             return self.table[pattern].at(site)
-        raise SettingError(f"No prior pattern matches {site.name!r}.{nearest(site.name, self.table)} Add '*' to cover the rest.")
+        raise SettingError(
+            f"No prior pattern matches {site.name!r}.{nearest(site.name, self.table)} Add '*' to "
+            "cover the rest."
+        )
 
     def matches(self, name: str) -> bool:
         """Whether a pattern covers ``name``."""
@@ -139,7 +166,12 @@ class ByPattern(Prior):
 
     def fresh(self, sites: Mapping[str, Site]) -> Prior:
         """The same table, each prior fresh over the sites whose first match it is."""
-        return ByPattern({pattern: prior.fresh(self._share(pattern, sites)) for pattern, prior in self.table.items()})
+        return ByPattern(
+            {
+                pattern: prior.fresh(self._share(pattern, sites))
+                for pattern, prior in self.table.items()
+            }
+        )
 
     def parts(self) -> list[nn.Module]:
         """Those of all priors in the table, in its order."""
@@ -193,12 +225,15 @@ def as_prior(spec: Any) -> Prior:
         return as_prior(presets[spec]())
     if isinstance(spec, Distribution):
         if spec.event_shape:
-            raise SettingError(f"A prior must be elementwise; {spec} has event shape {tuple(spec.event_shape)}.")
+            raise SettingError(
+                f"A prior must be elementwise; {spec} has event shape {tuple(spec.event_shape)}."
+            )
         return Fixed(spec)
     if isinstance(spec, Mapping):
         return ByPattern(spec)
     raise SettingError(
-        f"prior={spec!r}: expected a torch distribution, a credo prior, its name, a posterior, or a dict pattern -> prior."
+        f"prior={spec!r}: expected a torch distribution, a credo prior, its name, a posterior, or "
+        "a dict pattern -> prior."
     )
 
 
@@ -211,5 +246,6 @@ def move(distribution: Distribution, dtype: torch.dtype, device: torch.device) -
         elif isinstance(value, Tensor):
             value = value.to(device, dtype if value.is_floating_point() else None)
         clone.__dict__[key] = value
-    clone._validate_args = False  # validation reads its verdict back from the device at every step, which no graph can capture
+    # validation reads its verdict back from the device at every step, which no graph can capture
+    clone._validate_args = False
     return clone

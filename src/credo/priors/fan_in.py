@@ -1,4 +1,6 @@
-"""A normal prior whose variance shrinks with the number of inputs, so that every layer keeps its scale."""
+"""A normal prior whose variance shrinks with the number of inputs, so that every layer keeps its
+scale.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +21,19 @@ from credo.priors.base import Prior, kinds
 class FanIn(Prior):
     """N(0, std^2 / fan-in) for weights and N(0, std^2) for biases, embeddings and scales.
 
-    With std = sqrt(2) a ReLU network's prior functions keep their variance from layer to layer (He et al. 2015), whatever its
-    width; a fixed N(0, 1) makes the outputs of a 400-wide network hundreds of units wide before it has seen data. Under
-    mean-field VI the narrower prior underfits small networks: compare with ``std=3`` or with N(0, 1).
+    With std = sqrt(2) a ReLU network's prior functions keep their variance from layer to layer (He
+    et al. 2015), whatever its width; a fixed N(0, 1) makes the outputs of a 400-wide network
+    hundreds of units wide before it has seen data. Under mean-field VI the narrower prior underfits
+    small networks: compare with ``std=3`` or with N(0, 1).
     """
 
     std: float = math.sqrt(2.0)
 
     def at(self, site: Site) -> Distribution:
         """The normal distribution of one element of ``site``."""
-        scale = torch.tensor(self.std / math.sqrt(site.fan_in), dtype=site.dtype, device=site.device)
+        scale = torch.tensor(
+            self.std / math.sqrt(site.fan_in), dtype=site.dtype, device=site.device
+        )
         return Normal(torch.zeros_like(scale), scale, validate_args=False)
 
     def config(self) -> dict[str, Any]:

@@ -11,7 +11,9 @@ from credo.priors.stored import Stored, stored
 
 
 class Flat(Distribution):
-    """log p(w) = 0. A point estimate under it is maximum likelihood; evidences and weight bits are then undefined."""
+    """log p(w) = 0. A point estimate under it is maximum likelihood; evidences and weight bits are
+    then undefined.
+    """
 
     arg_constraints: dict[str, constraints.Constraint] = {}
     support = constraints.real  # type: ignore[assignment]
@@ -27,7 +29,8 @@ class Flat(Distribution):
     def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:  # noqa: B008
         """An improper prior has no draws: always an error."""
         raise CredoError(
-            "A flat prior is improper and cannot be sampled; give the parameter a proper prior, e.g. Normal(0.0, 1.0)."
+            "A flat prior is improper and cannot be sampled; give the parameter a proper prior, "
+            "e.g. Normal(0.0, 1.0)."
         )
 
 
@@ -35,5 +38,8 @@ stored.register("Flat")(Stored(Flat))
 
 
 def is_proper(distribution: Distribution) -> bool:
-    """Whether a density integrates to one. KLs and bits under one that does not hold up to a constant; evidences are undefined."""
+    """Whether a density integrates to one.
+
+    KLs and bits under one that does not hold up to a constant; evidences are undefined.
+    """
     return bool(getattr(distribution, "proper", True))

@@ -1,5 +1,5 @@
-"""A prior over whole groups of weights: p(w given z) = N(0, z^2) with one z for a group, and a density of z that the posterior
-family holds.
+"""A prior over whole groups of weights: p(w given z) = N(0, z^2) with one z for a group, and a
+density of z that the posterior family holds.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from credo.core.errors import CredoError
 
 
 class Grouped(Distribution):
-    """Stands for such a prior where elementwise ones are listed. Weights of a group depend on each other, so single ones have no density here.
+    """Stands for such a prior where elementwise ones are listed.
+
+    Weights of a group depend on each other, so single ones have no density here.
 
     Only a family that carries the same groups knows its KL: :class:`credo.posteriors.GroupScale`.
     """
@@ -27,13 +29,15 @@ class Grouped(Distribution):
     def log_prob(self, value: Tensor) -> Tensor:
         """Single weights have no density: always an error."""
         raise CredoError(
-            f"The {self.label} prior is over groups of weights, not over single ones; it has no elementwise density."
+            f"The {self.label} prior is over groups of weights, not over single ones; it has no "
+            "elementwise density."
         )
 
     def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:  # noqa: B008
         """Single weights cannot be drawn: always an error."""
         raise CredoError(
-            f"The {self.label} prior is over groups of weights and is not drawn weight by weight; source='prior' needs an elementwise prior."
+            f"The {self.label} prior is over groups of weights and is not drawn weight by weight; "
+            "source='prior' needs an elementwise prior."
         )
 
     def __repr__(self) -> str:

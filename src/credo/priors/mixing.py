@@ -1,4 +1,6 @@
-"""Mixing densities of the scale: w given lambda ~ N(0, lambda^2), and what becomes of w when lambda is integrated out."""
+"""Mixing densities of the scale: w given lambda ~ N(0, lambda^2), and what becomes of w when lambda
+is integrated out.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from credo.core.errors import CredoError
 from credo.core.registry import Registry
 from credo.priors.exponential_integral import log_scaled_exp1
 
-#: log of the constant c in p(w) = c / |w| for which KL[N(mu, sigma^2), p] -> 0 as sigma^2 / mu^2 -> infinity:
+#: log of the constant c in p(w) = c / |w| for which KL[N(mu, sigma^2), p] -> 0 as sigma^2 / mu^2 ->
+#: infinity:
 #: E log|w| - 1/2 log(2 pi e sigma^2) at mu = 0, where E log|eps| = -(gamma + log 2) / 2.
 LOG_UNIFORM = -0.5 * (1.0 + 0.57721566490153286061 + math.log(4.0 * math.pi))
 #: Molchanov et al. 2017: the fit of -KL[N(mu, alpha mu^2), log-uniform] (eq. 14).
@@ -22,7 +25,10 @@ K1, K2, K3 = 0.63576, 1.87320, 1.48695
 
 
 class Mixing(ABC):
-    """One density of the scale. ``on`` is "variance" or "sd": which of the two ``density`` and ``log_density`` are over."""
+    """One density of the scale.
+
+    ``on`` is "variance" or "sd": which of the two ``density`` and ``log_density`` are over.
+    """
 
     name: ClassVar[str]
     on: ClassVar[str]
@@ -49,16 +55,23 @@ class Mixing(ABC):
         return torch.full_like(scale, math.inf)
 
     def kl(self, q: Normal, scale: Tensor, df: Any) -> Tensor:
-        """KL[q, p] elementwise where a closed form is known; otherwise NotImplementedError, and credo samples."""
-        raise NotImplementedError(f"no closed-form KL from a normal to the {self.name} scale mixture")
+        """KL[q, p] elementwise where a closed form is known; otherwise NotImplementedError, and
+        credo samples.
+        """
+        raise NotImplementedError(
+            f"no closed-form KL from a normal to the {self.name} scale mixture"
+        )
 
 
 def log_uniform_kl(log_alpha: Tensor) -> Tensor:
-    """KL of N(mu, alpha mu^2) from c / |w|: 1/2 log(1 + 1/alpha) + k1 (1 - sigmoid(k2 + k3 log alpha)), 0 at alpha = infinity.
+    """KL of N(mu, alpha mu^2) from c / |w|: 1/2 log(1 + 1/alpha) + k1 (1 - sigmoid(k2 + k3 log
+    alpha)), 0 at alpha = infinity.
 
     A fit by Molchanov et al. 2017, within 0.01 nats of the integral for every alpha.
     """
-    return 0.5 * torch.logaddexp(torch.zeros_like(log_alpha), -log_alpha) + K1 * torch.sigmoid(-K3 * log_alpha - K2)
+    return 0.5 * torch.logaddexp(torch.zeros_like(log_alpha), -log_alpha) + K1 * torch.sigmoid(
+        -K3 * log_alpha - K2
+    )
 
 
 #: The table of scale mixtures.
@@ -143,18 +156,32 @@ class InverseGammaMixing(Mixing):
 
     def log_density(self, mixed: Tensor, scale: Any, df: Any) -> Tensor:
         """Log density of IG(df/2, df s^2/2)."""
-        shape, rate = torch.as_tensor(df) / 2.0, torch.as_tensor(df) / 2.0 * torch.as_tensor(scale) ** 2
+        shape, rate = (
+            torch.as_tensor(df) / 2.0,
+            torch.as_tensor(df) / 2.0 * torch.as_tensor(scale) ** 2,
+        )
         return shape * rate.log() - torch.lgamma(shape) - (shape + 1.0) * mixed.log() - rate / mixed
 
     def draw(self, shape: torch.Size, scale: Tensor, df: Any) -> Tensor:
         """s sqrt((df/2) / g), g ~ Gamma(df/2, 1)."""
         half = (df / 2.0).expand(shape)
-        return scale * (half / Gamma(half, torch.ones_like(half), validate_args=False).sample()).sqrt()
+        return (
+            scale * (half / Gamma(half, torch.ones_like(half), validate_args=False).sample()).sqrt()
+        )
 
     def log_prob(self, value: Tensor, scale: Tensor, df: Any) -> Tensor:
-        """log Student-t(value; df, 0, scale), spelt out because torch's class copies constants to the device whenever one is made."""
-        norm = torch.lgamma((df + 1.0) / 2.0) - torch.lgamma(df / 2.0) - 0.5 * (math.pi * df).log() - scale.log()
-        limit = 1e-3 * math.sqrt(torch.finfo(value.dtype).max)  # beyond it the square would overflow
+        """log Student-t(value; df, 0, scale), spelt out because torch's class copies constants to
+        the device whenever one is made.
+        """
+        norm = (
+            torch.lgamma((df + 1.0) / 2.0)
+            - torch.lgamma(df / 2.0)
+            - 0.5 * (math.pi * df).log()
+            - scale.log()
+        )
+        limit = 1e-3 * math.sqrt(
+            torch.finfo(value.dtype).max
+        )  # beyond it the square would overflow
         return norm - (df + 1.0) / 2.0 * torch.log1p((value / scale).clamp(-limit, limit) ** 2 / df)
 
     def variance(self, scale: Tensor, df: Any) -> Tensor:
@@ -180,16 +207,21 @@ class LogUniformMixing(Mixing):
     def draw(self, shape: torch.Size, scale: Tensor, df: Any) -> Tensor:
         """An improper density has no draws: always an error."""
         raise CredoError(
-            "The log_uniform prior is improper and cannot be sampled; give the parameter a proper prior, e.g. horseshoe()."
+            "The log_uniform prior is improper and cannot be sampled; give the parameter a proper "
+            "prior, e.g. horseshoe()."
         )
 
     def log_prob(self, value: Tensor, scale: Tensor, df: Any) -> Tensor:
-        """log c - log|value|, held at the smallest normal number so that a weight at zero costs a finite amount."""
+        """log c - log|value|, held at the smallest normal number so that a weight at zero costs a
+        finite amount.
+        """
         return LOG_UNIFORM - value.abs().clamp(min=torch.finfo(value.dtype).tiny).log()
 
     def kl(self, q: Normal, scale: Tensor, df: Any) -> Tensor:
         """As ``log_uniform_kl``, with alpha = sigma^2 / mu^2, finite at mu = 0."""
-        return log_uniform_kl(2.0 * (q.scale.log() - q.loc.abs().clamp(min=torch.finfo(q.loc.dtype).tiny).log()))
+        return log_uniform_kl(
+            2.0 * (q.scale.log() - q.loc.abs().clamp(min=torch.finfo(q.loc.dtype).tiny).log())
+        )
 
 
 @_add
@@ -211,7 +243,11 @@ class HalfCauchyMixing(Mixing):
         return scale * scale.new_empty(shape).cauchy_().abs()
 
     def log_prob(self, value: Tensor, scale: Tensor, df: Any) -> Tensor:
-        """The closed form, |w/s| held where its square is a normal number: the pole at zero is a finite number."""
+        """The closed form, |w/s| held where its square is a normal number: the pole at zero is a
+        finite number.
+        """
         limits = torch.finfo(value.dtype)
-        ratio = (value / scale).abs().clamp(2.0 * math.sqrt(limits.tiny), 0.5 * math.sqrt(limits.max))
+        ratio = (
+            (value / scale).abs().clamp(2.0 * math.sqrt(limits.tiny), 0.5 * math.sqrt(limits.max))
+        )
         return log_scaled_exp1(0.5 * ratio**2) - 0.5 * math.log(2.0 * math.pi**3) - scale.log()

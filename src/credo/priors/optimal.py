@@ -17,12 +17,15 @@ from credo.priors.sharing import Grouping, find, groupings, relevance, sizes, sl
 
 @kinds.register("optimal")
 class Optimal(nn.Module, Prior):
-    """N(m, v) per group of weights, with m = average of mu_i and v = average of sigma_i^2 + (mu_i - m)^2 (Graves 2011).
+    """N(m, v) per group of weights, with m = average of mu_i and v = average of sigma_i^2 + (mu_i -
+    m)^2 (Graves 2011).
 
-    These minimise sum_i KL[N(mu_i, sigma_i^2), N(m, v)]. The statistics are detached: at the minimum the derivative with respect to
-    m and v is zero, so the gradient of the KL needs no path through them. ``centred=True`` keeps m = 0; with ``per="weight"`` that is
-    automatic relevance determination: v = mu^2 + sigma^2, KL = 1/2 log(1 + mu^2 / sigma^2). Before the first ``observe``
-    it is N(0, 1). Nothing bounds v from below: under a point estimate it shrinks with the weights towards a collapse.
+    These minimise sum_i KL[N(mu_i, sigma_i^2), N(m, v)]. The statistics are detached: at the
+    minimum the derivative with respect to m and v is zero, so the gradient of the KL needs no path
+    through them. ``centred=True`` keeps m = 0; with ``per="weight"`` that is automatic relevance
+    determination: v = mu^2 + sigma^2, KL = 1/2 log(1 + mu^2 / sigma^2). Before the first
+    ``observe`` it is N(0, 1). Nothing bounds v from below: under a point estimate it shrinks with
+    the weights towards a collapse.
     """
 
     def __init__(self, per: str = "global", centred: bool = False) -> None:
@@ -31,7 +34,8 @@ class Optimal(nn.Module, Prior):
         self.sites: dict[str, Site] = {}
         if self.grouping is groupings["weight"] and not centred:
             raise SettingError(
-                "Optimal(per='weight', centred=False) makes the prior of every weight its own posterior, and the KL zero; "
+                "Optimal(per='weight', centred=False) makes the prior of every weight its own "
+                "posterior, and the KL zero; "
                 "use centred=True (ARD) or a coarser per=, e.g. 'layer'."
             )
 
@@ -46,7 +50,9 @@ class Optimal(nn.Module, Prior):
         out.sites = dict(sites)
         for key, (n, site) in sizes(self.per, sites).items():
             for label, value in (("mean", 0.0), ("var", 1.0)):
-                out.register_buffer(slot(label, key), torch.full((n,), value, dtype=site.dtype, device=site.device))
+                out.register_buffer(
+                    slot(label, key), torch.full((n,), value, dtype=site.dtype, device=site.device)
+                )
         return out
 
     def parts(self) -> list[nn.Module]:
@@ -66,7 +72,9 @@ class Optimal(nn.Module, Prior):
         self._average("var", moments)
 
     def _average(self, label: str, elements: Mapping[str, Tensor]) -> None:
-        """Set the buffers to the averages of ``elements`` over groups, which may span several sites."""
+        """Set the buffers to the averages of ``elements`` over groups, which may span several
+        sites.
+        """
         sums: dict[str, list[Tensor]] = {}
         counts: dict[str, float] = {}
         for name, values in elements.items():
@@ -86,19 +94,29 @@ class Optimal(nn.Module, Prior):
             zero = torch.zeros((), dtype=site.dtype, device=site.device)
             return Normal(zero, torch.ones_like(zero), validate_args=False)
         site = find(site.name, self.sites, "optimal")
-        mean, var = self._buffer("mean", site).clone(), self._buffer("var", site)  # a clone: observe writes in place
+        mean, var = (
+            self._buffer("mean", site).clone(),
+            self._buffer("var", site),
+        )  # a clone: observe writes in place
         scale = var.clamp(min=torch.finfo(var.dtype).tiny).sqrt()
-        return Normal(self.grouping.spread(mean, site), self.grouping.spread(scale, site), validate_args=False)
+        return Normal(
+            self.grouping.spread(mean, site), self.grouping.spread(scale, site), validate_args=False
+        )
 
     def values(self) -> dict[str, dict[str, Tensor]]:
         """Group -> {"loc", "scale"}, each (n,)."""
         return {
-            key: {"loc": self.get_buffer(slot("mean", key)).clone(), "scale": self.get_buffer(slot("var", key)).sqrt()}
+            key: {
+                "loc": self.get_buffer(slot("mean", key)).clone(),
+                "scale": self.get_buffer(slot("var", key)).sqrt(),
+            }
             for key in sizes(self.per, self.sites)
         }
 
     def relevance(self, name: str) -> Tensor:
-        """Prior standard deviation of each input feature of the parameter called ``name``, (in_features,); needs per="input"."""
+        """Prior standard deviation of each input feature of the parameter called ``name``,
+        (in_features,); needs per="input".
+        """
         site = find(name, self.sites, "optimal")
         return relevance(self.at(site), site, self.per)
 

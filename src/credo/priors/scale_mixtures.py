@@ -1,4 +1,6 @@
-"""Scale mixtures of normals: w given lambda ~ N(0, lambda^2), with a mixing density over lambda integrated out."""
+"""Scale mixtures of normals: w given lambda ~ N(0, lambda^2), with a mixing density over lambda
+integrated out.
+"""
 
 from __future__ import annotations
 
@@ -15,27 +17,39 @@ from credo.priors.stored import Stored, stored
 
 
 class ScaleMixture(Distribution):
-    """p(w) = integral of N(w; 0, lambda^2) p(lambda): one class for normal, Laplace, Student-t, log-uniform and horseshoe.
+    """p(w) = integral of N(w; 0, lambda^2) p(lambda): one class for normal, Laplace, Student-t,
+    log-uniform and horseshoe.
 
-    ``mixing`` is a name in ``mixings``: delta, exponential, inverse_gamma (which needs ``df``), log_uniform (which has no scale)
-    or half_cauchy. The last two have a pole at zero, so draws of a wide q have heavy-tailed gradients there.
+    ``mixing`` is a name in ``mixings``: delta, exponential, inverse_gamma (which needs ``df``),
+    log_uniform (which has no scale) or half_cauchy. The last two have a pole at zero, so draws of a
+    wide q have heavy-tailed gradients there.
     """
 
     support = constraints.real  # type: ignore[assignment]
 
-    def __init__(self, mixing: str | Mixing, scale: Any = None, df: Any = None, validate_args: bool | None = None) -> None:
+    def __init__(
+        self,
+        mixing: str | Mixing,
+        scale: Any = None,
+        df: Any = None,
+        validate_args: bool | None = None,
+    ) -> None:
         self.mixing = mixing if isinstance(mixing, Mixing) else mixings[mixing]
         known = self.mixing.arguments
         for name, value in (("scale", scale), ("df", df)):
             if value is not None and name not in known:
                 raise SettingError(
-                    f"ScaleMixture({self.mixing.name!r}, {name}={value!r}): this member takes {' and '.join(known) or 'no number'}."
+                    f"ScaleMixture({self.mixing.name!r}, {name}={value!r}): this member takes "
+                    f"{' and '.join(known) or 'no number'}."
                 )
         if "df" in known and df is None:
             raise SettingError(
-                f"ScaleMixture({self.mixing.name!r}) needs df=, a number above 0 (the degrees of freedom), e.g. df=3.0."
+                f"ScaleMixture({self.mixing.name!r}) needs df=, a number above 0 (the degrees of "
+                "freedom), e.g. df=3.0."
             )
-        scale, df = (v if v is None or isinstance(v, Tensor) else torch.tensor(float(v)) for v in (scale, df))
+        scale, df = (
+            v if v is None or isinstance(v, Tensor) else torch.tensor(float(v)) for v in (scale, df)
+        )
         if scale is None:
             scale = torch.tensor(1.0) if df is None else torch.ones_like(df)
         self.scale, self.df = broadcast_all(scale, torch.ones_like(scale) if df is None else df)
@@ -76,11 +90,16 @@ class ScaleMixture(Distribution):
 
     def __repr__(self) -> str:
         shown = {name: getattr(self, name) for name in self.mixing.arguments}
-        text = [f"{n}: {v.item():.4g}" if v.numel() == 1 else f"{n}: {tuple(v.shape)}" for n, v in shown.items()]
+        text = [
+            f"{n}: {v.item():.4g}" if v.numel() == 1 else f"{n}: {tuple(v.shape)}"
+            for n, v in shown.items()
+        ]
         return f"ScaleMixture({', '.join([self.mixing.name, *text])})"
 
 
-stored.register("ScaleMixture")(Stored(ScaleMixture, lambda mixture: {"mixing": mixture.mixing.name}))
+stored.register("ScaleMixture")(
+    Stored(ScaleMixture, lambda mixture: {"mixing": mixture.mixing.name})
+)
 
 
 @register_kl(Normal, ScaleMixture)
@@ -89,10 +108,15 @@ def _kl_normal_scale_mixture(q: Normal, p: ScaleMixture) -> Tensor:
 
 
 def log_uniform() -> ScaleMixture:
-    """p(w) = c / |w|, improper; c is such that KL[N(mu, sigma^2), p] -> 0 as sigma^2 / mu^2 -> infinity."""
+    """p(w) = c / |w|, improper; c is such that KL[N(mu, sigma^2), p] -> 0 as sigma^2 / mu^2 ->
+    infinity.
+    """
     return ScaleMixture("log_uniform")
 
 
 def horseshoe(scale: float = 1.0) -> ScaleMixture:
-    """The horseshoe (Carvalho et al. 2010): a pole at zero and Cauchy tails; ``scale`` is the global shrinkage."""
+    """The horseshoe (Carvalho et al.
+
+    2010): a pole at zero and Cauchy tails; ``scale`` is the global shrinkage.
+    """
     return ScaleMixture("half_cauchy", scale)

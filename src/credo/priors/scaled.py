@@ -1,4 +1,6 @@
-"""A normal prior whose width is set from outside, by a method that can tell which width explains the data best."""
+"""A normal prior whose width is set from outside, by a method that can tell which width explains
+the data best.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ WIDTH = "log_precision"
 @final
 @kinds.register("scaled")
 class Scaled(nn.Module, Prior):
-    """``prior`` with its precision times a factor, one for every group of weights: "global", "layer" or "tensor".
+    """``prior`` with its precision times a factor, one for every group of weights: "global",
+    "layer" or "tensor".
 
     Factors are no parameters: no descent moves them. ``set`` puts them in; they start at 1.
     """
@@ -31,7 +34,9 @@ class Scaled(nn.Module, Prior):
             raise SettingError(f"Scaled: per={per!r}; expected 'global', 'layer' or 'tensor'.")
         self.base, self.per = prior, per
         self._places: dict[str, str] = {}
-        self._known: dict[tuple[Any, ...], Distribution] = {}  # of a fixed prior, by site: a captured graph may not fetch them
+        self._known: dict[
+            tuple[Any, ...], Distribution
+        ] = {}  # of a fixed prior, by site: a captured graph may not fetch them
 
     def fresh(self, sites: Mapping[str, Site]) -> Prior:
         """A copy with a factor for every group of these sites."""
@@ -40,7 +45,9 @@ class Scaled(nn.Module, Prior):
             (key,) = sizes(self.per, {name: site})
             out._places[name] = slot(WIDTH, key)
             if not hasattr(out, out._places[name]):
-                out.register_buffer(out._places[name], torch.zeros((), dtype=torch.float64, device=site.device))
+                out.register_buffer(
+                    out._places[name], torch.zeros((), dtype=torch.float64, device=site.device)
+                )
         return out
 
     def groups(self) -> list[list[str]]:
@@ -68,7 +75,8 @@ class Scaled(nn.Module, Prior):
         normal = self._normal(site)
         if type(normal) is not Normal:
             raise SettingError(
-                f"The width of the prior of {site.name!r} cannot be tuned: it is {normal}, not a normal; give a normal prior, or use tune='none'."
+                f"The width of the prior of {site.name!r} cannot be tuned: it is {normal}, not a "
+                "normal; give a normal prior, or use tune='none'."
             )
         place = self._places.get(site.name)
         if place is None:

@@ -1,7 +1,7 @@
 """Which weights share a hyperparameter: the groupings of learned and optimal priors.
 
-A grouping gives every site a key, which names a vector of values (n,), and a layout, which says how that vector meets the
-site's elements. Sites with the same key share the vector.
+A grouping gives every site a key, which names a vector of values (n,), and a layout, which says how
+that vector meets the site's elements. Sites with the same key share the vector.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from credo.core.sites import Site
 
 
 class SharedLayout(ABC):
-    """How n values lie on a tensor. ``spread`` copies a value to its elements, ``collapse``, its adjoint, sums them again."""
+    """How n values lie on a tensor.
+
+    ``spread`` copies a value to its elements, ``collapse``, its adjoint, sums them again.
+    """
 
     @abstractmethod
     def size(self, shape: torch.Size) -> int:
@@ -28,7 +31,9 @@ class SharedLayout(ABC):
 
     @abstractmethod
     def spread(self, values: Tensor, shape: torch.Size) -> Tensor:
-        """Values (n,) in ``shape``, or as a single number where n = 1 by design; views where that is possible."""
+        """Values (n,) in ``shape``, or as a single number where n = 1 by design; views where that
+        is possible.
+        """
 
     @abstractmethod
     def collapse(self, elements: Tensor) -> Tensor:
@@ -85,9 +90,11 @@ class First(SharedLayout):
 
 @dataclass(frozen=True)
 class Second(SharedLayout):
-    """A value per channel of the second axis of a weight whose first axis runs through ``groups`` groups of channels in turn.
+    """A value per channel of the second axis of a weight whose first axis runs through ``groups``
+    groups of channels in turn.
 
-    In a grouped convolution the second axis counts channels within a group: channel j of group g has value g * shape[1] + j.
+    In a grouped convolution the second axis counts channels within a group: channel j of group g
+    has value g * shape[1] + j.
     """
 
     groups: int = 1
@@ -99,7 +106,9 @@ class Second(SharedLayout):
     def spread(self, values: Tensor, shape: torch.Size) -> Tensor:
         """The values along the second axis, group by group."""
         rest = [1] * (len(shape) - 2)
-        rows = values.reshape(self.groups, 1, shape[1]).expand(-1, shape[0] // self.groups if self.groups > 1 else 1, -1)
+        rows = values.reshape(self.groups, 1, shape[1]).expand(
+            -1, shape[0] // self.groups if self.groups > 1 else 1, -1
+        )
         return rows.reshape(-1, shape[1], *rest).expand(shape)
 
     def collapse(self, elements: Tensor) -> Tensor:
@@ -110,7 +119,9 @@ class Second(SharedLayout):
 
 @dataclass(frozen=True)
 class Grouping:
-    """One way to share values; ``single`` ones have one value per key, which may then itself be a vector."""
+    """One way to share values; ``single`` ones have one value per key, which may then itself be a
+    vector.
+    """
 
     key: Callable[[Site], str]
     layout: Callable[[Site], SharedLayout]
@@ -168,30 +179,43 @@ def sizes(per: str, sites: Mapping[str, Site]) -> dict[str, tuple[int, Site]]:
 
 
 def slot(label: str, key: str) -> str:
-    """The name of one vector in a module's state: torch allows no dot in it, and '@' keeps it apart from methods."""
+    """The name of one vector in a module's state: torch allows no dot in it, and '@' keeps it apart
+    from methods.
+    """
     return f"{label}@{key.replace('~', '~0').replace('.', '~1')}"
 
 
 def find(name: str, sites: Mapping[str, Site], owner: str) -> Site:
     """The site of that name, or an error that says what the prior was made for."""
     if name not in sites:
-        known = ", ".join(sites) or "no parameter yet: fresh(sites) makes it for a network's parameters"
-        raise CredoError(f"This {owner} prior has no hyperparameters for {name!r}; it was made for {known}.")
+        known = (
+            ", ".join(sites) or "no parameter yet: fresh(sites) makes it for a network's parameters"
+        )
+        raise CredoError(
+            f"This {owner} prior has no hyperparameters for {name!r}; it was made for {known}."
+        )
     return sites[name]
 
 
 def relevance(distribution: Distribution, site: Site, per: str) -> Tensor:
-    """Prior standard deviation per input feature (in_features,): the root mean square over a feature's weights."""
+    """Prior standard deviation per input feature (in_features,): the root mean square over a
+    feature's weights.
+    """
     if per not in RELEVANCE:
         raise SettingError(
-            f"per={per!r} gives input features no values of their own; relevance needs per='input' or per='weight'."
+            f"per={per!r} gives input features no values of their own; relevance needs "
+            "per='input' or per='weight'."
         )
     if len(site.shape) < 2:
         raise CredoError(
-            f"{site.name!r} of shape {tuple(site.shape)} has no input features; relevance needs a weight with two axes."
+            f"{site.name!r} of shape {tuple(site.shape)} has no input features; relevance needs a "
+            "weight with two axes."
         )
     var = distribution.variance.detach().expand(site.shape)
     if not bool(torch.isfinite(var).all()):
-        raise CredoError(f"{distribution} has no finite standard deviation; look at its scale in values() instead.")
+        raise CredoError(
+            f"{distribution} has no finite standard deviation; look at its scale in values() "
+            "instead."
+        )
     layout = _input(site)
     return (layout.collapse(var) / (site.numel / layout.size(site.shape))).sqrt()

@@ -47,9 +47,11 @@ def _none(distribution: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Stored:
-    """A class of distributions that can be written down: its tensors by ``arg_constraints``, and ``constants`` beside them.
+    """A class of distributions that can be written down: its tensors by ``arg_constraints``, and
+    ``constants`` beside them.
 
-    ``constants`` reads the constructor arguments that are not tensors, such as the name of a mixing density.
+    ``constants`` reads the constructor arguments that are not tensors, such as the name of a mixing
+    density.
     """
 
     kind: type[Distribution]
@@ -73,7 +75,9 @@ def arguments(distribution: Distribution) -> dict[str, Tensor]:
 
 
 def rebuilt(distribution: Distribution, values: Mapping[str, Any]) -> Distribution:
-    """The same kind of distribution from other argument values, without validation, which would wait for the device."""
+    """The same kind of distribution from other argument values, without validation, which would
+    wait for the device.
+    """
     entry = _entry(distribution)
     constants = entry.constants(distribution) if entry is not None else {}
     kind: Any = type(distribution)
@@ -81,13 +85,17 @@ def rebuilt(distribution: Distribution, values: Mapping[str, Any]) -> Distributi
 
 
 def to_config(distribution: Distribution) -> dict[str, Any] | None:
-    """``{"distribution", "arguments"}`` of JSON values, or None for a class that is not stored or arguments that are not short."""
+    """``{"distribution", "arguments"}`` of JSON values, or None for a class that is not stored or
+    arguments that are not short.
+    """
     entry = _entry(distribution)
     if entry is None:
         return None
     values = arguments(distribution)
     constants = entry.constants(distribution)
-    if any(not isinstance(v, Tensor) or v.dim() > 1 or v.numel() > LONGEST for v in values.values()):
+    if any(
+        not isinstance(v, Tensor) or v.dim() > 1 or v.numel() > LONGEST for v in values.values()
+    ):
         return None
     if not all(math.isfinite(x) for v in values.values() for x in v.reshape(-1).tolist()):
         return None
@@ -108,4 +116,6 @@ def _tensor(value: Any) -> Any:
         return value
     exact = torch.tensor(value, dtype=torch.float64)
     short = exact.to(torch.get_default_dtype())
-    return short if torch.equal(short.double(), exact) else exact  # the default dtype unless it would round what was stored
+    return (
+        short if torch.equal(short.double(), exact) else exact
+    )  # the default dtype unless it would round what was stored

@@ -1,4 +1,7 @@
-"""Figures of Markov chains: values over draws, ranks by chain, energies. Entries are lists of numbers, as a result file holds them."""
+"""Figures of Markov chains: values over draws, ranks by chain, energies.
+
+Entries are lists of numbers, as a result file holds them.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,21 @@ from typing import Any
 
 import numpy as np
 
-from credo.report.style import BLUE, GREY, GROUPS, ORANGE, Figure, faded, layout, legend_room, with_legend
+from credo.report.style import (
+    BLUE,
+    GREY,
+    GROUPS,
+    ORANGE,
+    Figure,
+    faded,
+    layout,
+    legend_room,
+    with_legend,
+)
 
-POINTS = 500  # of a chain that a trace shows at most: more cannot be told apart, and make the page heavy
+POINTS = (
+    500  # of a chain that a trace shows at most: more cannot be told apart, and make the page heavy
+)
 BINS = 20  # of the ranks of a chain
 _GAP = 4  # bins' widths between the ranks of two chains
 _CELLS = 40  # of the histograms of energies
@@ -44,9 +59,10 @@ def trace(entry: dict[str, Any]) -> Figure:
 def ranks(entry: dict[str, Any]) -> Figure:
     """Histograms of each chain's ranks among the draws of all chains, 20 bins, chain beside chain.
 
-    Of C chains with D draws, each has D p = D / 20 in a bin on average, and independent draws deviate from that by
-    sqrt(D p (1 - p) (CD - D) / (CD - 1)): the band is twice as much to either side. Ties share their mean rank. ``entry``: title and
-    ``chains``, a list of equally many draws per chain.
+    Of C chains with D draws, each has D p = D / 20 in a bin on average, and independent draws
+    deviate from that by sqrt(D p (1 - p) (CD - D) / (CD - 1)): the band is twice as much to either
+    side. Ties share their mean rank. ``entry``: title and ``chains``, a list of equally many draws
+    per chain.
     """
     values = np.asarray(entry["chains"], dtype=float)
     chains, length = values.shape
@@ -77,37 +93,53 @@ def ranks(entry: dict[str, Any]) -> Figure:
         "hoverinfo": "skip",
         "line": {"color": GREY, "dash": "dash", "width": 1.5},
     }
-    form: Figure = layout(entry["title"], "rank among all draws, low to high in each chain", "draws") | {
-        "height": _LOW,
-        "bargap": 0,
-    }
+    form: Figure = layout(
+        entry["title"], "rank among all draws, low to high in each chain", "draws"
+    ) | {"height": _LOW, "bargap": 0}
     centres = [chain * width + (BINS - 1) / 2 for chain in range(chains)]
-    form["xaxis"] |= {"tickvals": centres, "ticktext": [bar["name"] for bar in bars], "range": [ends[0] - 1, ends[1] + 1]}
+    form["xaxis"] |= {
+        "tickvals": centres,
+        "ticktext": [bar["name"] for bar in bars],
+        "range": [ends[0] - 1, ends[1] + 1],
+    }
     form["xaxis"] |= {"showgrid": False}
     form["yaxis"] |= {"rangemode": "tozero"}
     # A shape, because a filled trace would cover the bars.
     form["shapes"] = [
         {
-            "type": "rect", "layer": "below", "x0": ends[0], "x1": ends[1], "y0": max(expected - 2 * sd, 0.0), "y1": expected + 2 * sd,
-            "fillcolor": faded(GREY, 0.25), "line": {"width": 0},
+            "type": "rect",
+            "layer": "below",
+            "x0": ends[0],
+            "x1": ends[1],
+            "y0": max(expected - 2 * sd, 0.0),
+            "y1": expected + 2 * sd,
+            "fillcolor": faded(GREY, 0.25),
+            "line": {"width": 0},
         }
-    ]  # fmt: skip
+    ]
     return {"data": [*bars, level], "layout": form}
 
 
 def energy(entry: dict[str, Any]) -> Figure:
-    """Energies about their mean and their changes from draw to draw, as two overlaid histograms that each sum to one.
+    """Energies about their mean and their changes from draw to draw, as two overlaid histograms
+    that each sum to one.
 
-    The title gives E-BFMI = sum (E_t - E_(t-1))^2 / sum (E_t - mean)^2 of the chain where it is smallest: near 1 the two look alike, below 0.3
-    fresh momentum changes the energy too little to reach all of it. ``entry``: title and ``chains``, a list of energies per chain.
+    The title gives E-BFMI = sum (E_t - E_(t-1))^2 / sum (E_t - mean)^2 of the chain where it is
+    smallest: near 1 the two look alike, below 0.3 fresh momentum changes the energy too little to
+    reach all of it. ``entry``: title and ``chains``, a list of energies per chain.
     """
     values = np.asarray(entry["chains"], dtype=float)
     changes = np.diff(values, axis=1)
     own = values - values.mean(1, keepdims=True)
     spread = (own**2).sum(1)
     found = (changes**2).sum(1)[spread > 0] / spread[spread > 0]
-    named = [("energy, less its mean", values - values.mean(), BLUE), ("change from draw to draw", changes, ORANGE)]
-    reach = max((float(np.abs(part).max()) for _, part, _ in named if part.size), default=0.0) or 1.0
+    named = [
+        ("energy, less its mean", values - values.mean(), BLUE),
+        ("change from draw to draw", changes, ORANGE),
+    ]
+    reach = (
+        max((float(np.abs(part).max()) for _, part, _ in named if part.size), default=0.0) or 1.0
+    )
     edges = np.linspace(-reach, reach, _CELLS + 1)
     data = [
         {
@@ -123,7 +155,11 @@ def energy(entry: dict[str, Any]) -> Figure:
         }
         for name, part, colour in named
     ]
-    text = f"{entry['title']}: E-BFMI {found.min():.2f}" if found.size else f"{entry['title']}: constant"
+    text = (
+        f"{entry['title']}: E-BFMI {found.min():.2f}"
+        if found.size
+        else f"{entry['title']}: constant"
+    )
     form: Figure = with_legend(layout(text, "nats", "share of draws")) | {"height": _TALL}
     form["margin"] |= {"t": legend_room([part["name"] for part in data])}
     form["yaxis"] |= {"tickformat": ".0%", "rangemode": "tozero"}

@@ -1,4 +1,6 @@
-"""Figures of images and of labelled points: a mosaic is one PNG inside the page, so it stays small and asks for nothing."""
+"""Figures of images and of labelled points: a mosaic is one PNG inside the page, so it stays small
+and asks for nothing.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from credo.core.errors import DataError
 from credo.report.png import png
 from credo.report.style import KINDS, Figure, layout, legend_room, with_legend
 
-_ACROSS = 900  # pixels of the PNG that a mosaic is enlarged to at least, so that small images stay sharp
+_ACROSS = (
+    900  # pixels of the PNG that a mosaic is enlarged to at least, so that small images stay sharp
+)
 _GAP, _BLOCK = 0.06, 0.35  # of an image's side: between neighbours, and between blocks of rows
 _SHOWN = 500  # pixels a figure is wide on a large screen
 _TALLEST = 640
@@ -21,7 +25,9 @@ _SYMBOLS = ("circle", "diamond", "square")
 
 
 class Tiles(NamedTuple):
-    """One picture ``(H, W, C)`` of bytes with opacity last and transparent gaps, and where its rows and columns lie in pixels."""
+    """One picture ``(H, W, C)`` of bytes with opacity last and transparent gaps, and where its rows
+    and columns lie in pixels.
+    """
 
     pixels: np.ndarray
     rows: list[float]
@@ -29,14 +35,23 @@ class Tiles(NamedTuple):
 
 
 def tiles(entry: dict[str, Any]) -> Tiles:
-    """The images of a mosaic on a grid, enlarged by a whole number; see :func:`mosaic` for ``entry``."""
-    down, across, height, width = (int(entry[key]) for key in ("rows", "columns", "height", "width"))
+    """The images of a mosaic on a grid, enlarged by a whole number; see :func:`mosaic` for
+    ``entry``.
+    """
+    down, across, height, width = (
+        int(entry[key]) for key in ("rows", "columns", "height", "width")
+    )
     channels = int(entry.get("channels", 1))
     images = _bytes(entry["pixels"])
     count = images.size // (channels * height * width)
-    if channels not in (1, 3) or images.size != count * channels * height * width or not 0 < count <= down * across:
+    if (
+        channels not in (1, 3)
+        or images.size != count * channels * height * width
+        or not 0 < count <= down * across
+    ):
         raise DataError(
-            f"A mosaic of {down} x {across} images of {height} x {width} with {channels} channel(s) has {images.size} pixels; "
+            f"A mosaic of {down} x {across} images of {height} x {width} with {channels} "
+            f"channel(s) has {images.size} pixels; "
             f"expected whole images with 1 or 3 channels, at most {down * across}."
         )
     images = np.moveaxis(images.reshape(count, channels, height, width), 1, -1)
@@ -57,10 +72,12 @@ def tiles(entry: dict[str, Any]) -> Tiles:
 def mosaic(entry: dict[str, Any]) -> Figure:
     """A grid of images, row by row.
 
-    ``entry``: title, rows, columns, height and width (of one image), and pixels: numbers in [0, 1], image by image, or text, which is the
-    base64 of one byte per pixel. ``channels``: 3 for colour, each image then holds all red, all green, all blue. ``row_labels`` stand on the left
-    and ``column_labels`` below, one each, empty where there is none; ``block`` puts a wider gap after every so many rows; ``x_label``,
-    ``y_label`` and ``caption`` as elsewhere. The last row may be incomplete.
+    ``entry``: title, rows, columns, height and width (of one image), and pixels: numbers in [0, 1],
+    image by image, or text, which is the base64 of one byte per pixel. ``channels``: 3 for colour,
+    each image then holds all red, all green, all blue. ``row_labels`` stand on the left and
+    ``column_labels`` below, one each, empty where there is none; ``block`` puts a wider gap after
+    every so many rows; ``x_label``, ``y_label`` and ``caption`` as elsewhere. The last row may be
+    incomplete.
     """
     picture = tiles(entry)
     tall, wide = picture.pixels.shape[:2]
@@ -77,11 +94,24 @@ def mosaic(entry: dict[str, Any]) -> Figure:
     form["images"] = [
         {
             "source": "data:image/png;base64," + base64.b64encode(png(picture.pixels)).decode(),
-            "xref": "x", "yref": "y", "x": 0, "y": 0, "sizex": wide, "sizey": tall, "sizing": "stretch", "layer": "above",
+            "xref": "x",
+            "yref": "y",
+            "x": 0,
+            "y": 0,
+            "sizex": wide,
+            "sizey": tall,
+            "sizing": "stretch",
+            "layer": "above",
         }
-    ]  # fmt: skip
-    beside = [_note(text, 0, y, "right", "middle", -6, 0) for text, y in zip(labels, picture.rows, strict=False)]
-    under = [_note(text, x, tall, "center", "top", 0, -4) for text, x in zip(below, picture.columns, strict=False)]
+    ]
+    beside = [
+        _note(text, 0, y, "right", "middle", -6, 0)
+        for text, y in zip(labels, picture.rows, strict=False)
+    ]
+    under = [
+        _note(text, x, tall, "center", "top", 0, -4)
+        for text, x in zip(below, picture.columns, strict=False)
+    ]
     form["annotations"] = [note for note in beside + under if note["text"]]
     # Axes are drawn where there is something on them, so the corners get points nobody sees.
     corners = {
@@ -96,10 +126,11 @@ def mosaic(entry: dict[str, Any]) -> Figure:
 
 
 def scatter(entry: dict[str, Any]) -> Figure:
-    """Points coloured by group, up to ten colours and three shapes, with a legend where there is more than one group.
+    """Points coloured by group, up to ten colours and three shapes, with a legend where there is
+    more than one group.
 
-    ``entry``: title, x_label, y_label and groups, a list of ``{"name", "x", "y"}``. ``bare``: true where the axes have no units, so that
-    no numbers stand on them.
+    ``entry``: title, x_label, y_label and groups, a list of ``{"name", "x", "y"}``. ``bare``: true
+    where the axes have no units, so that no numbers stand on them.
     """
     groups: Sequence[dict[str, Any]] = entry["groups"]
     data = [
@@ -139,12 +170,25 @@ def _bytes(pixels: str | Sequence[float]) -> np.ndarray:
     if not values.size:
         raise DataError("A mosaic has no pixels; expected those of at least one image.")
     if not (values.min() >= 0 and values.max() <= 1):  # written so that a NaN is refused too
-        raise DataError(f"A mosaic has pixels from {values.min():g} to {values.max():g}; expected 0 to 1.")
+        raise DataError(
+            f"A mosaic has pixels from {values.min():g} to {values.max():g}; expected 0 to 1."
+        )
     return (values * 255).round().astype(np.uint8)
 
 
-def _note(text: str, x: float, y: float, anchor: str, level: str, right: float, up: float) -> dict[str, Any]:
+def _note(
+    text: str, x: float, y: float, anchor: str, level: str, right: float, up: float
+) -> dict[str, Any]:
     return {
-        "text": text, "x": x, "y": y, "xref": "x", "yref": "y", "xanchor": anchor, "yanchor": level,
-        "xshift": right, "yshift": up, "showarrow": False, "font": {"size": 11},
-    }  # fmt: skip
+        "text": text,
+        "x": x,
+        "y": y,
+        "xref": "x",
+        "yref": "y",
+        "xanchor": anchor,
+        "yanchor": level,
+        "xshift": right,
+        "yshift": up,
+        "showarrow": False,
+        "font": {"size": 11},
+    }

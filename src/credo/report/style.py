@@ -10,8 +10,20 @@ Figure = dict[str, Any]
 # Distinguishable with every common kind of colour vision, on white and on black.
 BLUE, ORANGE, GREEN, GREY = "#3b82c4", "#e07b39", "#2f9e77", "#8a8f98"
 GROUPS = (BLUE, ORANGE, GREEN, "#b565a7", "#c9a227", "#5f6fd1", "#4bb3c4")
-# For points of up to ten kinds: further apart than the colours of lines, which have a legend in the same order to help.
-KINDS = ("#3b6fd4", "#f08c2e", "#2fa84f", "#d63c3c", "#9a5fd0", "#8c6239", "#ee7fc0", "#8a8f98", "#b8b32a", "#2fc4d8")
+# For points of up to ten kinds: further apart than the colours of lines, which have a legend in the
+# same order to help.
+KINDS = (
+    "#3b6fd4",
+    "#f08c2e",
+    "#2fa84f",
+    "#d63c3c",
+    "#9a5fd0",
+    "#8c6239",
+    "#ee7fc0",
+    "#8a8f98",
+    "#b8b32a",
+    "#2fc4d8",
+)
 
 _LEGEND = 420  # pixels there are for the legend
 
@@ -26,8 +38,16 @@ def layout(title: str, x_label: str, y_label: str) -> dict[str, Any]:
     """Title on the left, labelled axes, little room wasted, no legend."""
     return {
         "title": {"text": title, "font": {"size": 14}, "x": 0.02, "xanchor": "left"},
-        "xaxis": {"title": {"text": x_label, "font": {"size": 12}, "standoff": 8}, "zeroline": False, "automargin": True},
-        "yaxis": {"title": {"text": y_label, "font": {"size": 12}, "standoff": 8}, "zeroline": False, "automargin": True},
+        "xaxis": {
+            "title": {"text": x_label, "font": {"size": 12}, "standoff": 8},
+            "zeroline": False,
+            "automargin": True,
+        },
+        "yaxis": {
+            "title": {"text": y_label, "font": {"size": 12}, "standoff": 8},
+            "zeroline": False,
+            "automargin": True,
+        },
         "margin": {"l": 48, "r": 12, "t": 36, "b": 52},
         "height": 280,
         "showlegend": False,
@@ -37,13 +57,21 @@ def layout(title: str, x_label: str, y_label: str) -> dict[str, Any]:
 def with_legend(form: dict[str, Any]) -> dict[str, Any]:
     """The layout with a legend in a row between title and plot."""
     form["showlegend"] = True
-    form["legend"] = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "font": {"size": 11}}
+    form["legend"] = {
+        "orientation": "h",
+        "x": 0,
+        "y": 1.02,
+        "yanchor": "bottom",
+        "font": {"size": 11},
+    }
     form["margin"] |= {"t": 64}
     form["title"] |= {"y": 0.97, "yanchor": "top"}
     return form
 
 
 def legend_room(names: Sequence[str]) -> int:
-    """Top margin in pixels for a title and a legend with these names; a column of it is as wide as the longest."""
+    """Top margin in pixels for a title and a legend with these names; a column of it is as wide as
+    the longest.
+    """
     beside = max(1, int(_LEGEND // (45 + 6.5 * max(map(len, names), default=1))))
     return 48 + 19 * max(1, -(-len(names) // beside))

@@ -1,9 +1,12 @@
-"""Distillation: one network that predicts, in one pass, what a posterior predicts with many (Bayesian dark knowledge).
+"""Distillation: one network that predicts, in one pass, what a posterior predicts with many
+(Bayesian dark knowledge).
 
-The student minimises the mean over inputs x of KL(teacher's p(y given x), student's q(y given x)), that is, it maximises E log q(y given x) over the
-teacher's own predictions of y; labels of the data play no part. What comes out is a single network whose stated uncertainty is the
-teacher's *total* uncertainty: it cannot say how much of it more data would remove. It knows only what it was shown: far from the inputs
-it was taught at it may be as overconfident as any network, which is what perturbed or unlabelled inputs are for.
+The student minimises the mean over inputs x of KL(teacher's p(y given x), student's q(y given x)),
+that is, it maximises E log q(y given x) over the teacher's own predictions of y; labels of the data
+play no part. What comes out is a single network whose stated uncertainty is the teacher's *total*
+uncertainty: it cannot say how much of it more data would remove. It knows only what it was shown:
+far from the inputs it was taught at it may be as overconfident as any network, which is what
+perturbed or unlabelled inputs are for.
 
 Korattikara, Rathod, Murphy and Welling 2015, Bayesian dark knowledge.
 """
@@ -36,7 +39,10 @@ from credo.likelihoods.soft import Soft
 from credo.tasks.fidelity import fidelity
 from credo.tasks.teaching import Jitter, Perturb, Perturbed, Teacher, num_rows
 
-SAMPLES = {"training": 100, "perturbed": 10}  # draws behind a soft target; perturbed ones are made anew all the time
+SAMPLES = {
+    "training": 100,
+    "perturbed": 10,
+}  # draws behind a soft target; perturbed ones are made anew all the time
 COMPARED = 1000  # training inputs that fidelity is measured at, at most, where there are no others
 SHOWN = 1000  # draws of a discrete posterior that fidelity looks at, at most
 RECORD = "distill.json"
@@ -45,7 +51,9 @@ RECORD = "distill.json"
 @final
 @dataclass(frozen=True)
 class Distilled:
-    """``student``: a fitted model with a plain likelihood. ``fidelity``: how well it repeats its teacher.
+    """``student``: a fitted model with a plain likelihood.
+
+    ``fidelity``: how well it repeats its teacher.
 
     The keys of ``fidelity`` are explained at ``credo.tasks.fidelity.fidelity``.
     """
@@ -76,31 +84,42 @@ def distill(
     callbacks: Sequence[Callback] = (),
     **settings: Any,
 ) -> Distilled:
-    """Teach ``student``, a plain network, to predict what ``teacher`` predicts; both networks and the teacher are left as they are.
+    """Teach ``student``, a plain network, to predict what ``teacher`` predicts; both networks and
+    the teacher are left as they are.
 
-    ``data``: x, or (x, y), whose labels are not looked at: tensors, arrays or DataFrames; the training inputs, or any unlabelled ones. x that is
-    a pair itself is given as (x, None). ``inputs="training"`` takes them as they are, with soft targets from ``samples`` draws (100), computed
-    once. ``"perturbed"`` takes fresh copies x + ``noise`` * std(x) * N(0, 1) in every epoch (std of each feature), or ``perturb(x, generator)``,
-    and soft targets from ``samples`` draws (10) picked anew for every batch. ``likelihood``: of the student; by default the teacher's, or
-    "heteroscedastic" where y is a real number, which takes two outputs per target. ``method``, ``epochs``, ... ``settings``: of the
-    student's fit, as in ``BNN.fit``; ``run`` resumes. ``test``: inputs, or (x, y), at which fidelity is measured; by default up to 1,000 of
+    ``data``: x, or (x, y), whose labels are not looked at: tensors, arrays or DataFrames; the
+    training inputs, or any unlabelled ones. x that is a pair itself is given as (x, None).
+    ``inputs="training"`` takes them as they are, with soft targets from ``samples`` draws (100),
+    computed once. ``"perturbed"`` takes fresh copies x + ``noise`` * std(x) * N(0, 1) in every
+    epoch (std of each feature), or ``perturb(x, generator)``, and soft targets from ``samples``
+    draws (10) picked anew for every batch. ``likelihood``: of the student; by default the
+    teacher's, or "heteroscedastic" where y is a real number, which takes two outputs per target.
+    ``method``, ``epochs``, ... ``settings``: of the student's fit, as in ``BNN.fit``; ``run``
+    resumes. ``test``: inputs, or (x, y), at which fidelity is measured; by default up to 1,000 of
     ``data``'s inputs.
     """
     chosen = make_method(method, settings)
     if not chosen.teachable:
         raise SettingError(
-            f"method={chosen.name!r} solves for its posterior in closed form, from targets that were observed; a student learns its teacher's "
-            "predictions, which are distributions over y. Give a method that trains, such as 'mle', 'map' or 'vi'."
+            f"method={chosen.name!r} solves for its posterior in closed form, from targets that "
+            "were observed; a student learns its teacher's "
+            "predictions, which are distributions over y. Give a method that trains, such as "
+            "'mle', 'map' or 'vi'."
         )
     if inputs not in SAMPLES:
         raise SettingError(f"inputs={inputs!r} is not valid.{nearest(str(inputs), SAMPLES)}")
     if perturb is not None and inputs != "perturbed":
-        raise SettingError(f"perturb= is used with inputs='perturbed' only, not with inputs={inputs!r}; change one of them.")
+        raise SettingError(
+            f"perturb= is used with inputs='perturbed' only, not with inputs={inputs!r}; change "
+            "one of them."
+        )
     count: int = positive("samples", samples, SAMPLES[inputs])
     noise = positive("noise", noise, 0.1)
     whole("seed", seed)
     home, x = _check_teacher(teacher), _inputs(teacher, data, "data")
-    own = teacher.model.likelihood.student() if likelihood is None else copy.deepcopy(get(likelihood))
+    own = (
+        teacher.model.likelihood.student() if likelihood is None else copy.deepcopy(get(likelihood))
+    )
     outputs = _check_student(teacher, BNN(student, own), x)
     held_out = None if test is None else _held_out(teacher, test)
     x = map_leaves(lambda _, leaf: leaf.to(home), x, "data")
@@ -118,14 +137,23 @@ def distill(
         record = _Record(run, asked | {"data": _digest(x), "teacher": _digest(_state(teacher))})
     watchers = callbacks if record is None else (record, *callbacks)
     apprentice.fit(
-        source, chosen, epochs=epochs, batch_size=batch_size, lr=lr, seed=seed, device=home if device is None else device, run=run,
-        progress=progress, callbacks=watchers,
-    )  # fmt: skip
+        source,
+        chosen,
+        epochs=epochs,
+        batch_size=batch_size,
+        lr=lr,
+        seed=seed,
+        device=home if device is None else device,
+        run=run,
+        progress=progress,
+        callbacks=watchers,
+    )
     if record is not None:
         record({})
     plain = _plain(apprentice, own)
     at, y = held_out or (_some(x, seed), None)
-    # A set of draws is shown whole where it can be: the distance to some of its draws is that of chance too.
+    # A set of draws is shown whole where it can be: the distance to some of its draws is that of
+    # chance too.
     shown = max(count, SAMPLES["training"], min(teacher.posterior.atoms or 0, SHOWN))
     return Distilled(plain, fidelity(teacher, plain, at, y, shown, seed))
 
@@ -137,17 +165,25 @@ def _check_teacher(teacher: BNN) -> torch.device:
     try:
         teacher.posterior  # noqa: B018  the property raises
     except CredoError as error:
-        raise CredoError("The teacher has no posterior yet; fit it first, or load one with credo.load.") from error
+        raise CredoError(
+            "The teacher has no posterior yet; fit it first, or load one with credo.load."
+        ) from error
     return teacher.model.device
 
 
 def _inputs(teacher: BNN, data: Any, name: str) -> Tree:
     """Checked inputs of x or (x, y)."""
-    return check_inputs(data[0] if isinstance(data, tuple) and len(data) == 2 else data, dtype=teacher._dtype, name=name)
+    return check_inputs(
+        data[0] if isinstance(data, tuple) and len(data) == 2 else data,
+        dtype=teacher._dtype,
+        name=name,
+    )
 
 
 def _held_out(teacher: BNN, test: Any) -> tuple[Tree, Any]:
-    """Inputs and targets of ``test``, refused before training where the teacher cannot be scored on them."""
+    """Inputs and targets of ``test``, refused before training where the teacher cannot be scored on
+    them.
+    """
     x = _inputs(teacher, test, "test")
     width = _first(teacher, x, "The teacher cannot predict at test")
     if not isinstance(test, tuple) or len(test) != 2 or test[1] is None:
@@ -160,7 +196,9 @@ def _held_out(teacher: BNN, test: Any) -> tuple[Tree, Any]:
 def _first(bnn: BNN, x: Tree, what: str) -> int:
     """How many outputs the network gives for the first two inputs."""
     try:
-        return bnn.functions(take(x, slice(0, 2)), 1, source="prior" if bnn._fitted is None else "posterior").shape[-1]
+        return bnn.functions(
+            take(x, slice(0, 2)), 1, source="prior" if bnn._fitted is None else "posterior"
+        ).shape[-1]
     except NetworkError as error:
         raise NetworkError(f"{what}: {error}") from error
 
@@ -173,9 +211,14 @@ def _check_student(teacher: BNN, student: BNN, x: Tree) -> int:
     given = _first(student, x, "The student cannot take data")
     if given != needed:
         each = own.latents_per_target
-        why = f", {each} for each of {needed // each} target(s)" if each is not None and each > 1 else ""
+        why = (
+            f", {each} for each of {needed // each} target(s)"
+            if each is not None and each > 1
+            else ""
+        )
         raise NetworkError(
-            f"The student gives {given} outputs per example, but needs {needed} to state the teacher's predictions with the {own.name} "
+            f"The student gives {given} outputs per example, but needs {needed} to state the "
+            f"teacher's predictions with the {own.name} "
             f"likelihood{why}; change its last layer{_alternative(likelihood, own, theirs, given)}."
         )
     return needed
@@ -212,7 +255,11 @@ def _state(teacher: BNN) -> dict[str, Any]:
         "likelihood": teacher.model.likelihood.state_dict(),
         "frozen": teacher.model.frozen(),
     }
-    return {f"{part}/{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
+    return {
+        f"{part}/{name}": tensor
+        for part, tensors in parts.items()
+        for name, tensor in tensors.items()
+    }
 
 
 def _digest(tree: Tree) -> str | None:
@@ -221,18 +268,27 @@ def _digest(tree: Tree) -> str | None:
 
 @final
 class _Record:
-    """What a run was distilled from, kept beside it, so that it is not resumed with another teacher or other inputs."""
+    """What a run was distilled from, kept beside it, so that it is not resumed with another teacher
+    or other inputs.
+    """
 
     def __init__(self, run: str | os.PathLike[str], now: dict[str, Any]) -> None:
         self.path, self.now = Path(run) / RECORD, now
         before = read_json(self.path) if self.path.is_file() else now
-        differing = [f"{key}: there {before.get(key)!r}, now {value!r}" for key, value in now.items() if before.get(key) != value]
+        differing = [
+            f"{key}: there {before.get(key)!r}, now {value!r}"
+            for key, value in now.items()
+            if before.get(key) != value
+        ]
         if differing:
             raise RunError(
-                f"{run} holds another distillation ({'; '.join(differing)}). Choose another directory, or the same settings."
+                f"{run} holds another distillation ({'; '.join(differing)}). Choose another "
+                "directory, or the same settings."
             )
 
     def __call__(self, _row: dict[str, Any]) -> None:
-        """With the first row of the history: the run takes only a directory of its own, so this file joins it once it has one."""
+        """With the first row of the history: the run takes only a directory of its own, so this
+        file joins it once it has one.
+        """
         if not self.path.is_file():
             write_json(self.path, self.now)

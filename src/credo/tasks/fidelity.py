@@ -24,20 +24,28 @@ ROWS = 256  # inputs compared at once
 SMALLEST = 1e-30  # probability told apart from 0 in logarithms
 
 
-def fidelity(teacher: BNN, student: BNN, x: Any, y: Any = None, samples: int = 100, seed: int = 0) -> dict[str, float]:
-    """Predictions of ``student`` against those of ``teacher`` at ``x``, and with targets ``y`` of both against them.
+def fidelity(
+    teacher: BNN, student: BNN, x: Any, y: Any = None, samples: int = 100, seed: int = 0
+) -> dict[str, float]:
+    """Predictions of ``student`` against those of ``teacher`` at ``x``, and with targets ``y`` of
+    both against them.
 
     - ``agreement`` (labels): share of inputs with the same predicted label.
-    - ``total_variation``: between the predictive distributions of y, mean over inputs, from 0 to 1 (several targets: one at a time).
-    - ``kl``: KL(teacher, student) in nats, mean over inputs: what coding the teacher's y with the student's predictions costs. Exact
-      for labels (several: one at a time) and for a point student with normal noise and one target; elsewhere y is drawn with a fixed
-      seed, and chance may make it slightly negative.
-    - ``total_teacher``, ``total_student``: mean total uncertainty, in nats for discrete y, else variances.
-    - ``rank_correlation``: Spearman's, of total uncertainty over inputs (several targets: their mean): whether both are uncertain at the same
-      inputs. NaN where either is the same everywhere.
-    - with ``y``: ``nll_teacher`` and ``nll_student`` in nats per datum, and ``error_...`` (share of wrong labels) or ``rmse_...``.
+    - ``total_variation``: between the predictive distributions of y, mean over inputs, from 0 to 1
+      (several targets: one at a time).
+    - ``kl``: KL(teacher, student) in nats, mean over inputs: what coding the teacher's y with the
+      student's predictions costs. Exact for labels (several: one at a time) and for a point student
+      with normal noise and one target; elsewhere y is drawn with a fixed seed, and chance may make
+      it slightly negative.
+    - ``total_teacher``, ``total_student``: mean total uncertainty, in nats for discrete y, else
+      variances.
+    - ``rank_correlation``: Spearman's, of total uncertainty over inputs (several targets: their
+      mean): whether both are uncertain at the same inputs. NaN where either is the same everywhere.
+    - with ``y``: ``nll_teacher`` and ``nll_student`` in nats per datum, and ``error_...`` (share of
+      wrong labels) or ``rmse_...``.
 
-    ``samples``: draws of a posterior that has spread. Both must have likelihoods of the same kind, and as many targets.
+    ``samples``: draws of a posterior that has spread. Both must have likelihoods of the same kind,
+    and as many targets.
     """
     positive("samples", samples, 100)
     whole("seed", seed)
@@ -53,7 +61,11 @@ def fidelity(teacher: BNN, student: BNN, x: Any, y: Any = None, samples: int = 1
         row = _distances(one, other) | {"kl": family.divergence(one, other, mix(seed, start))}
         if targets is not None:
             part = targets[start : start + count]
-            row |= {f"{name}_{who}": v for who, p in _named(one, other) for name, v in family.scores(p, part).items()}
+            row |= {
+                f"{name}_{who}": v
+                for who, p in _named(one, other)
+                for name, v in family.scores(p, part).items()
+            }
         for key, value in row.items():
             sums[key] = sums.get(key, 0.0) + value * count
         spreads.append((one.total.reshape(count, -1), other.total.reshape(count, -1)))
@@ -70,7 +82,10 @@ def fidelity(teacher: BNN, student: BNN, x: Any, y: Any = None, samples: int = 1
 
 
 def rank_correlation(a: Tensor, b: Tensor) -> float:
-    """Spearman's rank correlation of two series ``(N,)``; ties share the mean of their ranks. NaN where one does not vary."""
+    """Spearman's rank correlation of two series ``(N,)``; ties share the mean of their ranks.
+
+    NaN where one does not vary.
+    """
     first, second = (_ranks(v) - (len(v) - 1) / 2 for v in (a, b))
     size = float((first.square().sum() * second.square().sum()).sqrt())
     return float((first * second).sum()) / size if size > 0 else math.nan
@@ -82,7 +97,9 @@ def _ranks(values: Tensor) -> Tensor:
     return (ends - (counts + 1) / 2)[place]
 
 
-def _named(one: Predictive, other: Predictive) -> tuple[tuple[str, Predictive], tuple[str, Predictive]]:
+def _named(
+    one: Predictive, other: Predictive
+) -> tuple[tuple[str, Predictive], tuple[str, Predictive]]:
     return ("teacher", one), ("student", other)
 
 
@@ -92,22 +109,32 @@ def _predict(bnn: BNN, x: Any, samples: int, seed: int) -> Predictive:
 
 
 def _check_same(one: Predictive, other: Predictive) -> None:
-    kinds = [(p.likelihood.metric_family, p.likelihood.discrete, p.mean.shape[-1]) for p in (one, other)]
+    kinds = [
+        (p.likelihood.metric_family, p.likelihood.discrete, p.mean.shape[-1]) for p in (one, other)
+    ]
     if kinds[0] != kinds[1]:
         texts = [f"{p.likelihood.name} with {p.mean.shape[-1]} column(s)" for p in (one, other)]
-        raise CredoError(f"Predictions of different kinds: {texts[0]} against {texts[1]}; compare models of the same targets.")
+        raise CredoError(
+            f"Predictions of different kinds: {texts[0]} against {texts[1]}; compare models of "
+            "the same targets."
+        )
 
 
 def _distances(one: Predictive, other: Predictive) -> dict[str, float]:
     """Total variation, and the agreement of labels, as the audit measures them."""
     kind = KINDS[one.likelihood.metric_family]
     edges = kind.edges(one, other)
-    parts = [kind.side(p, cells(p.num_samples, 1, p.outputs.device), edges, None).part() for p in (one, other)]
+    parts = [
+        kind.side(p, cells(p.num_samples, 1, p.outputs.device), edges, None).part()
+        for p in (one, other)
+    ]
     return kind.own(parts[1], parts[0])
 
 
 class _Family(NamedTuple):
-    """Measures that differ between labels and values; ``roots``: means of squares, whose root is reported."""
+    """Measures that differ between labels and values; ``roots``: means of squares, whose root is
+    reported.
+    """
 
     divergence: Callable[[Predictive, Predictive, int], float]
     scores: Callable[[Predictive, Tensor], dict[str, float]]
@@ -130,26 +157,36 @@ def _label_divergence(one: Predictive, other: Predictive, seed: int) -> float:
 
 
 def _value_divergence(one: Predictive, other: Predictive, seed: int) -> float:
-    """-H[teacher] - E log q(y): by the closed forms of the likelihood where the student is a point, else over drawn y."""
+    """-H[teacher] - E log q(y): by the closed forms of the likelihood where the student is a point,
+    else over drawn y.
+    """
     if other.num_samples == 1:
         soft = other.likelihood.soft_targets(one.outputs, one.likelihood, seed)
         expected = other.likelihood.soft_log_prob(other.outputs[0], soft)
     else:
         y = one.likelihood.sample(one.outputs, seed)
-        expected = torch.stack([other.likelihood.mixture_log_prob(other.outputs, draw) for draw in y]).mean(0)
+        expected = torch.stack(
+            [other.likelihood.mixture_log_prob(other.outputs, draw) for draw in y]
+        ).mean(0)
     return float((-one.entropy - expected).mean())
 
 
 def _label_scores(p: Predictive, y: Tensor) -> dict[str, float]:
     targets = p.likelihood.check_pair(p.outputs, y)
     probs, labels = p.likelihood.label_table(p.mean, targets)
-    return {"nll": float(metrics.nll(p.log_prob(targets))), "error": 1.0 - float(metrics.accuracy(probs, labels))}
+    return {
+        "nll": float(metrics.nll(p.log_prob(targets))),
+        "error": 1.0 - float(metrics.accuracy(probs, labels)),
+    }
 
 
 def _value_scores(p: Predictive, y: Tensor) -> dict[str, float]:
     targets = p.likelihood.check_pair(p.outputs, y)
     columns = targets.reshape(len(targets), -1).to(p.mean.dtype)
-    return {"nll": float(metrics.nll(p.log_prob(targets))), "rmse": float(metrics.rmse(p.mean, columns)) ** 2}
+    return {
+        "nll": float(metrics.nll(p.log_prob(targets))),
+        "rmse": float(metrics.rmse(p.mean, columns)) ** 2,
+    }
 
 
 FAMILIES: dict[str, _Family] = {

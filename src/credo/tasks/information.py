@@ -1,4 +1,6 @@
-"""How much a network's code of x says, between two bounds: what it may keep of x, and what it surely tells of y."""
+"""How much a network's code of x says, between two bounds: what it may keep of x, and what it
+surely tells of y.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +20,21 @@ ROWS = 1024  # inputs at once
 
 
 def information(bnn: BNN, data: Any, samples: int = 20, seed: int = 0) -> dict[str, float]:
-    """What the bottlenecks of ``bnn`` let through on ``data``, in nats per example; means over ``samples`` draws of the code.
+    """What the bottlenecks of ``bnn`` let through on ``data``, in nats per example; means over
+    ``samples`` draws of the code.
 
-    - ``rate``: E KL[q(z given x), r(z)], an upper bound on I(X; Z). Of several bottlenecks, the sum.
-    - ``distortion``: E[-log q(y given z)]. Not below the nll of predictions, which average over z first.
-    - ``lower`` (labels): H(Y) - distortion, a lower bound on I(Z; Y) and so on I(X; Z), with H(Y) the entropy of the labels' shares in
-      ``data`` (several labels of an example together are one of a larger set: with few examples that entropy is too low). Below zero
-      where the code tells less than the shares do.
+    - ``rate``: E KL[q(z given x), r(z)], an upper bound on I(X; Z). Of several bottlenecks, the
+      sum.
+    - ``distortion``: E[-log q(y given z)]. Not below the nll of predictions, which average over z
+      first.
+    - ``lower`` (labels): H(Y) - distortion, a lower bound on I(Z; Y) and so on I(X; Z), with H(Y)
+      the entropy of the labels' shares in ``data`` (several labels of an example together are one
+      of a larger set: with few examples that entropy is too low). Below zero where the code tells
+      less than the shares do.
 
-    Both bounds are exact for ``data`` as the whole of the distribution: of training data they say nothing about new ones. Refused are models
-    whose predictions draw no code: fit with "vib", or with "stochastic", a network that has a ``credo.nets.Bottleneck``.
+    Both bounds are exact for ``data`` as the whole of the distribution: of training data they say
+    nothing about new ones. Refused are models whose predictions draw no code: fit with "vib", or
+    with "stochastic", a network that has a ``credo.nets.Bottleneck``.
     """
     positive("samples", samples, 1)
     whole("seed", seed)
@@ -36,7 +43,9 @@ def information(bnn: BNN, data: Any, samples: int = 20, seed: int = 0) -> dict[s
     targets: list[Tensor] = []
     for x, y in intake(data)(None, ROWS):
         with recorded(bnn.model.shell().module) as calls:
-            predictive = bnn.predict(x, samples, mix(seed, len(targets)))  # other noise for other rows
+            predictive = bnn.predict(
+                x, samples, mix(seed, len(targets))
+            )  # other noise for other rows
         y = predictive.likelihood.check_pair(predictive.outputs, y)
         nll = -predictive.likelihood.log_prob(predictive.outputs, y)
         rate += sum(float(kl.double().sum()) for kl in calls) / predictive.num_samples
@@ -44,7 +53,9 @@ def information(bnn: BNN, data: Any, samples: int = 20, seed: int = 0) -> dict[s
         targets.append(y)
     y = torch.cat(targets)
     found = {"rate": rate / len(y), "distortion": distortion / len(y)}
-    if bnn.likelihood.metric_family == "labels" and bool((y == y.floor()).all()):  # grey values are no labels
+    if bnn.likelihood.metric_family == "labels" and bool(
+        (y == y.floor()).all()
+    ):  # grey values are no labels
         found["lower"] = entropy(y) - found["distortion"]
     return found
 
@@ -58,10 +69,14 @@ def entropy(y: Tensor) -> float:
 def _check(bnn: BNN) -> None:
     noisy_modules, known = bnn.posterior.noisy_modules, bottlenecks(bnn.net)
     if not known:
-        raise CredoError("information needs a network with a credo.nets.Bottleneck, whose code it measures; this one has none.")
+        raise CredoError(
+            "information needs a network with a credo.nets.Bottleneck, whose code it measures; "
+            "this one has none."
+        )
     still = [path for path in known if path not in noisy_modules]
     if still:
         how = bnn.method.name if bnn.method is not None else "no method"
         raise CredoError(
-            f"Predictions of this model draw no code at the Bottleneck {still[0]!r} (fitted with {how}); fit with 'vib' to measure it."
+            f"Predictions of this model draw no code at the Bottleneck {still[0]!r} (fitted with "
+            f"{how}); fit with 'vib' to measure it."
         )

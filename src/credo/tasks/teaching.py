@@ -1,4 +1,6 @@
-"""What a student is taught with: soft targets of a teacher at fixed inputs, or at inputs perturbed afresh in every epoch."""
+"""What a student is taught with: soft targets of a teacher at fixed inputs, or at inputs perturbed
+afresh in every epoch.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def in_slices(x: Tree, rows: int) -> Iterator[Tree]:
 
 @final
 class Teacher:
-    """A fitted model, reduced to what a student with ``likelihood`` can learn of its predictions from ``samples`` draws."""
+    """A fitted model, reduced to what a student with ``likelihood`` can learn of its predictions
+    from ``samples`` draws.
+    """
 
     def __init__(self, bnn: BNN, likelihood: Likelihood, samples: int) -> None:
         self.bnn, self.likelihood, self.samples = bnn, likelihood, samples
@@ -48,16 +52,23 @@ class Teacher:
         parts = []
         for place, rows in enumerate(in_slices(x, ROWS)):
             p = self.bnn.predict(rows, self.samples, seed)
-            parts.append(self.likelihood.soft_targets(p.outputs, p.likelihood, self._noise(seed, place, p.outputs)))
+            parts.append(
+                self.likelihood.soft_targets(
+                    p.outputs, p.likelihood, self._noise(seed, place, p.outputs)
+                )
+            )
         return torch.cat(parts)
 
     def fresh(self, x: Tree, seed: int) -> Tensor:
         """Soft targets from draws of this seed's own.
 
-        Where the posterior is a set of draws, ``samples`` of them at random, each at most once: every one has the same chance, so that over
-        seeds the targets average to those of the whole set (Korattikara et al. take one draw per batch).
+        Where the posterior is a set of draws, ``samples`` of them at random, each at most once:
+        every one has the same chance, so that over seeds the targets average to those of the whole
+        set (Korattikara et al. take one draw per batch).
         """
-        if self.bnn.method is not None and self.bnn.method.shortcut is not None:  # it predicts without draws of weights
+        if (
+            self.bnn.method is not None and self.bnn.method.shortcut is not None
+        ):  # it predicts without draws of weights
             return self.at(x, seed)
         posterior = self.bnn.posterior
         draws = Draws.of(posterior, self.samples, seed)
@@ -65,7 +76,9 @@ class Teacher:
             order = torch.randperm(posterior.atoms, generator=generator("atoms", seed))
             draws = replace(draws, numbers=order[: self.samples].tolist())
         with torch.no_grad():
-            outputs, extra = sampled_outputs(self.bnn.model, draws, x, self.bnn._result().buffers, seed)
+            outputs, extra = sampled_outputs(
+                self.bnn.model, draws, x, self.bnn._result().buffers, seed
+            )
             likelihood = with_drawn(self.bnn.model.likelihood, extra)
             return self.likelihood.soft_targets(outputs, likelihood, self._noise(seed, 0, outputs))
 
@@ -78,8 +91,9 @@ class Teacher:
 class Jitter:
     """x + noise * std(x) * N(0, 1), with the deviation of each feature over the data.
 
-    A feature that is constant in the data gets the root mean square deviation of all features of its tensor: left constant, the student
-    would be taught nothing about it and could say anything where it varies. Whole numbers are refused, and data without any spread.
+    A feature that is constant in the data gets the root mean square deviation of all features of
+    its tensor: left constant, the student would be taught nothing about it and could say anything
+    where it varies. Whole numbers are refused, and data without any spread.
     """
 
     def __init__(self, x: Tree, noise: float) -> None:
@@ -89,7 +103,9 @@ class Jitter:
         """Fresh copies of these inputs."""
 
         def move(name: str, leaf: Tensor) -> Tensor:
-            return leaf + self.scale[name] * torch.randn(leaf.shape, generator=source, dtype=leaf.dtype, device=leaf.device)
+            return leaf + self.scale[name] * torch.randn(
+                leaf.shape, generator=source, dtype=leaf.dtype, device=leaf.device
+            )
 
         return map_leaves(move, x, "x")
 
@@ -98,14 +114,16 @@ def _deviation(name: str, leaf: Tensor) -> Tensor:
     """The deviation of each feature, ``leaf.shape[1:]``."""
     if not leaf.is_floating_point():
         raise DataError(
-            f"{name} holds whole numbers ({leaf.dtype}), to which noise cannot be added; convert them to floats, give perturb=, or use "
+            f"{name} holds whole numbers ({leaf.dtype}), to which noise cannot be added; convert "
+            "them to floats, give perturb=, or use "
             "inputs='training'."
         )
     std = leaf.std(0, correction=0)
     constant = std <= STILL * leaf.abs().amax(0)
     if bool(constant.all()):
         raise DataError(
-            f"{name} is the same in all {len(leaf)} rows, so that its spread says nothing about the size of noise; give perturb=, more data, "
+            f"{name} is the same in all {len(leaf)} rows, so that its spread says nothing about "
+            "the size of noise; give perturb=, more data, "
             "or use inputs='training'."
         )
     return torch.where(constant, std.square().mean().sqrt(), std)
@@ -113,7 +131,8 @@ def _deviation(name: str, leaf: Tensor) -> Tensor:
 
 @final
 class Perturbed:
-    """Epochs of perturbed inputs with the teacher's soft targets at them; all chance comes from the epoch's generator.
+    """Epochs of perturbed inputs with the teacher's soft targets at them; all chance comes from the
+    epoch's generator.
 
     Without a generator it gives the inputs as they are, in order.
     """
@@ -130,7 +149,9 @@ class Perturbed:
             return
         order = torch.randperm(total, generator=generator, device=generator.device)
         seed = int(torch.randint(2**62, (1,), generator=generator, device=generator.device))
-        for place, rows in enumerate(order.to(next(leaves(self.x, "x"))[1].device).split(batch_size or total)):
+        for place, rows in enumerate(
+            order.to(next(leaves(self.x, "x"))[1].device).split(batch_size or total)
+        ):
             x = self._moved(take(self.x, rows), mix(seed, place, "perturb"))
             yield x, self.teacher.fresh(x, mix(seed, place, "draws"))
 
@@ -143,5 +164,7 @@ class Perturbed:
         except DataError as error:
             raise DataError(f"perturb gave inputs that cannot be used: {error}") from error
         if num_rows(moved) != num_rows(x):
-            raise SettingError(f"perturb gave {num_rows(moved)} rows for {num_rows(x)}; expected one for each.")
+            raise SettingError(
+                f"perturb gave {num_rows(moved)} rows for {num_rows(x)}; expected one for each."
+            )
         return map_leaves(lambda name, leaf: leaf.to(dict(leaves(x, "x"))[name]), moved, "x")

@@ -9,12 +9,26 @@ from credo.core.errors import NetworkError
 
 ROW = torch.tensor([0.5, -2.0, 1.5], dtype=torch.float64)
 FUNCTIONS = {
-    "x + 1": lambda x: x + 1.0, "1 + x": lambda x: 1.0 + x, "x - row": lambda x: x - ROW, "row - x": lambda x: ROW - x,
-    "1 - x": lambda x: 1.0 - x, "row + x": lambda x: ROW + x, "x * row": lambda x: x * ROW, "row * x": lambda x: ROW * x,
-    "x / row": lambda x: x / ROW, "x / 2": lambda x: x / 2, "-x": lambda x: -x, "add alpha": lambda x: torch.add(x, ROW, alpha=0.5),
-    "x + x": lambda x: x + x, "x - x": lambda x: x - x, "sum": lambda x: x.sum(-1), "sum keep": lambda x: x.sum((1, 2), keepdim=True),
-    "mean": lambda x: x.mean(1), "mean all": lambda x: torch.mean(x, (1, -1)), "pad": lambda x: F.pad(x, (1, 2)),
-}  # fmt: skip
+    "x + 1": lambda x: x + 1.0,
+    "1 + x": lambda x: 1.0 + x,
+    "x - row": lambda x: x - ROW,
+    "row - x": lambda x: ROW - x,
+    "1 - x": lambda x: 1.0 - x,
+    "row + x": lambda x: ROW + x,
+    "x * row": lambda x: x * ROW,
+    "row * x": lambda x: ROW * x,
+    "x / row": lambda x: x / ROW,
+    "x / 2": lambda x: x / 2,
+    "-x": lambda x: -x,
+    "add alpha": lambda x: torch.add(x, ROW, alpha=0.5),
+    "x + x": lambda x: x + x,
+    "x - x": lambda x: x - x,
+    "sum": lambda x: x.sum(-1),
+    "sum keep": lambda x: x.sum((1, 2), keepdim=True),
+    "mean": lambda x: x.mean(1),
+    "mean all": lambda x: torch.mean(x, (1, -1)),
+    "pad": lambda x: F.pad(x, (1, 2)),
+}
 
 
 @pytest.mark.parametrize("full", [False, True], ids=["diagonal", "full"])
@@ -49,10 +63,16 @@ def test_products_need_different_sources():
 
 @pytest.mark.parametrize(
     ("function", "named"),
-    [(lambda x: 1.0 / x, "div|reciprocal|rtruediv"), (lambda x: x**3, "pow"), (lambda x: x + torch.zeros(4, 2, 3), "broadcasts"),
-     (lambda x: torch.cat([x, x]), "cat"), (lambda x: x.sum(0), "example axis"), (lambda x: x * x, "both factors"),
-     (lambda x: F.pad(x, (1, 1), value=1.0), "pad")],
-)  # fmt: skip
+    [
+        (lambda x: 1.0 / x, "div|reciprocal|rtruediv"),
+        (lambda x: x**3, "pow"),
+        (lambda x: x + torch.zeros(4, 2, 3), "broadcasts"),
+        (lambda x: torch.cat([x, x]), "cat"),
+        (lambda x: x.sum(0), "example axis"),
+        (lambda x: x * x, "both factors"),
+        (lambda x: F.pad(x, (1, 1), value=1.0), "pad"),
+    ],
+)
 def test_refusals_name_the_operation(function, named):
     with pytest.raises(NetworkError, match=named):
         function(gaussian((2, 3), True))

@@ -32,9 +32,12 @@ def grid(function, mean, var):
 @pytest.mark.parametrize("mean", [-30.0, -3.0, -0.2, 0.0, 0.7, 4.0, 50.0])
 @pytest.mark.parametrize("var", [1e-4, 0.3, 9.0])
 def test_relu_moments_against_a_grid(mean, var):
-    ours = relu_moments(torch.tensor(mean, dtype=torch.float64), torch.tensor(var, dtype=torch.float64))
+    ours = relu_moments(
+        torch.tensor(mean, dtype=torch.float64), torch.tensor(var, dtype=torch.float64)
+    )
     first, second = grid(torch.relu, mean, var)
-    # The grid's own error at the kink: step^2 / 24 times the jump of the slope, with a step of 6e-4 standard deviations.
+    # The grid's own error at the kink: step^2 / 24 times the jump of the slope, with a step of 6e-4
+    # standard deviations.
     assert float(ours[0]) == pytest.approx(first, abs=1e-7 * math.sqrt(var), rel=1e-7)
     assert float(ours[1]) == pytest.approx(second, abs=1e-6 * var)
 
@@ -43,15 +46,22 @@ def test_relu_moments_against_a_grid(mean, var):
 @pytest.mark.parametrize("std", [0.1, 1.0, 3.0])
 def test_smooth_moments_against_a_grid(name, std):
     for mean in (-2.0, 0.3, 1.5):
-        ours = smooth_moments(SMOOTH[name], torch.tensor(mean).double(), torch.tensor(std**2).double())
+        ours = smooth_moments(
+            SMOOTH[name], torch.tensor(mean).double(), torch.tensor(std**2).double()
+        )
         first, second = grid(SMOOTH[name], mean, std**2)
-        # Measured with 48 nodes: 2e-7 up to std 1; at std 3 tanh is nearly a step and errs by 1e-3 of the std, 8e-3 of the variance.
-        assert float(ours[0]) == pytest.approx(first, abs=(2e-3 if std > 1 else 1e-6) * math.sqrt(second))
+        # Measured with 48 nodes: 2e-7 up to std 1; at std 3 tanh is nearly a step and errs by 1e-3
+        # of the std, 8e-3 of the variance.
+        assert float(ours[0]) == pytest.approx(
+            first, abs=(2e-3 if std > 1 else 1e-6) * math.sqrt(second)
+        )
         assert float(ours[1]) == pytest.approx(second, rel=1e-2 if std > 1 else 1e-6)
 
 
 def plane(function, mean, var, rho):
-    """E of products by a product grid in independent coordinates: a = z, b = rho z + sqrt(1 - rho^2) t."""
+    """E of products by a product grid in independent coordinates: a = z, b = rho z + sqrt(1 -
+    rho^2) t.
+    """
     z = torch.linspace(-9, 9, 2401, dtype=torch.float64)
     weight = density(z) * (z[1] - z[0])
     a = function(mean[0] + math.sqrt(var[0]) * z)
@@ -112,22 +122,32 @@ def test_gradients_by_finite_differences():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("form", ["relu", "tanh"])
 def test_values_and_gradients_at_zero_variance(form, dtype):
-    """A certain input gives the function itself, and slopes f'(m) for the mean and f'(m)^2 for the variance."""
+    """A certain input gives the function itself, and slopes f'(m) for the mean and f'(m)^2 for the
+    variance.
+    """
     mean = torch.tensor([[-2.0, 0.5, 0.0, 3.0]], dtype=dtype, requires_grad=True)
     cov = torch.zeros(1, 4, 4, dtype=dtype, requires_grad=True)
     var = torch.zeros(1, 4, dtype=dtype, requires_grad=True)
     single = relu_moments(mean, var) if form == "relu" else smooth_moments(torch.tanh, mean, var)
-    joint = relu_covariance(mean, cov)[:2] if form == "relu" else smooth_covariance(torch.tanh, mean, cov)
+    joint = (
+        relu_covariance(mean, cov)[:2]
+        if form == "relu"
+        else smooth_covariance(torch.tanh, mean, cov)
+    )
     function = torch.relu if form == "relu" else torch.tanh
     close = 5 * torch.finfo(dtype).eps ** 0.5
     for out, spread, source in ((*single, var), (*joint, cov)):
-        assert torch.allclose(out, function(mean), atol=close) and float(spread.detach().abs().max()) == 0.0
+        assert (
+            torch.allclose(out, function(mean), atol=close)
+            and float(spread.detach().abs().max()) == 0.0
+        )
         grads = torch.autograd.grad(out.sum() + spread.sum(), (mean, source), retain_graph=True)
         assert all(torch.isfinite(g).all() for g in grads)
     slope = torch.autograd.grad(function(mean).sum(), mean)[0]
     grad = torch.autograd.grad((single[1]).sum(), var, retain_graph=True)[0]
     away = mean.detach()[0] != 0
-    # tanh: the slope of the variance is a difference quotient at the smallest step the type resolves
+    # tanh: the slope of the variance is a difference quotient at the smallest step the type
+    # resolves
     assert torch.allclose(grad[0, away], slope[0, away] ** 2, atol=20 * close)
 
 
@@ -145,7 +165,9 @@ def test_perfect_correlation_is_finite_and_symmetric(dtype):
 def test_float32_agrees_with_float64_far_from_the_kink():
     mean, var = torch.tensor([1e3, -1e3, 5.0]), torch.tensor([1e-2, 1e-2, 1e-4])
     out, spread = relu_moments(mean, var)
-    assert torch.allclose(out, torch.tensor([1e3, 0.0, 5.0])) and torch.allclose(spread, torch.tensor([1e-2, 0.0, 1e-4]))
+    assert torch.allclose(out, torch.tensor([1e3, 0.0, 5.0])) and torch.allclose(
+        spread, torch.tensor([1e-2, 0.0, 1e-4])
+    )
 
 
 def test_standardise_and_with_diagonal():

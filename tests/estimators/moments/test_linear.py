@@ -13,9 +13,11 @@ from credo.estimators.moments import Moments, place_moments, propagate
 from credo.posteriors import Delta, Kron, MeanField, Posterior
 
 KNOWN = {
-    "linear": (lambda: nn.Linear(3, 2), (2, 2, 3)), "conv1d": (lambda: nn.Conv1d(2, 3, 2), (2, 2, 3)),
-    "conv2d": (lambda: nn.Conv2d(2, 2, 2, padding=1), (1, 2, 2, 2)), "transposed": (lambda: nn.ConvTranspose2d(2, 2, 2), (1, 2, 2, 2)),
-}  # fmt: skip
+    "linear": (lambda: nn.Linear(3, 2), (2, 2, 3)),
+    "conv1d": (lambda: nn.Conv1d(2, 3, 2), (2, 2, 3)),
+    "conv2d": (lambda: nn.Conv2d(2, 2, 2, padding=1), (1, 2, 2, 2)),
+    "transposed": (lambda: nn.ConvTranspose2d(2, 2, 2), (1, 2, 2, 2)),
+}
 
 
 @torch.no_grad()
@@ -33,7 +35,10 @@ def test_weight_and_bias_of_different_families(random, covariance):
     layer, x, draws = nn.Conv1d(1, 2, 2).double(), torch.randn(2, 1, 3).double(), 20_000
     values = {n: p.detach() for n, p in layer.named_parameters()}
     spread = {"weight": ["weight"], "bias": ["bias"], "apart": ["weight", "bias"]}[random]
-    members = [MeanField.start({n: values[n]}, 0.5) if n in spread else Delta.start({n: values[n]}) for n in values]
+    members = [
+        MeanField.start({n: values[n]}, 0.5) if n in spread else Delta.start({n: values[n]})
+        for n in values
+    ]
     posterior, shell = Posterior(members), Shell(layer)
     place_moments(shell, posterior, covariance)
     params = posterior.draw(Streams(0, range(draws)))
@@ -50,7 +55,9 @@ def test_embeddings_have_the_moments_of_their_rows():
 
 def test_a_weight_used_twice_is_refused():
     layer = nn.Linear(3, 3).double()
-    shell, posterior = shell_and_posterior(nn.Sequential(layer, nn.ReLU(), layer), lambda v: MeanField.start(v, 0.1))
+    shell, posterior = shell_and_posterior(
+        nn.Sequential(layer, nn.ReLU(), layer), lambda v: MeanField.start(v, 0.1)
+    )
     with pytest.raises(NetworkError, match=r"linear.*0\.bias, 0\.weight is used a second time"):
         propagate(shell, posterior, torch.zeros(2, 3).double())
 
@@ -75,4 +82,6 @@ def test_the_bias_column_of_a_matrix_normal_is_used():
     shell, posterior = shell_and_posterior(layer, lambda v: Kron.start(v, 0.3))
     place_moments(shell, posterior)
     out = shell(torch.zeros(1, 3).double())
-    assert isinstance(out, Moments) and torch.allclose(out.spread, torch.full((1, 2), 0.09).double())
+    assert isinstance(out, Moments) and torch.allclose(
+        out.spread, torch.full((1, 2), 0.09).double()
+    )

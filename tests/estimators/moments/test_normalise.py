@@ -1,4 +1,6 @@
-"""Normalisation layers: BatchNorm exactly, LayerNorm and GroupNorm within the error of their linearisation."""
+"""Normalisation layers: BatchNorm exactly, LayerNorm and GroupNorm within the error of their
+linearisation.
+"""
 
 import pytest
 import torch
@@ -45,22 +47,29 @@ def test_batch_norm_with_random_scale_and_shift(full, known):
     inputs = x.expected.expand(draws, *x.shape) if known else sample(x, draws)
     params = posterior.draw(Streams(0, range(draws)))
     shape = (1, 1, 2, 1)
-    white = (inputs - layer.running_mean.reshape(shape)) / (layer.running_var.reshape(shape) + layer.eps).sqrt()
+    white = (inputs - layer.running_mean.reshape(shape)) / (
+        layer.running_var.reshape(shape) + layer.eps
+    ).sqrt()
     values = white * params["weight"].reshape(-1, 1, 2, 1) + params["bias"].reshape(-1, 1, 2, 1)
     given = (x.expected if known else x).unsqueeze(-1)
     matches(shell(given).squeeze(-1), values)
 
 
-NORMS = {"layer": (lambda: nn.LayerNorm(32), (2, 32)), "group": (lambda: nn.GroupNorm(1, 4), (2, 4, 8))}
+NORMS = {
+    "layer": (lambda: nn.LayerNorm(32), (2, 32)),
+    "group": (lambda: nn.GroupNorm(1, 4), (2, 4, 8)),
+}
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("full", [False, True], ids=["diagonal", "full"])
 @pytest.mark.parametrize("name", NORMS)
 def test_layer_and_group_norm_are_close(name, full):
-    """The error of the linearisation with 32 units and a spread of half the signal, measured over three seeds and rounded up.
+    """The error of the linearisation with 32 units and a spread of half the signal, measured over
+    three seeds and rounded up.
 
-    Independent units: 0.057 of the std in mean, 5 % in variance. Two factors behind all units: 0.17 and 41 %.
+    Independent units: 0.057 of the std in mean, 5 % in variance. Two factors behind all units: 0.17
+    and 41 %.
     """
     module, shape = NORMS[name][0]().double(), NORMS[name][1]
     x = gaussian(shape, full, spread=0.4)
@@ -83,4 +92,6 @@ def test_without_spread_it_is_the_layer_itself():
     for full in (False, True):
         spread = torch.zeros(3, 5, 5).double() if full else torch.zeros(3, 5).double()
         mean, out = standardised(x, spread, full, 1e-5)
-        assert torch.allclose(mean, nn.functional.layer_norm(x, (5,))) and float(out.abs().max()) == 0
+        assert (
+            torch.allclose(mean, nn.functional.layer_norm(x, (5,))) and float(out.abs().max()) == 0
+        )

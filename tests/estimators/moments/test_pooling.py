@@ -10,11 +10,16 @@ from credo.core.errors import NetworkError
 from credo.estimators.moments.pooling import max_pair
 
 AVERAGES = {
-    "avg2": (nn.AvgPool2d(2), (2, 1, 4, 4)), "padded": (nn.AvgPool2d(3, 2, 1), (2, 1, 4, 3)),
-    "without padding": (nn.AvgPool2d(2, 2, 1, count_include_pad=False), (2, 2, 3, 3)), "ceil": (nn.AvgPool2d(2, ceil_mode=True), (2, 1, 3, 5)),
-    "avg1": (nn.AvgPool1d(2), (2, 2, 5)), "avg3": (nn.AvgPool3d(2), (1, 1, 2, 2, 4)), "adaptive": (nn.AdaptiveAvgPool2d(2), (2, 1, 3, 5)),
-    "adaptive none": (nn.AdaptiveAvgPool2d((None, 1)), (2, 1, 3, 4)), "adaptive1": (nn.AdaptiveAvgPool1d(2), (2, 2, 5)),
-}  # fmt: skip
+    "avg2": (nn.AvgPool2d(2), (2, 1, 4, 4)),
+    "padded": (nn.AvgPool2d(3, 2, 1), (2, 1, 4, 3)),
+    "without padding": (nn.AvgPool2d(2, 2, 1, count_include_pad=False), (2, 2, 3, 3)),
+    "ceil": (nn.AvgPool2d(2, ceil_mode=True), (2, 1, 3, 5)),
+    "avg1": (nn.AvgPool1d(2), (2, 2, 5)),
+    "avg3": (nn.AvgPool3d(2), (1, 1, 2, 2, 4)),
+    "adaptive": (nn.AdaptiveAvgPool2d(2), (2, 1, 3, 5)),
+    "adaptive none": (nn.AdaptiveAvgPool2d((None, 1)), (2, 1, 3, 4)),
+    "adaptive1": (nn.AdaptiveAvgPool1d(2), (2, 2, 5)),
+}
 
 
 @pytest.mark.parametrize("full", [False, True], ids=["diagonal", "full"])
@@ -30,17 +35,22 @@ def test_the_maximum_of_two_is_exact(full):
 
 
 MAXIMA = {
-    "max2": (nn.MaxPool2d(2), (2, 1, 4, 4)), "overlap": (nn.MaxPool2d(3, 1), (2, 1, 4, 4)), "padded": (nn.MaxPool2d(2, 2, 1), (2, 2, 3, 3)),
-    "ceil": (nn.MaxPool2d(2, ceil_mode=True), (2, 1, 3, 3)), "dilated": (nn.MaxPool1d(2, 1, 0, 2), (2, 2, 5)),
-}  # fmt: skip
+    "max2": (nn.MaxPool2d(2), (2, 1, 4, 4)),
+    "overlap": (nn.MaxPool2d(3, 1), (2, 1, 4, 4)),
+    "padded": (nn.MaxPool2d(2, 2, 1), (2, 2, 3, 3)),
+    "ceil": (nn.MaxPool2d(2, ceil_mode=True), (2, 1, 3, 3)),
+    "dilated": (nn.MaxPool1d(2, 1, 0, 2), (2, 2, 5)),
+}
 
 
 @pytest.mark.parametrize("full", [False, True], ids=["diagonal", "full"])
 @pytest.mark.parametrize("name", MAXIMA)
 def test_maxima_of_more_are_close(name, full):
-    """The error of matching running maxima to Gaussians, measured over four seeds for 2 to 9 places and rounded up.
+    """The error of matching running maxima to Gaussians, measured over four seeds for 2 to 9 places
+    and rounded up.
 
-    Independent places: 0.024 of the std in mean, 17 % in variance. Two factors behind all places: 0.10 and 49 %.
+    Independent places: 0.024 of the std in mean, 17 % in variance. Two factors behind all places:
+    0.10 and 49 %.
     """
     module, shape = MAXIMA[name]
     x = gaussian(shape, full)

@@ -14,9 +14,10 @@ from credo.estimators.moments import Moments, place_moments, propagate
 from credo.posteriors import Delta, Full, Kron, LowRank, MeanField, Mixture, Posterior, Samples
 
 FAMILIES = {
-    "mean_field": lambda v: MeanField.start(v, 0.2), "low_rank": lambda v: LowRank.start(v, generator(0), 0.2, rank=2),
+    "mean_field": lambda v: MeanField.start(v, 0.2),
+    "low_rank": lambda v: LowRank.start(v, generator(0), 0.2, rank=2),
     "full": lambda v: Full.start(v, 0.2),
-}  # fmt: skip
+}
 
 
 def network(make, seed=0, dtype=torch.float64):
@@ -30,7 +31,10 @@ def drawn(net, posterior, x, draws, seed=5, chunk=2000):
     def one(params):
         return torch.func.functional_call(net, params, (x,))
 
-    parts = [torch.vmap(one)(posterior.draw(Streams(seed, range(start, start + chunk)))) for start in range(0, draws, chunk)]
+    parts = [
+        torch.vmap(one)(posterior.draw(Streams(seed, range(start, start + chunk))))
+        for start in range(0, draws, chunk)
+    ]
     return torch.cat(parts).double()
 
 
@@ -48,25 +52,36 @@ def test_one_layer_is_exact(kind, covariance):
 
 
 def test_a_linear_network_against_its_closed_form():
-    """Two linear layers of independent weights: the moments of a product of independent matrices, by the sums themselves."""
-    net, x = network(lambda: nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))), torch.randn(2, 3).double()
+    """Two linear layers of independent weights: the moments of a product of independent matrices,
+    by the sums themselves.
+    """
+    net, x = (
+        network(lambda: nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))),
+        torch.randn(2, 3).double(),
+    )
     shell, posterior = shell_and_posterior(net, FAMILIES["mean_field"])
     p, v = posterior.mean(), 0.04
     hidden = x @ p["0.weight"].mT + p["0.bias"]
     hidden_var = (x.square().sum(-1, keepdim=True) * v + v).expand(2, 4)
     first = torch.diag_embed(hidden_var)
     second = p["1.weight"] @ first @ p["1.weight"].mT
-    cov = second + torch.diag_embed(((hidden.square() + hidden_var).sum(-1, keepdim=True) * v + v).expand(2, 2))
+    cov = second + torch.diag_embed(
+        ((hidden.square() + hidden_var).sum(-1, keepdim=True) * v + v).expand(2, 2)
+    )
     mean, ours = propagate(shell, posterior, x, "full")
     assert torch.allclose(ours, cov, rtol=1e-10, atol=1e-12)
     assert torch.allclose(mean, hidden @ p["1.weight"].mT + p["1.bias"], rtol=1e-10)
-    assert torch.allclose(propagate(shell, posterior, x)[1], cov.diagonal(dim1=1, dim2=2), rtol=1e-10)
+    assert torch.allclose(
+        propagate(shell, posterior, x)[1], cov.diagonal(dim1=1, dim2=2), rtol=1e-10
+    )
 
 
 def errors(std, factor, covariance, draws, seed=0):
-    """Largest error of the mean in units of the predictive std, and of the variance as a ratio, over 20 inputs.
+    """Largest error of the mean in units of the predictive std, and of the variance as a ratio,
+    over 20 inputs.
 
-    Means at a random initialisation times ``factor``, which makes the nonlinearity and correlations of a trained network.
+    Means at a random initialisation times ``factor``, which makes the nonlinearity and correlations
+    of a trained network.
     """
     net = network(lambda: credo.nets.mlp(8, (50, 50), 1), seed, torch.float32)
     with torch.no_grad():
@@ -77,11 +92,14 @@ def errors(std, factor, covariance, draws, seed=0):
         outputs = drawn(net, posterior, x, draws)
         mean, spread = propagate(shell, posterior, x, covariance)
     var = spread.reshape(20, 1).double()
-    return float(((mean - outputs.mean(0)).abs() / outputs.std(0)).max()), float((var / outputs.var(0) - 1).abs().max())
+    return float(((mean - outputs.mean(0)).abs() / outputs.std(0)).max()), float(
+        (var / outputs.var(0) - 1).abs().max()
+    )
 
 
-# 20,000 draws know the variance of one input to 1 % (one standard error) and the mean to 0.7 % of the std; the largest of 20
-# is within four of these with failure rate 1e-3 per case, on a fixed seed: allow 2 % plus that.
+# 20,000 draws know the variance of one input to 1 % (one standard error) and the mean to 0.7 % of
+# the std; the largest of 20 is within four of these with failure rate 1e-3 per case, on a fixed
+# seed: allow 2 % plus that.
 SMALL = {"draws": 20_000, "mean": 0.02 + 4 / 20_000**0.5, "var": 0.02 + 4 * (2 / 20_000) ** 0.5}
 
 
@@ -94,10 +112,13 @@ def test_a_relu_network_with_full_covariance(std, factor):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize(
-    ("std", "factor"), [(0.01, 1.0), (0.05, 1.0), (0.1, 1.0), (0.2, 1.0), (0.05, 2.0), (0.1, 2.0), (0.1, 3.0)]
+    ("std", "factor"),
+    [(0.01, 1.0), (0.05, 1.0), (0.1, 1.0), (0.2, 1.0), (0.05, 2.0), (0.1, 2.0), (0.1, 3.0)],
 )
 def test_relu_networks_against_a_hundred_thousand_draws(std, factor, seed):
-    """Full covariance: 2 % in both, with the sampling error of 100,000 draws (0.45 % and 0.32 %, four of them) allowed on top."""
+    """Full covariance: 2 % in both, with the sampling error of 100,000 draws (0.45 % and 0.32 %,
+    four of them) allowed on top.
+    """
     mean, var = errors(std, factor, "full", 100_000, seed)
     assert mean < 0.02 + 4 / 100_000**0.5 and var < 0.02 + 4 * (2 / 100_000) ** 0.5
 
@@ -113,16 +134,24 @@ class Residual(nn.Module):
 
 
 def cnn():
-    return nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(12, 2))
+    return nn.Sequential(
+        nn.Conv2d(1, 3, 3), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(12, 2)
+    )
 
 
 def pooled():
     return nn.Sequential(
-        nn.Conv2d(1, 3, 3, padding=1), nn.BatchNorm2d(3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 2)
+        nn.Conv2d(1, 3, 3, padding=1),
+        nn.BatchNorm2d(3),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(3, 2),
     )
 
 
-#: network, input shape, largest error of the variance (diagonal, full): measured and rounded up, sampling error included
+#: network, input shape, largest error of the variance (diagonal, full): measured and rounded up,
+#: sampling error included
 NETWORKS = {
     "tanh mlp": (lambda: credo.nets.mlp(5, (8, 8), 2, "tanh"), (4, 5), 0.12, 0.06),
     "gelu mlp": (lambda: credo.nets.mlp(5, (8, 8), 2, "gelu"), (4, 5), 0.06, 0.06),
@@ -152,10 +181,15 @@ def test_networks_are_within_their_measured_error(name, covariance):
 @pytest.mark.parametrize("covariance", ["diagonal", "full"])
 @pytest.mark.parametrize("kind", [*FAMILIES, "kron"])
 def test_gradients_reach_every_number_of_the_posterior(kind, covariance):
-    net, x = network(lambda: nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))), torch.randn(5, 3).double()
+    net, x = (
+        network(lambda: nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))),
+        torch.randn(5, 3).double(),
+    )
     values = {n: p.detach() for n, p in net.named_parameters()}
     layers = [{n: v for n, v in values.items() if n.startswith(i)} for i in "02"]
-    posterior = Posterior([Kron.start(v, 0.2) for v in layers] if kind == "kron" else [FAMILIES[kind](values)])
+    posterior = Posterior(
+        [Kron.start(v, 0.2) for v in layers] if kind == "kron" else [FAMILIES[kind](values)]
+    )
     mean, spread = propagate(Shell(net), posterior, x, covariance)
     (mean.square().sum() + spread.square().sum()).backward()
     for parameter in posterior.parameters():
@@ -168,7 +202,12 @@ def test_zero_inputs_without_random_biases_have_finite_gradients(covariance, dty
     net = network(lambda: credo.nets.mlp(3, (4, 4), 1), dtype=dtype)
     values = {n: p.detach() for n, p in net.named_parameters()}
     spread = {n: v for n, v in values.items() if n.endswith("weight")}
-    posterior = Posterior([MeanField.start(spread, 0.1), Delta.start({n: v for n, v in values.items() if n not in spread})])
+    posterior = Posterior(
+        [
+            MeanField.start(spread, 0.1),
+            Delta.start({n: v for n, v in values.items() if n not in spread}),
+        ]
+    )
     mean, out = propagate(Shell(net), posterior, torch.zeros(2, 3, dtype=dtype), covariance)
     (mean.sum() + out.sum()).backward()
     assert all(torch.isfinite(p.grad).all() for p in posterior.parameters())
@@ -178,7 +217,9 @@ def test_posteriors_without_moments_are_refused():
     net = nn.Linear(3, 2)
     values = {n: p.detach() for n, p in net.named_parameters()}
     samples = Samples.of({n: torch.stack([v, v + 1]) for n, v in values.items()})
-    mixture = Mixture.of([Posterior([MeanField.start(values)]), Posterior([MeanField.start(values)])])
+    mixture = Mixture.of(
+        [Posterior([MeanField.start(values)]), Posterior([MeanField.start(values)])]
+    )
     for family in (samples, mixture):
         with pytest.raises(CredoError, match=f"Gaussian posterior.*{family.name!r}"):
             place_moments(Shell(net), Posterior([family]))
@@ -191,7 +232,9 @@ def test_a_point_estimate_has_no_spread():
     shell, posterior = shell_and_posterior(net, Delta.start)
     for covariance, shape in (("diagonal", (4, 2)), ("full", (4, 2, 2))):
         mean, spread = propagate(shell, posterior, x, covariance)
-        assert torch.equal(mean, net(x)) and spread.shape == shape and float(spread.abs().max()) == 0
+        assert (
+            torch.equal(mean, net(x)) and spread.shape == shape and float(spread.abs().max()) == 0
+        )
 
 
 def test_the_output_is_picked_and_the_shell_gives_moments():
@@ -214,5 +257,8 @@ def test_the_output_is_picked_and_the_shell_gives_moments():
 def test_examples_do_not_touch_each_other():
     net, x = network(lambda: credo.nets.mlp(3, (4,), 2)), torch.randn(4, 3).double()
     shell, posterior = shell_and_posterior(net, FAMILIES["mean_field"])
-    whole, alone = propagate(shell, posterior, x, "full"), propagate(shell, posterior, x[1:2], "full")
+    whole, alone = (
+        propagate(shell, posterior, x, "full"),
+        propagate(shell, posterior, x[1:2], "full"),
+    )
     assert all(torch.allclose(a[1:2], b) for a, b in zip(whole, alone, strict=True))

@@ -1,4 +1,6 @@
-"""What flows through the network: reading it, refusing what has no rule, and the table of rules in the docs."""
+"""What flows through the network: reading it, refusing what has no rule, and the table of rules in
+the docs.
+"""
 
 import re
 from pathlib import Path
@@ -18,7 +20,13 @@ PAGE = Path(__file__).parents[3] / "docs" / "moments.md"
 
 def test_moments_read_as_their_mean():
     x = gaussian((2, 3), True)
-    assert x.shape == (2, 3) and x.dim() == x.ndim == 2 and x.dtype == torch.float64 and x.size(1) == 3 and len(x) == 2
+    assert (
+        x.shape == (2, 3)
+        and x.dim() == x.ndim == 2
+        and x.dtype == torch.float64
+        and x.size(1) == 3
+        and len(x) == 2
+    )
     assert x.is_floating_point() and x.numel() == 6 and type(x.expected) is torch.Tensor
     assert torch.equal(x.variance, x.spread.diagonal(dim1=1, dim2=2)) and "full" in repr(x)
     assert torch.equal(gaussian((2, 3), False).variance, gaussian((2, 3), False).spread)
@@ -34,9 +42,14 @@ def test_gradients_reach_both_moments():
 @pytest.mark.parametrize("covariance", ["diagonal", "full"])
 @pytest.mark.parametrize(
     ("name", "operation", "module"),
-    [("lstm", "lstm", "LSTM 'rnn'"), ("attention", "", "MultiheadAttention 'attention'"), ("transformer", "", "'encoder"),
-     ("matmul", "matmul", "Matmul"), ("weight_norm_new", "", "")],
-)  # fmt: skip
+    [
+        ("lstm", "lstm", "LSTM 'rnn'"),
+        ("attention", "", "MultiheadAttention 'attention'"),
+        ("transformer", "", "'encoder"),
+        ("matmul", "matmul", "Matmul"),
+        ("weight_norm_new", "", ""),
+    ],
+)
 def test_errors_name_the_operation_and_the_module(name, operation, module, covariance):
     net, x = make(name)
     shell, posterior = shell_and_posterior(net, lambda v: MeanField.start(v, 0.1))
@@ -57,7 +70,11 @@ def test_a_bare_random_parameter_may_be_added_and_multiplied():
     class Shift(nn.Module):
         def __init__(self):
             super().__init__()
-            self.layer, self.scale, self.shift = nn.Linear(3, 3), nn.Parameter(torch.ones(3)), nn.Parameter(torch.zeros(3))
+            self.layer, self.scale, self.shift = (
+                nn.Linear(3, 3),
+                nn.Parameter(torch.ones(3)),
+                nn.Parameter(torch.zeros(3)),
+            )
 
         def forward(self, x):
             return self.layer(x) * self.scale + self.shift
@@ -79,4 +96,6 @@ def test_one_rule_per_function():
 
 def test_the_docs_list_every_rule():
     listed = [line for line in PAGE.read_text().splitlines() if re.match(r"\|.*\|.*\|.*\|$", line)]
-    assert all(line in listed for line in table().splitlines()), f"put this table into {PAGE.name}:\n{table()}"
+    assert all(line in listed for line in table().splitlines()), (
+        f"put this table into {PAGE.name}:\n{table()}"
+    )

@@ -27,21 +27,34 @@ def regression(n, outputs=2):
 
 def fit(net, data, std=0.3, **how):
     settings = {"epochs": 3, "lr": 0.01, "progress": False} | how
-    return BNN(net, Gaussian(std=std), prior=Normal(0.0, 1.0)).fit(data, "concrete_dropout", **settings)
+    return BNN(net, Gaussian(std=std), prior=Normal(0.0, 1.0)).fit(
+        data, "concrete_dropout", **settings
+    )
 
 
 def rates(fitted):
-    return {key.removeprefix("rate/"): value for key, value in fitted.history[-1].items() if key.startswith("rate/")}
+    return {
+        key.removeprefix("rate/"): value
+        for key, value in fitted.history[-1].items()
+        if key.startswith("rate/")
+    }
 
 
 @pytest.mark.parametrize("gradient", GRADIENTS)
 def test_more_data_make_the_rate_smaller(gradient):
-    """Every rate starts at 0.3: with hardly any data the masks' entropy wins, with many the data do."""
+    """Every rate starts at 0.3: with hardly any data the masks' entropy wins, with many the data
+    do.
+    """
     found = []
     for n in (4, 2000):
         net, _ = make("dense")
         fitted = fit(
-            net, regression(n), epochs=200 if n == 4 else 20, batch_size=100, gradient=gradient, std=1.0 if n == 4 else 0.3
+            net,
+            regression(n),
+            epochs=200 if n == 4 else 20,
+            batch_size=100,
+            gradient=gradient,
+            std=1.0 if n == 4 else 0.3,
         )
         found.append(rates(fitted)["2.mask0"])
     assert found[0] > 0.3 > found[1], found
@@ -54,11 +67,15 @@ def test_all_settings_go_together_and_are_saved(estimator, per, gradient, tmp_pa
     net, _ = make("image")
     x, y = torch.randn(8, 2, 6, 6, dtype=torch.float64), regression(8)[1]
     fitted = fit(net, (x, y), per=per, gradient=gradient, estimator=estimator, temperature=0.2)
-    assert set(rates(fitted)) == {"2.mask0", "5.mask0"} and all(value != 0.3 for value in rates(fitted).values())
+    assert set(rates(fitted)) == {"2.mask0", "5.mask0"} and all(
+        value != 0.3 for value in rates(fitted).values()
+    )
     outputs = fitted.predict(x, 10).outputs
     fitted.save(tmp_path / "model")
     again = credo.load(tmp_path / "model", net)
-    assert torch.equal(again.predict(x, 10).outputs, outputs) and again.history == json.loads(json.dumps(fitted.history))
+    assert torch.equal(again.predict(x, 10).outputs, outputs) and again.history == json.loads(
+        json.dumps(fitted.history)
+    )
     assert again.method.per == per and again.method.temperature == 0.2
     shapes = [tuple(dial.shape) for dial in again.posterior.members[0].rate_params()]
     assert shapes == ([(1, 6, 1, 1), (1, 4, 1, 1)] if per == "unit" else [(), ()])
@@ -77,16 +94,23 @@ def test_predictions_use_hard_masks():
     keep = 1 - rates(fitted)["2.mask0"]
     seen = []
     fitted.predict(x, 1)
-    fitted.model.shell().module[2].register_forward_hook(lambda m, args, out: seen.append(out / args[0]))
+    fitted.model.shell().module[2].register_forward_hook(
+        lambda m, args, out: seen.append(out / args[0])
+    )
     fitted.predict(x, 40, vectorise=False)
     kept = torch.stack(seen) * keep
-    assert torch.allclose(kept, kept.round(), atol=1e-5) and set(kept.round().unique().tolist()) == {0.0, 1.0}
+    assert torch.allclose(kept, kept.round(), atol=1e-5) and set(
+        kept.round().unique().tolist()
+    ) == {0.0, 1.0}
 
 
 def test_rates_that_are_given_are_where_learning_starts():
     net, x = make("image")
     fitted = fit(net, (x, regression(3)[1]), epochs=1, lr=1e-9, p={"2": 0.05})
-    assert rates(fitted) == {"2.mask0": pytest.approx(0.05, abs=1e-4), "5.mask0": pytest.approx(0.3, abs=1e-4)}
+    assert rates(fitted) == {
+        "2.mask0": pytest.approx(0.05, abs=1e-4),
+        "5.mask0": pytest.approx(0.3, abs=1e-4),
+    }
 
 
 def test_rates_of_a_plain_network_are_watched_by_weight():
@@ -100,7 +124,17 @@ def test_irrelevant_inputs_are_dropped_more_often():
     x = torch.randn(300, 5, generator=generator("x"), dtype=torch.float64)
     y = 2 * x[:, :1] + 0.1 * torch.randn(300, 1, generator=generator("y"), dtype=torch.float64)
     net = nn.Linear(5, 1).double()
-    fitted = fit(net, (x, y), per="unit", layers="all", epochs=150, lr=0.02, batch_size=300, gradient="arm", std=0.3)
+    fitted = fit(
+        net,
+        (x, y),
+        per="unit",
+        layers="all",
+        epochs=150,
+        lr=0.02,
+        batch_size=300,
+        gradient="arm",
+        std=0.3,
+    )
     found = fitted.posterior.members[0].rate("weight")
     assert float(found[0]) < 0.02 and float(found[1:].min()) > 5 * float(found[0])
 
@@ -108,7 +142,10 @@ def test_irrelevant_inputs_are_dropped_more_often():
 def test_rates_move_at_their_own_pace():
     net, x = make("dense")
     moved = [
-        abs(rates(fit(net, (x, regression(3)[1]), epochs=5, lr=1e-3, rate_lr=pace))["2.mask0"] - 0.3) for pace in (1.0, 10.0)
+        abs(
+            rates(fit(net, (x, regression(3)[1]), epochs=5, lr=1e-3, rate_lr=pace))["2.mask0"] - 0.3
+        )
+        for pace in (1.0, 10.0)
     ]
     assert moved[1] > 4 * moved[0]
 
@@ -120,7 +157,10 @@ def test_rates_move_at_their_own_pace():
         ({"gradient": "straight"}, "gradient='straight'"),
         ({"temperature": 0.0}, "temperature=0"),
         ({"estimator": "flipout"}, "estimator='flipout'"),
-        ({"gradient": "arm", "estimator": "per_example"}, "gradient='arm' goes with estimator='local' or 'weights'"),
+        (
+            {"gradient": "arm", "estimator": "per_example"},
+            "gradient='arm' goes with estimator='local' or 'weights'",
+        ),
     ],
 )
 def test_refusals(settings, words):

@@ -1,4 +1,7 @@
-"""MC dropout as a user meets it: a network with dropout as it is, or one without. z-tests as in ``zoo.stats``."""
+"""MC dropout as a user meets it: a network with dropout as it is, or one without.
+
+z-tests as in ``zoo.stats``.
+"""
 
 import copy
 
@@ -24,7 +27,9 @@ def fit(net, x, method="mc_dropout", **how):
 
 
 def in_torch(fitted, net, x, passes=DRAWS, mode=True):
-    """Outputs ``(S, B, F)`` of the plain network with the fitted weights, pass by pass, in training or evaluation mode."""
+    """Outputs ``(S, B, F)`` of the plain network with the fitted weights, pass by pass, in training
+    or evaluation mode.
+    """
     clone = copy.deepcopy(net)
     with torch.no_grad():
         for name, parameter in clone.named_parameters():
@@ -56,7 +61,11 @@ def test_sequences_too_where_positions_have_masks_of_their_own(name):
 def test_the_mean_shortcut_is_the_network_in_evaluation_mode(name):
     net, x = make(name)
     fitted = fit(net, x)
-    assert torch.allclose(fitted.predict(x, shortcut="mean").outputs, in_torch(fitted, net, x, 1, mode=False), atol=1e-10)
+    assert torch.allclose(
+        fitted.predict(x, shortcut="mean").outputs,
+        in_torch(fitted, net, x, 1, mode=False),
+        atol=1e-10,
+    )
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -71,7 +80,9 @@ def test_every_network_predicts_with_spread_and_saves_and_loads(name, tmp_path):
 
 
 def placed_masks(fitted, path, x, samples=30):
-    """Factors that the module at ``path`` multiplies by in draws of a prediction ``(S, *shape of its input)``."""
+    """Factors that the module at ``path`` multiplies by in draws of a prediction ``(S, *shape of
+    its input)``.
+    """
     seen = []
     fitted.predict(x, 1)
     module = dict(fitted.model.shell().module.named_modules())[path]
@@ -84,7 +95,9 @@ def placed_masks(fitted, path, x, samples=30):
 def test_shared_masks_are_the_same_at_all_positions_and_for_all_inputs_of_a_draw():
     net, x = make("sequence")
     factors = placed_masks(fit(net, x), "drop", x)
-    assert factors.shape == (30, 3, 6, 6) and torch.allclose(factors, factors[:, :1, :1].expand_as(factors))
+    assert factors.shape == (30, 3, 6, 6) and torch.allclose(
+        factors, factors[:, :1, :1].expand_as(factors)
+    )
     assert float(factors.min()) == 0 and not torch.allclose(factors[0], factors[1])
     net, x = make("sequence")
     own = placed_masks(fit(net, x, shared=False), "drop", x)
@@ -95,7 +108,9 @@ def test_a_draw_is_one_function_for_all_inputs():
     net, x = make("dense")
     fitted = fit(net, x)
     twice = fitted.predict(torch.cat([x, x]), 10).outputs
-    assert torch.allclose(twice[:, :3], twice[:, 3:]) and torch.allclose(twice[:, :3], fitted.predict(x, 10).outputs)
+    assert torch.allclose(twice[:, :3], twice[:, 3:]) and torch.allclose(
+        twice[:, :3], fitted.predict(x, 10).outputs
+    )
 
 
 @pytest.mark.parametrize("estimator", ["local", "weights", "per_example"])
@@ -106,7 +121,12 @@ def test_dropout_put_into_a_plain_network_is_that_of_a_module(estimator):
     fitted = fit(plain, x, p=0.4, estimator=estimator)
     ours = fitted.predict(x, DRAWS).outputs
     with_module = nn.Sequential(plain[0], plain[1], nn.Dropout(0.4), plain[2])
-    renamed = {"0.weight": "0.weight", "0.bias": "0.bias", "3.weight": "2.weight", "3.bias": "2.bias"}
+    renamed = {
+        "0.weight": "0.weight",
+        "0.bias": "0.bias",
+        "3.weight": "2.weight",
+        "3.bias": "2.bias",
+    }
     with torch.no_grad():
         clone = copy.deepcopy(with_module)
         for name, parameter in clone.named_parameters():
@@ -131,7 +151,10 @@ def test_a_rate_takes_the_place_of_the_networks():
 @pytest.mark.parametrize("estimator", ["local", "weights", "per_example"])
 def test_all_estimators_descend(estimator):
     net, x = make("dense")
-    before, after = (fit(net, x, epochs=epochs, estimator=estimator, lr=0.02).objective((x, Y), 500) for epochs in (1, 100))
+    before, after = (
+        fit(net, x, epochs=epochs, estimator=estimator, lr=0.02).objective((x, Y), 500)
+        for epochs in (1, 100)
+    )
     assert after["elbo"] - before["elbo"] > 5 * (after["error"] + before["error"])
 
 
@@ -146,11 +169,15 @@ def test_longer_length_scales_hold_weights_back():
 
 
 def test_batch_statistics_are_those_of_training():
-    net = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.3), nn.Linear(6, 2)).double()
+    net = nn.Sequential(
+        nn.Linear(5, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.3), nn.Linear(6, 2)
+    ).double()
     x = torch.randn(3, 5, dtype=torch.float64)
     fitted = fit(net, x, epochs=20)
     assert not torch.equal(fitted._result().buffers["1.running_mean"], net[1].running_mean)
-    assert torch.isfinite(fitted.predict(x, 5).outputs).all() and int(net[1].num_batches_tracked) == 0
+    assert (
+        torch.isfinite(fitted.predict(x, 5).outputs).all() and int(net[1].num_batches_tracked) == 0
+    )
 
 
 def test_learning_from_more_data_says_that_masks_are_no_prior():
@@ -184,7 +211,11 @@ def test_a_checkpointed_network_sees_the_same_masks_again():
             self.use = use
 
         def forward(self, x):
-            return torch.utils.checkpoint.checkpoint(self.inner, x, use_reentrant=False) if self.use else self.inner(x)
+            return (
+                torch.utils.checkpoint.checkpoint(self.inner, x, use_reentrant=False)
+                if self.use
+                else self.inner(x)
+            )
 
     torch.manual_seed(0)
     nets = [Saved(use).double() for use in (True, False)]

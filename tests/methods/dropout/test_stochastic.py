@@ -43,7 +43,9 @@ def deep():
 
 
 def augmented():
-    return nn.Sequential(Shift(), nn.Linear(5, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 2)).double()
+    return nn.Sequential(
+        Shift(), nn.Linear(5, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 2)
+    ).double()
 
 
 def inputs():
@@ -98,10 +100,9 @@ def test_chosen_modules_alone_are_noisy():
     truth = in_torch(fitted, net, x, lambda path, module: path == "after")
     same_mean(ours, truth)
     same_variance(ours, truth)
-    assert fitted.posterior.noisy_modules == {"after"} and fit(net, x, modules=("be*", "after")).posterior.noisy_modules == {
-        "before",
-        "after",
-    }
+    assert fitted.posterior.noisy_modules == {"after"} and fit(
+        net, x, modules=("be*", "after")
+    ).posterior.noisy_modules == {"before", "after"}
 
 
 def test_what_is_inside_a_chosen_module_belongs_to_it():
@@ -112,7 +113,9 @@ def test_what_is_inside_a_chosen_module_belongs_to_it():
 def test_a_network_without_noise_is_refused():
     net, x = make("dense", p=0.0)
     with pytest.raises(
-        NetworkError, match="gives the same outputs every time in training mode.*use 'mc_dropout', which brings its own"
+        NetworkError,
+        match="gives the same outputs every time in training mode.*use 'mc_dropout', which brings "
+        "its own",
     ):
         fit(net, x)
     net, x = make("dense")
@@ -133,7 +136,9 @@ def test_what_an_error_recommends_exists():
 
 def test_patterns_that_match_nothing_bring_the_nearest():
     net, x = make("residual")
-    with pytest.raises(SettingError, match="modules='aftr' matches no module. Did you mean 'after'"):
+    with pytest.raises(
+        SettingError, match="modules='aftr' matches no module. Did you mean 'after'"
+    ):
         fit(net, x, modules="aftr")
     with pytest.raises(SettingError, match="modules="):
         fit(net, x, modules=3)
@@ -170,8 +175,13 @@ def test_weights_are_fitted_under_the_prior_as_map_fits_them():
 
 def test_points_beside_the_random_parameters_are_free():
     net, x = deep(), inputs()
-    model = BNN(net, Gaussian(std=0.5), prior=Normal(0.0, 1.0), random="last").fit((x, Y), "stochastic", epochs=2, progress=False)
-    assert [family.name for family in model.posterior.members] == ["stochastic", "delta"] and model.posterior.atoms is None
+    model = BNN(net, Gaussian(std=0.5), prior=Normal(0.0, 1.0), random="last").fit(
+        (x, Y), "stochastic", epochs=2, progress=False
+    )
+    assert [family.name for family in model.posterior.members] == [
+        "stochastic",
+        "delta",
+    ] and model.posterior.atoms is None
 
 
 def test_more_data_cannot_be_learned_from_this_posterior():

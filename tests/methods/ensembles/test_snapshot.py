@@ -20,31 +20,47 @@ DOUBLE = torch.float64
 
 def data(n=24):
     generator = torch.Generator().manual_seed(0)
-    return torch.randn(n, 5, generator=generator, dtype=DOUBLE), torch.randn(n, 2, generator=generator, dtype=DOUBLE)
+    return torch.randn(n, 5, generator=generator, dtype=DOUBLE), torch.randn(
+        n, 2, generator=generator, dtype=DOUBLE
+    )
 
 
 def network(normalise=False):
     with isolated(0):
-        layers = [nn.Linear(5, 6), *([nn.BatchNorm1d(6)] if normalise else []), nn.Tanh(), nn.Linear(6, 2)]
+        layers = [
+            nn.Linear(5, 6),
+            *([nn.BatchNorm1d(6)] if normalise else []),
+            nn.Tanh(),
+            nn.Linear(6, 2),
+        ]
         return nn.Sequential(*layers).double()
 
 
 def fit(net=None, likelihood=None, random="all", **how):
     settings = {"cycles": 3, "epochs": 7, "batch_size": 7, "lr": 0.05, "progress": False}
-    return BNN(net or network(), likelihood or Gaussian(), random=random).fit(data(), "snapshot", **(settings | how))
+    return BNN(net or network(), likelihood or Gaussian(), random=random).fit(
+        data(), "snapshot", **(settings | how)
+    )
 
 
 def rates(monkeypatch, **how):
     seen, own = [], training_loop._set_lr
-    monkeypatch.setattr(training_loop, "_set_lr", lambda optimizer, lr: (seen.append(lr), own(optimizer, lr)))
+    monkeypatch.setattr(
+        training_loop, "_set_lr", lambda optimizer, lr: (seen.append(lr), own(optimizer, lr))
+    )
     fit(lr=0.08, **how)
     return seen
 
 
 @pytest.mark.parametrize(("epochs", "cycles"), [(6, 3), (7, 3), (5, 5), (8, 1), (22, 22), (26, 26)])
 def test_the_learning_rate_restarts_with_every_cycle(monkeypatch, epochs, cycles):
-    """lr / 2 (1 + cos(pi frac(M t / T))), with the fraction in whole numbers: one of 0.999... instead of 0 would be a lost epoch."""
-    wanted = [0.04 * (1 + math.cos(math.pi * (cycles * t % epochs) / epochs)) for t in range(epochs)]
+    """lr / 2 (1 + cos(pi frac(M t / T))), with the fraction in whole numbers: one of 0.999...
+
+    instead of 0 would be a lost epoch.
+    """
+    wanted = [
+        0.04 * (1 + math.cos(math.pi * (cycles * t % epochs) / epochs)) for t in range(epochs)
+    ]
     assert rates(monkeypatch, epochs=epochs, cycles=cycles) == pytest.approx(wanted, abs=1e-15)
 
 
@@ -53,7 +69,9 @@ def watched(monkeypatch, **how):
     seen, own = [], Snapshots.see
 
     def see(self, flock, epoch, epochs):
-        seen.append({n: v.detach().clone()[0] for n, v in (flock.values() | flock.voices()).items()})
+        seen.append(
+            {n: v.detach().clone()[0] for n, v in (flock.values() | flock.voices()).items()}
+        )
         own(self, flock, epoch, epochs)
 
     monkeypatch.setattr(Snapshots, "see", see)
@@ -61,7 +79,8 @@ def watched(monkeypatch, **how):
 
 
 @pytest.mark.parametrize(
-    ("epochs", "cycles", "ends"), [(6, 3, [1, 3, 5]), (7, 3, [2, 4, 6]), (4, 4, [0, 1, 2, 3]), (5, 2, [2, 4])]
+    ("epochs", "cycles", "ends"),
+    [(6, 3, [1, 3, 5]), (7, 3, [2, 4, 6]), (4, 4, [0, 1, 2, 3]), (5, 2, [2, 4])],
 )
 def test_members_are_the_weights_at_the_ends_of_cycles(monkeypatch, epochs, cycles, ends):
     fitted, seen = watched(monkeypatch, epochs=epochs, cycles=cycles)
@@ -82,7 +101,9 @@ def test_the_low_points_are_where_the_rate_is_about_to_rise(monkeypatch):
 def test_it_is_one_fit_that_goes_on():
     """One cycle is the fit of one network."""
     one = fit(cycles=1, epochs=4)
-    single = BNN(network(), Gaussian()).fit(data(), "map", init="random", epochs=4, batch_size=7, lr=0.05, progress=False)
+    single = BNN(network(), Gaussian()).fit(
+        data(), "map", init="random", epochs=4, batch_size=7, lr=0.05, progress=False
+    )
     assert one.posterior.atoms == 1
     assert torch.allclose(
         one.predict(data()[0]).outputs, single.predict(data()[0]).outputs, rtol=0, atol=1e-6
@@ -98,9 +119,14 @@ def test_statistics_are_computed_anew_for_every_snapshot():
     assert all(torch.equal(draws[n], wanted[n]) for n in wanted)
     x = data()[0]
     net.eval()
-    hand = [torch.func.functional_call(net, v | {n: wanted[n][i] for n in wanted}, (x,)) for i, v in enumerate(values)]
+    hand = [
+        torch.func.functional_call(net, v | {n: wanted[n][i] for n in wanted}, (x,))
+        for i, v in enumerate(values)
+    ]
     for way in (True, False):
-        assert torch.allclose(fitted.predict(x, vectorise=way).outputs, torch.stack(hand), rtol=0, atol=1e-12)
+        assert torch.allclose(
+            fitted.predict(x, vectorise=way).outputs, torch.stack(hand), rtol=0, atol=1e-12
+        )
 
 
 def test_points_and_noise_belong_to_their_snapshot():
@@ -116,7 +142,8 @@ def test_more_cycles_than_epochs_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("given", "text"), [({"cycles": 0}, "cycles=0"), ({"lr_schedule": "constant"}, "lr_schedule='constant'")]
+    ("given", "text"),
+    [({"cycles": 0}, "cycles=0"), ({"lr_schedule": "constant"}, "lr_schedule='constant'")],
 )
 def test_bad_settings_are_named(given, text):
     with pytest.raises(SettingError, match=text):
@@ -149,7 +176,10 @@ def test_a_fit_killed_after_any_epoch_resumes_to_the_same_bits(tmp_path, monkeyp
         resumed = fit(network(normalise), validation=data(10), run=run)
         one, two = straight.posterior.state_dict(), resumed.posterior.state_dict()
         assert one.keys() == two.keys() and all(torch.equal(one[n], two[n]) for n in one)
-        drop = [[{k: v for k, v in row.items() if k != "seconds"} for row in each.history] for each in (straight, resumed)]
+        drop = [
+            [{k: v for k, v in row.items() if k != "seconds"} for row in each.history]
+            for each in (straight, resumed)
+        ]
         assert drop[0] == drop[1]
 
 
@@ -178,5 +208,7 @@ def test_questions_without_an_answer_are_refused(ask, text):
 
 @pytest.mark.parametrize("normalise", [False, True])
 def test_traced_passes_train_like_plain_ones(normalise):
-    plain, traced = (fit(network(normalise), compile=compile).posterior.state_dict() for compile in (False, True))
+    plain, traced = (
+        fit(network(normalise), compile=compile).posterior.state_dict() for compile in (False, True)
+    )
     assert all(torch.allclose(traced[n], t, rtol=0, atol=1e-10) for n, t in plain.items())

@@ -16,13 +16,19 @@ from credo.core.seeds import isolated
 from credo.likelihoods import Gaussian
 from credo.nets import mlp
 
-needs_gpytorch = pytest.mark.skipif(importlib.util.find_spec("gpytorch") is None, reason="the gp extra is not installed")
+needs_gpytorch = pytest.mark.skipif(
+    importlib.util.find_spec("gpytorch") is None, reason="the gp extra is not installed"
+)
 
 
 def data(num_data=30, dtype=torch.float64):
     source = torch.Generator().manual_seed(0)
     x = torch.randn(num_data, 2, generator=source, dtype=torch.float64)
-    y = torch.sin(2 * x[:, :1]) + x[:, 1:] ** 2 / 2 + 0.3 * torch.randn(num_data, 1, generator=source, dtype=torch.float64)
+    y = (
+        torch.sin(2 * x[:, :1])
+        + x[:, 1:] ** 2 / 2
+        + 0.3 * torch.randn(num_data, 1, generator=source, dtype=torch.float64)
+    )
     return x.to(dtype), y.to(dtype)
 
 
@@ -32,18 +38,24 @@ def perceptron(outputs=1, hidden=(8,), seed=0):
 
 
 def quick(net, likelihood, pair, **how):
-    return BNN(net, likelihood).fit(pair, "dkl", **{"epochs": 3, "inducing": 8, "progress": False} | how)
+    return BNN(net, likelihood).fit(
+        pair, "dkl", **{"epochs": 3, "inducing": 8, "progress": False} | how
+    )
 
 
 @needs_gpytorch
 def test_on_the_inputs_themselves_it_is_gaussian_process_regression():
-    """One layer is no features at all; with an inducing point per datum and enough steps q is exact for the learned kernel and noise.
+    """One layer is no features at all; with an inducing point per datum and enough steps q is exact
+    for the learned kernel and noise.
 
-    0.02 and 0.02 nats are what a thousand steps leave: ten times less after two thousand, while values and noise are of order 1 and 0.3.
+    0.02 and 0.02 nats are what a thousand steps leave: ten times less after two thousand, while
+    values and noise are of order 1 and 0.3.
     """
     x, y = data()
     net = nn.Linear(2, 1).double()
-    fitted = BNN(net, Gaussian(initial_std=0.5)).fit((x, y), "dkl", epochs=1000, lr=0.05, faster=1.0, progress=False)
+    fitted = BNN(net, Gaussian(initial_std=0.5)).fit(
+        (x, y), "dkl", epochs=1000, lr=0.05, faster=1.0, progress=False
+    )
     layer, new = fitted.posterior.process.gp, data(20)[0] + 0.5
     std = float(fitted.likelihood.log_std.detach().exp())
     mean, cover, evidence = exact(layer, x, y, std, new)
@@ -59,11 +71,15 @@ def test_on_the_inputs_themselves_it_is_gaussian_process_regression():
 @needs_gpytorch
 def test_uncertainty_grows_away_from_the_data_and_ends_at_the_prior():
     x, y = data(60)
-    fitted = BNN(nn.Linear(2, 1).double(), Gaussian(std=0.3)).fit((x, y), "dkl", epochs=150, lr=0.03, faster=1.0, progress=False)
+    fitted = BNN(nn.Linear(2, 1).double(), Gaussian(std=0.3)).fit(
+        (x, y), "dkl", epochs=150, lr=0.03, faster=1.0, progress=False
+    )
     line = torch.tensor([[0.0, 0.0], [1.5, 1.5], [2.5, 2.5], [60.0, 60.0]]).double()
     var = fitted.posterior.process.marginals(line)[1][:, 0]
     assert bool((var.diff() > 0).all()) and var[0] < 0.1 * var[-1]
-    torch.testing.assert_close(var[-1:], fitted.posterior.process.gp.covar_module.outputscale, rtol=0, atol=1e-4)
+    torch.testing.assert_close(
+        var[-1:], fitted.posterior.process.gp.covar_module.outputscale, rtol=0, atol=1e-4
+    )
 
 
 @needs_gpytorch
@@ -73,7 +89,9 @@ def test_it_learns_classes():
     y = (x.square().sum(1) > 1.2).long() + (x[:, 0] > 1.0).long()
     with isolated(0):
         net = mlp(2, (16,), 3)
-    fitted = BNN(net, "categorical").fit((x, y), "dkl", epochs=60, batch_size=50, lr=5e-3, inducing=24, progress=False)
+    fitted = BNN(net, "categorical").fit(
+        (x, y), "dkl", epochs=60, batch_size=50, lr=5e-3, inducing=24, progress=False
+    )
     found = fitted.evaluate((x, y))
     assert found["accuracy"] > 0.9 and fitted.history[-1]["elbo"] > fitted.history[0]["elbo"]
 
@@ -83,7 +101,13 @@ def test_it_learns_classes():
 def test_any_likelihood_will_do(likelihood):
     x, y = data(60)
     y = {"poisson": y.abs().round(), "bernoulli": (y > 0).double()}.get(likelihood, y)
-    fitted = quick(perceptron(2 if likelihood == "heteroscedastic" else 1), likelihood, (x, y), epochs=40, lr=3e-3)
+    fitted = quick(
+        perceptron(2 if likelihood == "heteroscedastic" else 1),
+        likelihood,
+        (x, y),
+        epochs=40,
+        lr=3e-3,
+    )
     elbos = [row["elbo"] for row in fitted.history]
     assert elbos[-1] > elbos[0] and bool(torch.isfinite(fitted.predict(x, 10).log_prob(y)).all())
 
@@ -92,7 +116,9 @@ def test_any_likelihood_will_do(likelihood):
 def test_batches_change_no_prediction():
     x, y = data()
     fitted = quick(perceptron(), "gaussian", (x, y))
-    torch.testing.assert_close(fitted.predict(x, 9, batch_size=7).outputs, fitted.predict(x, 9).outputs)
+    torch.testing.assert_close(
+        fitted.predict(x, 9, batch_size=7).outputs, fitted.predict(x, 9).outputs
+    )
     assert fitted.predict(x, shortcut="mean").outputs.shape == (1, 30, 1)
 
 
@@ -104,7 +130,10 @@ def test_saved_and_loaded_it_predicts_the_same(tmp_path):
     for path in ("model", "run"):
         again = credo.load(tmp_path / path, perceptron(seed=5))
         assert torch.equal(again.predict(x, 7).outputs, fitted.predict(x, 7).outputs)
-        assert torch.equal(again.functions(x[:4], 3), fitted.functions(x[:4], 3)) and again.history == fitted.history
+        assert (
+            torch.equal(again.functions(x[:4], 3), fitted.functions(x[:4], 3))
+            and again.history == fitted.history
+        )
 
 
 @needs_gpytorch
@@ -132,7 +161,9 @@ def test_the_layers_below_are_learned_and_the_network_is_left_alone():
     net = perceptron()
     before = net[0].weight.detach().clone()
     fitted = quick(net, "gaussian", (x, y))
-    assert torch.equal(net[0].weight, before) and not torch.equal(fitted.posterior.mean()["0.weight"], before)
+    assert torch.equal(net[0].weight, before) and not torch.equal(
+        fitted.posterior.mean()["0.weight"], before
+    )
     state = {n: v + 1 for n, v in net.state_dict().items()}
     moved = quick(net, "gaussian", (x, y), init=state, lr=1e-9)
     torch.testing.assert_close(moved.posterior.mean()["0.weight"], before + 1, rtol=0, atol=1e-6)
@@ -170,11 +201,17 @@ class Head(nn.Module):
 @needs_gpytorch
 def test_what_is_refused():
     x, y = data()
-    with pytest.raises(NetworkError, match=r"The last layer, 'other' \(Linear\), owns the network's last trainable"):
+    with pytest.raises(
+        NetworkError, match=r"The last layer, 'other' \(Linear\), owns the network's last trainable"
+    ):
         quick(Head().double(), "gaussian", (x, y))
-    with pytest.raises(NetworkError, match=r"The last layer, '0' \(Linear\), is given \(\d+, 2, 1\)"):
+    with pytest.raises(
+        NetworkError, match=r"The last layer, '0' \(Linear\), is given \(\d+, 2, 1\)"
+    ):
         quick(
-            nn.Sequential(nn.Linear(1, 1), nn.Flatten()).double(), Gaussian(num_outputs=2), (x.unsqueeze(2), torch.cat([y, y], 1))
+            nn.Sequential(nn.Linear(1, 1), nn.Flatten()).double(),
+            Gaussian(num_outputs=2),
+            (x.unsqueeze(2), torch.cat([y, y], 1)),
         )
     with pytest.raises(SettingError, match="inducing=0 is not valid"):
         quick(perceptron(), "gaussian", (x, y), inducing=0)
@@ -189,7 +226,9 @@ def test_what_is_refused():
 
 def test_without_the_package_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(SettingError, match=r"dkl needs the package 'gpytorch'; install credo\[gp\]"):
+    with pytest.raises(
+        SettingError, match=r"dkl needs the package 'gpytorch'; install credo\[gp\]"
+    ):
         quick(perceptron(), "gaussian", data())
 
 

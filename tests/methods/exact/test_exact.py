@@ -18,13 +18,18 @@ def test_known_noise_is_the_closed_form():
     fitted = bnn().fit((x, y), "exact")
     mean, cov, evidence = exact(design, y[:, 0].numpy())
     assert np.allclose(flat_mean(fitted), mean, rtol=1e-6)
-    assert np.allclose(fitted.posterior.members[0].covariance().detach(), cov, rtol=1e-6, atol=1e-12)
+    assert np.allclose(
+        fitted.posterior.members[0].covariance().detach(), cov, rtol=1e-6, atol=1e-12
+    )
     assert np.isclose(fitted.history[-1]["log_evidence"], evidence, rtol=1e-9)
 
 
 def test_batches_and_one_pass_agree():
     x, y, _ = problem()
-    whole, parts = bnn().fit((x, y), "exact", batch_size=1000), bnn().fit((x, y), "exact", batch_size=7)
+    whole, parts = (
+        bnn().fit((x, y), "exact", batch_size=1000),
+        bnn().fit((x, y), "exact", batch_size=7),
+    )
     assert torch.allclose(flat_mean(whole), flat_mean(parts), rtol=1e-10)
 
 
@@ -55,7 +60,9 @@ def test_unknown_noise_is_normal_inverse_gamma():
 
 
 def test_the_predictive_under_unknown_noise_is_student_t():
-    """y* ~ t with 2a degrees of freedom, scale sqrt(b/a (1 + phi' V phi)); Kolmogorov-Smirnov at the suite's failure rate."""
+    """y* ~ t with 2a degrees of freedom, scale sqrt(b/a (1 + phi' V phi)); Kolmogorov-Smirnov at
+    the suite's failure rate.
+    """
     x, y, design = problem(n=6)
     fitted = bnn(likelihood=Gaussian()).fit((x, y), "exact")
     mean, cov, a, b, _ = exact_unknown(design, y[:, 0].numpy())
@@ -64,7 +71,9 @@ def test_the_predictive_under_unknown_noise_is_student_t():
     predictive = fitted.predict(new, samples=3000, seed=1)
     noise = torch.randn(3000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     draws = (
-        predictive.outputs[:, 0, 0] + noise * predictive.likelihood.std(predictive.outputs).expand_as(predictive.outputs)[:, 0, 0]
+        predictive.outputs[:, 0, 0]
+        + noise
+        * predictive.likelihood.std(predictive.outputs).expand_as(predictive.outputs)[:, 0, 0]
     )
     follows(draws, stats.t(2 * a, phi @ mean, np.sqrt(b / a * (1 + phi @ cov @ phi))).cdf)
 
@@ -80,7 +89,9 @@ def test_updates_in_any_order_equal_one_fit_on_the_union(unknown, order):
     for part in parts[1:]:
         step.update(part)
     assert torch.allclose(flat_mean(step), flat_mean(whole), rtol=1e-6)
-    for a, b in zip(step.posterior.state_dict().values(), whole.posterior.state_dict().values(), strict=True):
+    for a, b in zip(
+        step.posterior.state_dict().values(), whole.posterior.state_dict().values(), strict=True
+    ):
         assert torch.allclose(a, b, rtol=1e-6, atol=1e-9)
     ours, theirs = (b.history[-1]["log_evidence"] for b in (step, whole))
     assert np.isclose(ours, theirs, rtol=1e-8), "log p(D1, D2) = log p(D1) + log p(D2 given D1)"
@@ -90,7 +101,9 @@ def test_a_last_layer_on_fixed_features():
     x, y, _ = problem()
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 1)).double()
-    fitted = BNN(net, Gaussian(std=0.5), prior=Normal(0.0, 1.25), random="last").fit((x, y), "exact")
+    fitted = BNN(net, Gaussian(std=0.5), prior=Normal(0.0, 1.25), random="last").fit(
+        (x, y), "exact"
+    )
     features = torch.tanh(net[0](x)).detach().numpy()
     mean, _, evidence = exact(np.concatenate([features, np.ones((30, 1))], 1), y[:, 0].numpy())
     assert np.allclose(fitted.posterior.mean()["2.weight"].detach()[0], mean[:6], rtol=1e-6)
@@ -113,14 +126,20 @@ def test_what_is_refused():
         BNN(net, Gaussian(std=0.5)).fit((x, y), "exact")
     with pytest.raises(SettingError, match="exact needs a Gaussian likelihood, got 'categorical'"):
         BNN(nn.Linear(3, 2).double(), "categorical").fit((x, (y[:, 0] > 0).long()), "exact")
-    with pytest.raises(SettingError, match="The closed form needs a normal prior, but 'weight' has Laplace"):
+    with pytest.raises(
+        SettingError, match="The closed form needs a normal prior, but 'weight' has Laplace"
+    ):
         bnn(prior=Laplace(0.0, 1.0)).fit((x, y), "exact")
-    with pytest.raises(SettingError, match="The closed form saw 30 examples in one pass, but num_data is 100"):
+    with pytest.raises(
+        SettingError, match="The closed form saw 30 examples in one pass, but num_data is 100"
+    ):
         bnn().fit((x, y), "exact", num_data=100)
 
 
 def test_a_learned_prior_is_refused():
-    """The closed form has no loop to learn it in; taking its start for the answer would be silent."""
+    """The closed form has no loop to learn it in; taking its start for the answer would be
+    silent.
+    """
     x, y, _ = problem()
     with pytest.raises(SettingError, match="exact needs a fixed prior; 'learned scale per layer"):
         bnn(prior="learned").fit((x, y), "exact")

@@ -1,4 +1,6 @@
-"""The method from network to predictions: against linear regression, a dense solve, and its own evidence."""
+"""The method from network to predictions: against linear regression, a dense solve, and its own
+evidence.
+"""
 
 import warnings
 
@@ -46,7 +48,9 @@ def by_hand(x, y, new, activation, std=0.2, scale=1.2, depth=2):
 
 
 def test_without_a_hidden_layer_it_is_bayesian_linear_regression():
-    """The limit of a linear layer is itself: predictions equal those of the conjugate posterior over weights, and so does the evidence."""
+    """The limit of a linear layer is itself: predictions equal those of the conjugate posterior
+    over weights, and so does the evidence.
+    """
     x, y, design = problem()
     fitted = linear().fit((x, y), "nngp")
     mean, cov, evidence = exact(design, y[:, 0].numpy())
@@ -57,9 +61,12 @@ def test_without_a_hidden_layer_it_is_bayesian_linear_regression():
     assert np.allclose(cover, rows @ cov @ rows.T, rtol=0, atol=1e-8)
     assert np.isclose(fitted.history[-1]["log_evidence"], evidence, rtol=1e-10)
     theirs = linear().fit((x, y), "exact")
-    assert np.isclose(fitted.history[-1]["log_evidence"], theirs.history[-1]["log_evidence"], rtol=1e-9)
+    assert np.isclose(
+        fitted.history[-1]["log_evidence"], theirs.history[-1]["log_evidence"], rtol=1e-9
+    )
     torch.testing.assert_close(
-        fitted.predict(torch.from_numpy(new), shortcut="mean").mean, theirs.predict(torch.from_numpy(new), shortcut="mean").mean
+        fitted.predict(torch.from_numpy(new), shortcut="mean").mean,
+        theirs.predict(torch.from_numpy(new), shortcut="mean").mean,
     )
 
 
@@ -70,7 +77,9 @@ def test_predictions_equal_a_dense_solve(activation):
     fitted = bnn(activation=activation).fit((x, y), "nngp")
     mean, cover, targets = by_hand(x, y, new, activation)
     found, ours = fitted.posterior.process.joint(new)
-    assert np.allclose(found, mean, rtol=0, atol=1e-8) and np.allclose(ours, cover, rtol=0, atol=1e-8)
+    assert np.allclose(found, mean, rtol=0, atol=1e-8) and np.allclose(
+        ours, cover, rtol=0, atol=1e-8
+    )
     assert np.allclose(fitted.predict(new, shortcut="mean").mean, mean, rtol=0, atol=1e-8)
     evidence = multivariate_normal(np.zeros(len(x)), targets).logpdf(y[:, 0])
     assert np.isclose(fitted.history[-1]["log_evidence"], evidence, rtol=1e-10)
@@ -92,7 +101,9 @@ def test_predictions_do_not_depend_on_batches():
     torch.testing.assert_close(whole, parts)
     loader = DataLoader(TensorDataset(x, y), batch_size=6)
     torch.testing.assert_close(bnn().fit(loader, "nngp").predict(x, 10).outputs, whole)
-    torch.testing.assert_close(bnn().fit((x, y), "nngp", batch_size=7).predict(x, 10).outputs, whole)
+    torch.testing.assert_close(
+        bnn().fit((x, y), "nngp", batch_size=7).predict(x, 10).outputs, whole
+    )
 
 
 def test_saved_and_loaded_it_predicts_the_same(tmp_path):
@@ -108,26 +119,38 @@ def test_saved_and_loaded_it_predicts_the_same(tmp_path):
 
 def test_single_precision_networks_give_single_precision():
     x, y = data()
-    single = bnn(dtype=torch.float32).fit((x.float(), y.float()), "nngp").predict(x.float(), 5).outputs
+    single = (
+        bnn(dtype=torch.float32).fit((x.float(), y.float()), "nngp").predict(x.float(), 5).outputs
+    )
     assert single.dtype == torch.float32
-    # 1e-4: the data are rounded to 1e-7, and 20 points at noise 0.2 make of that no more than a thousandfold.
-    torch.testing.assert_close(single.double(), bnn().fit((x, y), "nngp").predict(x, 5).outputs, atol=1e-4, rtol=1e-4)
+    # 1e-4: the data are rounded to 1e-7, and 20 points at noise 0.2 make of that no more than a
+    # thousandfold.
+    torch.testing.assert_close(
+        single.double(), bnn().fit((x, y), "nngp").predict(x, 5).outputs, atol=1e-4, rtol=1e-4
+    )
 
 
 def test_learned_noise_maximises_the_evidence():
     x, y = data(num_data=40)
     learned = bnn(Gaussian()).fit((x, y), "nngp")
-    best, std = learned.history[-1]["log_evidence"], float(learned.likelihood.log_std.detach().double().exp())
+    best, std = (
+        learned.history[-1]["log_evidence"],
+        float(learned.likelihood.log_std.detach().double().exp()),
+    )
     assert 0.05 < std < 0.8
     for factor in (0.5, 0.99, 1.01, 2.0):
-        assert bnn(Gaussian(std=factor * std)).fit((x, y), "nngp").history[-1]["log_evidence"] < best
+        assert (
+            bnn(Gaussian(std=factor * std)).fit((x, y), "nngp").history[-1]["log_evidence"] < best
+        )
     again = bnn(Gaussian(std=std)).fit((x, y), "nngp")
     assert np.isclose(again.history[-1]["log_evidence"], best, rtol=1e-12)
     torch.testing.assert_close(again.predict(x).outputs, learned.predict(x).outputs)
 
 
 def test_learned_noise_is_where_the_slope_of_the_evidence_is_zero():
-    """d/ds^2 log N(y; 0, K + s^2 I) = (norm(a)^2 - tr (K + s^2 I)^-1) / 2 with a = (K + s^2 I)^-1 y, by a dense inverse."""
+    """d/ds^2 log N(y; 0, K + s^2 I) = (norm(a)^2 - tr (K + s^2 I)^-1) / 2 with a = (K + s^2 I)^-1
+    y, by a dense inverse.
+    """
     x, y = data(num_data=30, outputs=2)
     kernel = wide_kernel(x, x, (2.0, 2.0), (0.5, 0.5), ["relu"])
     for stds in (best_noise(kernel, y, 1).repeat(2), best_noise(kernel, y, 2)):
@@ -147,7 +170,11 @@ def test_noise_of_each_output_is_learned_for_itself():
     each = [bnn(Gaussian()).fit((x, y[:, d : d + 1]), "nngp") for d in range(2)]
     for d, one in enumerate(each):
         torch.testing.assert_close(both.likelihood.log_std[d], one.likelihood.log_std)
-    assert np.isclose(both.history[-1]["log_evidence"], sum(one.history[-1]["log_evidence"] for one in each), rtol=1e-10)
+    assert np.isclose(
+        both.history[-1]["log_evidence"],
+        sum(one.history[-1]["log_evidence"] for one in each),
+        rtol=1e-10,
+    )
 
 
 def test_targets_without_noise_are_warned_about():
@@ -165,7 +192,9 @@ def test_evidences_choose_between_limits():
     """Targets linear in x: the linear network explains them better than the deep one."""
     x, _ = data(num_data=30)
     y = x @ torch.tensor([[1.0], [-0.5]], dtype=torch.float64) + 0.2 * torch.cos(37 * x[:, :1])
-    flat = BNN(nn.Linear(2, 1).double(), Gaussian(std=0.2), prior=Normal(0.0, PRIOR_STD)).fit((x, y), "nngp")
+    flat = BNN(nn.Linear(2, 1).double(), Gaussian(std=0.2), prior=Normal(0.0, PRIOR_STD)).fit(
+        (x, y), "nngp"
+    )
     deep = bnn(hidden=(4, 4, 4)).fit((x, y), "nngp")
     found = credo.compare([flat, deep], (x, y))
     assert found.best == 0 and found.bound == (False, False) and found.error == (0.0, 0.0)
@@ -174,7 +203,9 @@ def test_evidences_choose_between_limits():
 def test_validation_is_scored_and_callbacks_see_the_row():
     x, y = data()
     rows = []
-    fitted = bnn().fit((x[:15], y[:15]), "nngp", validation=(x[15:], y[15:]), callbacks=[rows.append])
+    fitted = bnn().fit(
+        (x[:15], y[:15]), "nngp", validation=(x[15:], y[15:]), callbacks=[rows.append]
+    )
     assert rows == fitted.history and np.isfinite(rows[0]["validation_nll"])
 
 
@@ -183,7 +214,9 @@ def test_images_are_flattened_as_the_network_does():
     net = nn.Sequential(nn.Flatten(), mlp(2, (4, 4), 1)).double()
     square = x.reshape(-1, 1, 2)
     fitted = BNN(net, Gaussian(std=0.2), prior=FanIn(1.2)).fit((square, y), "nngp")
-    torch.testing.assert_close(fitted.predict(square).outputs, bnn().fit((x, y), "nngp").predict(x).outputs)
+    torch.testing.assert_close(
+        fitted.predict(square).outputs, bnn().fit((x, y), "nngp").predict(x).outputs
+    )
 
 
 def test_it_does_not_pass_for_the_posterior_of_the_finite_network():
@@ -193,7 +226,9 @@ def test_it_does_not_pass_for_the_posterior_of_the_finite_network():
 def test_what_is_refused():
     x, y = data()
     with pytest.raises(SettingError, match="nngp needs a Gaussian likelihood, got 'categorical'"):
-        BNN(mlp(2, (4,), 2).double(), "categorical", prior=FanIn()).fit((x, (y[:, 0] > 0).long()), "nngp")
+        BNN(mlp(2, (4,), 2).double(), "categorical", prior=FanIn()).fit(
+            (x, (y[:, 0] > 0).long()), "nngp"
+        )
     with pytest.raises(SettingError, match="nngp needs a Gaussian likelihood, got 'student_t'"):
         bnn("student_t").fit((x, y), "nngp")
     with pytest.raises(SettingError, match=r"use prior=credo.priors.FanIn"):
@@ -202,7 +237,9 @@ def test_what_is_refused():
         bnn().fit((x, y), "nngp", num_data=100)
     with pytest.raises(CredoError, match="between all 20001 inputs"):
         bnn().fit((torch.zeros(20_001, 2).double(), torch.arange(20_001.0)), "nngp")
-    with pytest.raises(DataError, match=r"first layer takes 2 numbers, but an example has 6 \(flattened\)"):
+    with pytest.raises(
+        DataError, match=r"first layer takes 2 numbers, but an example has 6 \(flattened\)"
+    ):
         bnn(outputs=1).fit((torch.randn(20, 3, 2).double(), y), "nngp")
     fitted = bnn().fit((x, y), "nngp")
     with pytest.raises(CredoError, match="no weights to draw"):

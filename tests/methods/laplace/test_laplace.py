@@ -1,4 +1,6 @@
-"""Laplace's approximation from data to predictions: exact where it must be, for every structure, subset and way to predict."""
+"""Laplace's approximation from data to predictions: exact where it must be, for every structure,
+subset and way to predict.
+"""
 
 import copy
 
@@ -14,7 +16,14 @@ from zoo.regression import bnn, exact, flat_mean, problem
 
 from credo import BNN
 from credo.core.errors import CredoError, SettingError
-from credo.likelihoods import Bernoulli, Categorical, FullGaussian, Gaussian, Heteroscedastic, Poisson
+from credo.likelihoods import (
+    Bernoulli,
+    Categorical,
+    FullGaussian,
+    Gaussian,
+    Heteroscedastic,
+    Poisson,
+)
 from credo.likelihoods import StudentT as StudentTNoise
 from credo.posteriors import EigenKron, Full, LowRankPrecision, MeanField
 
@@ -23,7 +32,7 @@ def flat(params, names):
     return torch.cat([params[n].reshape(-1) for n in names]).detach()
 
 
-# --- exact where it must be -----------------------------------------------------------------------------------------------
+# --- exact where it must be -----------------------------------------------------------------------
 
 
 def test_conjugate_regression_is_exact():
@@ -34,8 +43,12 @@ def test_conjugate_regression_is_exact():
     assert np.allclose(fitted.posterior.members[0].covariance(), cov, rtol=1e-6, atol=1e-12)
     assert np.isclose(fitted.history[-1]["log_evidence"], evidence, rtol=1e-9)
     theirs = bnn().fit((x, y), "exact")
-    assert np.isclose(fitted.history[-1]["log_evidence"], theirs.history[-1]["log_evidence"], rtol=1e-9)
-    torch.testing.assert_close(fitted.predict(x).std, theirs.predict(x, shortcut="linear").std, rtol=1e-6, atol=0)
+    assert np.isclose(
+        fitted.history[-1]["log_evidence"], theirs.history[-1]["log_evidence"], rtol=1e-9
+    )
+    torch.testing.assert_close(
+        fitted.predict(x).std, theirs.predict(x, shortcut="linear").std, rtol=1e-6, atol=0
+    )
 
 
 def test_independent_weights_have_the_inverse_of_the_diagonal():
@@ -47,7 +60,9 @@ def test_independent_weights_have_the_inverse_of_the_diagonal():
 
 
 def test_importance_weights_of_an_exact_posterior_are_all_the_evidence():
-    """log p(D, w) - log q(w) is the same for every w: the draws behind it must be those of the weights, not points of predictions."""
+    """log p(D, w) - log q(w) is the same for every w: the draws behind it must be those of the
+    weights, not points of predictions.
+    """
     x, y, _ = problem()
     fitted = bnn().fit((x, y), "laplace", structure="full", tune="none", **DESCENT)
     weights = fitted.log_weights((x, y), 20)
@@ -71,25 +86,36 @@ LIKELIHOODS = {
 def test_every_likelihood_by_brute_force(name):
     make, outputs, target = LIKELIHOODS[name]
     net, (x, _) = network(outputs), classes(20)
-    fitted = BNN(net, make(), prior=Normal(0.0, 0.5)).fit((x, target(x)), "laplace", structure="full", **STILL)
-    precision = ggn(net, x, fitted.model) + 4.0 * torch.eye(sum(p.numel() for p in net.parameters())).double()
-    torch.testing.assert_close(fitted.posterior.members[0].covariance(), torch.linalg.inv(precision), rtol=1e-6, atol=1e-9)
+    fitted = BNN(net, make(), prior=Normal(0.0, 0.5)).fit(
+        (x, target(x)), "laplace", structure="full", **STILL
+    )
+    precision = (
+        ggn(net, x, fitted.model)
+        + 4.0 * torch.eye(sum(p.numel() for p in net.parameters())).double()
+    )
+    torch.testing.assert_close(
+        fitted.posterior.members[0].covariance(), torch.linalg.inv(precision), rtol=1e-6, atol=1e-9
+    )
     assert all(np.isfinite(v) for v in fitted.evaluate((x, target(x))).values())
 
 
-# --- structures, subsets, networks that are trained already ---------------------------------------------------------------
+# --- structures, subsets, networks that are trained already ---------------------------------------
 
 
 @pytest.mark.parametrize("structure", FORMS)
 @pytest.mark.parametrize("subset", ["all", "last", ("0.*",)])
 def test_structures_and_subsets(structure, subset):
     x, y = classes()
-    fitted = classifier().fit((x, y), "laplace", structure=structure, subset=subset, epochs=30, lr=0.02, progress=False)
+    fitted = classifier().fit(
+        (x, y), "laplace", structure=structure, subset=subset, epochs=30, lr=0.02, progress=False
+    )
     kinds = {"diagonal": MeanField, "kfac": EigenKron, "low_rank": LowRankPrecision, "full": Full}
     spread = [m for m in fitted.posterior.members if m.atoms is None]
     assert {type(m) for m in spread} == {kinds[structure]}
     random = {"all": {"0.weight", "0.bias", "2.weight", "2.bias"}, "last": {"2.weight", "2.bias"}}
-    assert {n for m in spread for n in m.names} == random.get(subset if isinstance(subset, str) else "", {"0.weight", "0.bias"})
+    assert {n for m in spread for n in m.names} == random.get(
+        subset if isinstance(subset, str) else "", {"0.weight", "0.bias"}
+    )
     assert fitted.evaluate((x, y))["accuracy"] > 0.5
     p = fitted.predict(x)
     assert p.num_samples == 100 and float(p.epistemic.min()) >= 0 and float(p.epistemic.max()) > 0
@@ -100,11 +126,15 @@ def test_a_trained_network_stays_as_it_is(structure):
     x, y = classes()
     net = network()
     before = copy.deepcopy(net.state_dict())
-    fitted = BNN(net, "categorical").fit((x, y), "laplace", structure=structure, train=False, progress=False)
+    fitted = BNN(net, "categorical").fit(
+        (x, y), "laplace", structure=structure, train=False, progress=False
+    )
     assert all(torch.equal(v, before[n]) for n, v in fitted.posterior.mean().items())
     assert all(torch.equal(v, before[n]) for n, v in net.state_dict().items())
     torch.testing.assert_close(fitted.predict(x, shortcut="mean").outputs[0], net(x).detach())
-    torch.testing.assert_close(fitted.predict(x).outputs.mean(0), net(x).detach())  # the linearised network is centred there
+    torch.testing.assert_close(
+        fitted.predict(x).outputs.mean(0), net(x).detach()
+    )  # the linearised network is centred there
     assert [row["epoch"] for row in fitted.history] == [0]
 
 
@@ -121,8 +151,12 @@ def test_learned_noise_of_a_trained_network_is_its_residuals():
     fitted = model.fit((x, y), "laplace", structure="full", **STILL)
     rms = float((fitted.net(x).detach() - y).square().mean().sqrt())
     assert float(fitted.model.likelihood.std(y).detach()) == pytest.approx(rms, rel=1e-4)
-    tuned = bnn(likelihood=Gaussian()).fit((x, y), "laplace", structure="full", train=False, progress=False)
-    assert float(tuned.model.likelihood.std(y).detach()) != pytest.approx(rms, rel=1e-4)  # the evidence counts what was fitted
+    tuned = bnn(likelihood=Gaussian()).fit(
+        (x, y), "laplace", structure="full", train=False, progress=False
+    )
+    assert float(tuned.model.likelihood.std(y).detach()) != pytest.approx(
+        rms, rel=1e-4
+    )  # the evidence counts what was fitted
 
 
 def test_a_parameter_that_reaches_nothing_keeps_its_prior():
@@ -136,7 +170,9 @@ def test_a_parameter_that_reaches_nothing_keeps_its_prior():
 
     x, y = classes()
     for structure in FORMS:
-        fitted = BNN(Extra(), "categorical", prior=Normal(0.0, 0.5)).fit((x, y), "laplace", structure=structure, **STILL)
+        fitted = BNN(Extra(), "categorical", prior=Normal(0.0, 0.5)).fit(
+            (x, y), "laplace", structure=structure, **STILL
+        )
         for family in fitted.posterior.members:
             for name, var in family.marginals()[1].items():
                 if name.startswith("extra"):
@@ -150,7 +186,7 @@ def test_loaders_and_arrays_give_the_same():
     torch.testing.assert_close(one.predict(x).mean, other.predict(x).mean)
 
 
-# --- predictions ----------------------------------------------------------------------------------------------------------
+# --- predictions ----------------------------------------------------------------------------------
 
 
 def test_predictions_are_linearised_unless_asked_otherwise():
@@ -160,9 +196,14 @@ def test_predictions_are_linearised_unless_asked_otherwise():
     drawn = fitted.predict(x, samples=5, seed=2, shortcut="weights").outputs
     weights = fitted.posterior.sample(5, seed=2)
     for place in range(5):
-        expected = torch.func.functional_call(fitted.net, {n: w[place] for n, w in weights.items()}, x)
+        expected = torch.func.functional_call(
+            fitted.net, {n: w[place] for n, w in weights.items()}, x
+        )
         torch.testing.assert_close(drawn[place], expected)
-    assert torch.equal(classifier().fit((x, y), "laplace", predictive="weights", **STILL).predict(x, 5, 2).outputs, drawn)
+    assert torch.equal(
+        classifier().fit((x, y), "laplace", predictive="weights", **STILL).predict(x, 5, 2).outputs,
+        drawn,
+    )
     probit = classifier().fit((x, y), "laplace", predictive="probit", **STILL)
     assert torch.equal(probit.predict(x).outputs, fitted.predict(x, shortcut="probit").outputs)
     assert probit.predict(x).num_samples == 1
@@ -173,18 +214,24 @@ def test_batches_do_not_change_predictions(shortcut):
     x, y = classes()
     fitted = classifier().fit((x, y), "laplace", **STILL)
     whole = fitted.predict(x, 20, shortcut=shortcut).outputs
-    torch.testing.assert_close(fitted.predict(x, 20, shortcut=shortcut, batch_size=7).outputs, whole)
+    torch.testing.assert_close(
+        fitted.predict(x, 20, shortcut=shortcut, batch_size=7).outputs, whole
+    )
     assert fitted.evaluate((x, y), batch_size=7) == pytest.approx(fitted.evaluate((x, y)))
 
 
 def test_functions_follow_the_predictions():
-    """Draws of functions have the predictions' mean and spread; of weights they are another network's."""
+    """Draws of functions have the predictions' mean and spread; of weights they are another
+    network's.
+    """
     x, y = classes()
     fitted = classifier().fit((x, y), "laplace", structure="full", **STILL)
     functions, points = fitted.functions(x[:4], 2000), fitted.predict(x[:4], 2000).outputs
     error = 5 / 2000**0.5
     assert float(((functions.mean(0) - points.mean(0)) / points.std(0)).abs().max()) < error
-    assert float((functions.std(0) / points.std(0) - 1).abs().max()) < error  # sd / sqrt(2 n) is smaller still
+    assert (
+        float((functions.std(0) / points.std(0) - 1).abs().max()) < error
+    )  # sd / sqrt(2 n) is smaller still
     weights = classifier().fit((x, y), "laplace", structure="full", predictive="weights", **STILL)
     expected = weights.predict(x[:4], 3, shortcut="weights").outputs
     assert torch.equal(weights.functions(x[:4], 3), expected)
@@ -196,7 +243,9 @@ def test_other_gaussian_posteriors_are_linearised_too(family):
     x, y = classes()
     fitted = classifier().fit((x, y), "vi", posterior=family, epochs=2, progress=False)
     linear = fitted.predict(x, 200, shortcut="linear")
-    torch.testing.assert_close(linear.outputs.mean(0), fitted.predict(x, shortcut="mean").outputs[0])
+    torch.testing.assert_close(
+        linear.outputs.mean(0), fitted.predict(x, shortcut="mean").outputs[0]
+    )
     assert float(linear.epistemic.min()) > 0
 
 
@@ -213,18 +262,27 @@ def test_posteriors_without_a_covariance_say_what_to_do(method, settings, named)
     x, y = classes()
     fitted = classifier().fit((x, y), method, epochs=1, progress=False, **settings)
     for shortcut in ("linear", "probit"):
-        with pytest.raises(CredoError, match=f"needs a Gaussian posterior, and this is {named}; predict without shortcut"):
+        with pytest.raises(
+            CredoError,
+            match=f"needs a Gaussian posterior, and this is {named}; predict without shortcut",
+        ):
             fitted.predict(x, shortcut=shortcut)
 
 
 def test_predictions_that_cannot_be():
     x, y, _ = problem()
     fitted = bnn().fit((x, y), "laplace", **STILL)
-    with pytest.raises(CredoError, match="gaussian likelihood has no probit approximation, which is for labels; use 'linear'"):
+    with pytest.raises(
+        CredoError,
+        match="gaussian likelihood has no probit approximation, which is for labels; use 'linear'",
+    ):
         fitted.predict(x, shortcut="probit")
     with pytest.raises(SettingError, match="samples=1: a linearised prediction is shown by points"):
         fitted.predict(x, samples=1)
-    with pytest.raises(SettingError, match="shortcut='linear' is about the posterior; with source='prior' leave it out"):
+    with pytest.raises(
+        SettingError,
+        match="shortcut='linear' is about the posterior; with source='prior' leave it out",
+    ):
         fitted.predict(x, shortcut="linear", source="prior")
     with pytest.raises(SettingError, match="source='somewhere'; expected 'posterior' or 'prior'"):
         fitted.predict(x, source="somewhere")

@@ -1,4 +1,6 @@
-"""Laplace's approximation over single weights, from data to predictions: exact where it must be, stored, and refused where it cannot be."""
+"""Laplace's approximation over single weights, from data to predictions: exact where it must be,
+stored, and refused where it cannot be.
+"""
 
 import numpy as np
 import pytest
@@ -26,7 +28,9 @@ def everything(net):
 
 
 def every_third(net):
-    return {n: (torch.arange(p.numel()) % 3 == 0).reshape(p.shape) for n, p in net.named_parameters()}
+    return {
+        n: (torch.arange(p.numel()) % 3 == 0).reshape(p.shape) for n, p in net.named_parameters()
+    }
 
 
 def numel(net):
@@ -35,19 +39,26 @@ def numel(net):
 
 def same(ours, other, x, y):
     """Evidence, covariance, predictions, functions and draws; also of the prior."""
-    assert ours.history[-1]["log_evidence"] == pytest.approx(other.history[-1]["log_evidence"], rel=1e-6)
+    assert ours.history[-1]["log_evidence"] == pytest.approx(
+        other.history[-1]["log_evidence"], rel=1e-6
+    )
     torch.testing.assert_close(
-        ours.posterior.members[0].covariance(), other.posterior.members[0].covariance(), rtol=1e-6, atol=1e-9
+        ours.posterior.members[0].covariance(),
+        other.posterior.members[0].covariance(),
+        rtol=1e-6,
+        atol=1e-9,
     )
     for shortcut in ("linear", "weights", "mean"):
         one, two = (b.predict(x, 20, shortcut=shortcut).outputs for b in (ours, other))
         torch.testing.assert_close(one, two, rtol=1e-6, atol=1e-9)
     torch.testing.assert_close(ours.functions(x, 3), other.functions(x, 3), rtol=1e-6, atol=1e-9)
-    torch.testing.assert_close(ours.predict(x, source="prior").outputs, other.predict(x, source="prior").outputs)
+    torch.testing.assert_close(
+        ours.predict(x, source="prior").outputs, other.predict(x, source="prior").outputs
+    )
     assert ours.objective((x, y)) == pytest.approx(other.objective((x, y)), rel=1e-6)
 
 
-# --- exact where it must be -----------------------------------------------------------------------------------------------
+# --- exact where it must be -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("tune", ["none", "evidence", "online", "validation"])
@@ -55,8 +66,17 @@ def same(ours, other, x, y):
 def test_all_weights_are_the_full_structure(subset, tune):
     x, y = classes()
     how = {**TRAINED, "tune": tune, "validation": classes(30, seed=1)}
-    chosen = {"subset": everything(network())} if subset == "masks" else {"subset": subset, "size": numel(network())}
-    same(classifier().fit((x, y), "laplace", **chosen, **how), classifier().fit((x, y), "laplace", **how), x, y)
+    chosen = (
+        {"subset": everything(network())}
+        if subset == "masks"
+        else {"subset": subset, "size": numel(network())}
+    )
+    same(
+        classifier().fit((x, y), "laplace", **chosen, **how),
+        classifier().fit((x, y), "laplace", **how),
+        x,
+        y,
+    )
 
 
 @pytest.mark.parametrize("per", ["global", "layer", "tensor"])
@@ -67,12 +87,16 @@ def test_masks_of_the_last_layer_are_the_last_layer(per):
     other = classifier().fit((x, y), "laplace", subset="last", per=per, **TRAINED)
     same(ours, other, x, y)
     assert list(ours.model.random) == list(other.model.random)
-    assert {n: width(ours, n) for n in ours.model.random} == pytest.approx({n: width(other, n) for n in other.model.random})
+    assert {n: width(ours, n) for n in ours.model.random} == pytest.approx(
+        {n: width(other, n) for n in other.model.random}
+    )
 
 
 def test_conjugate_regression_is_exact():
     x, y, design = problem()
-    fitted = bnn().fit((x, y), "laplace", subset="largest_variance", size=4, tune="none", **FULL, **DESCENT)
+    fitted = bnn().fit(
+        (x, y), "laplace", subset="largest_variance", size=4, tune="none", **FULL, **DESCENT
+    )
     mean, cov, evidence = exact(design, y[:, 0].numpy())
     assert np.allclose(flat_mean(fitted), mean, rtol=1e-5)  # as far as the descent has come
     assert np.allclose(fitted.posterior.members[0].covariance(), cov, rtol=1e-6, atol=1e-12)
@@ -80,7 +104,9 @@ def test_conjugate_regression_is_exact():
 
 
 def test_some_weights_of_a_regression_have_their_exact_posterior_given_the_others():
-    """p(w_s given D, w_rest) and p(D given w_rest), with the rest where the joint density is largest."""
+    """p(w_s given D, w_rest) and p(D given w_rest), with the rest where the joint density is
+    largest.
+    """
     x, y, design = problem()
     masks = {"weight": torch.tensor([[True, False, True]]), "bias": torch.tensor([False])}
     start = bnn().fit((x, y), "laplace", tune="none", **FULL, **DESCENT).posterior.mean()
@@ -89,8 +115,12 @@ def test_some_weights_of_a_regression_have_their_exact_posterior_given_the_other
     left = y[:, 0].numpy() - design[:, [1, 3]] @ whole[[1, 3]]
     precision = np.eye(2) / PRIOR_STD**2 + design[:, some].T @ design[:, some] / 0.25
     family = fitted.posterior.members[0]
-    assert isinstance(family, Subnetwork) and np.allclose(family.covariance(), np.linalg.inv(precision), rtol=1e-6)
-    assert np.allclose(whole[some], np.linalg.solve(precision, design[:, some].T @ left / 0.25), rtol=1e-5)
+    assert isinstance(family, Subnetwork) and np.allclose(
+        family.covariance(), np.linalg.inv(precision), rtol=1e-6
+    )
+    assert np.allclose(
+        whole[some], np.linalg.solve(precision, design[:, some].T @ left / 0.25), rtol=1e-5
+    )
     cover = PRIOR_STD**2 * design[:, some] @ design[:, some].T + 0.25 * np.eye(len(left))
     evidence = stats.multivariate_normal(np.zeros(len(left)), cover).logpdf(left)
     assert np.isclose(fitted.history[-1]["log_evidence"], evidence, rtol=1e-7)
@@ -104,15 +134,19 @@ def test_some_weights_of_a_regression_have_their_exact_posterior_given_the_other
 def test_any_choice_by_brute_force(subset):
     net, (x, y) = network(), classes()
     chosen = {"subset": every_third(net)} if subset == "masks" else {"subset": subset, "size": 11}
-    fitted = BNN(net, "categorical", prior=Normal(0.0, 0.5)).fit((x, y), "laplace", **chosen, **FULL, **STILL)
+    fitted = BNN(net, "categorical", prior=Normal(0.0, 0.5)).fit(
+        (x, y), "laplace", **chosen, **FULL, **STILL
+    )
     (family,) = fitted.posterior.members
     at = columns(family.local(), fitted.model)
     curve = ggn(net, x, fitted.model)[at][:, at]
-    torch.testing.assert_close(family.covariance(), torch.linalg.inv(curve + 4.0 * torch.eye(len(at)).double()))
+    torch.testing.assert_close(
+        family.covariance(), torch.linalg.inv(curve + 4.0 * torch.eye(len(at)).double())
+    )
     assert len(at) == (family.varying if subset == "masks" else 11)
 
 
-# --- an ordinary posterior ------------------------------------------------------------------------------------------------
+# --- an ordinary posterior ------------------------------------------------------------------------
 
 
 def test_only_the_chosen_weights_vary():
@@ -132,11 +166,15 @@ def test_only_the_chosen_weights_vary():
 
 
 def test_parameters_without_chosen_weights():
-    """With masks they are points that no prior holds; else they are trained under the prior and stay."""
+    """With masks they are points that no prior holds; else they are trained under the prior and
+    stay.
+    """
     x, y = classes()
     masks = {"0.bias": torch.tensor([True, False, True, False, False])}
     fitted = classifier().fit((x, y), "laplace", subset=masks, **TRAINED)
-    assert [type(m) for m in fitted.posterior.members] == [Subnetwork, Delta] and list(fitted.model.random) == ["0.bias"]
+    assert [type(m) for m in fitted.posterior.members] == [Subnetwork, Delta] and list(
+        fitted.model.random
+    ) == ["0.bias"]
     largest = classifier(prior={"2.weight": Normal(0.0, 9.0), "*": Normal(0.0, 0.1)})
     largest.fit((x, y), "laplace", subset="largest_variance", size=3, tune="none", **TRAINED)
     (family,) = largest.posterior.members
@@ -150,16 +188,30 @@ def test_parameters_without_chosen_weights():
 @pytest.mark.parametrize("subset", ["largest_variance", "masks"])
 def test_save_and_load_bring_everything_back(subset, predictive, tmp_path):
     x, y = classes()
-    chosen = {"subset": every_third(network())} if subset == "masks" else {"subset": subset, "size": 9}
-    fitted = classifier().fit((x, y), "laplace", per="layer", predictive=predictive, **chosen, **TRAINED)
+    chosen = (
+        {"subset": every_third(network())} if subset == "masks" else {"subset": subset, "size": 9}
+    )
+    fitted = classifier().fit(
+        (x, y), "laplace", per="layer", predictive=predictive, **chosen, **TRAINED
+    )
     fitted.save(tmp_path / "model")
     again = credo.load(tmp_path / "model", network())
     for name in ("predict", "functions"):
-        one, two = (b.predict(x).outputs if name == "predict" else b.functions(x[:3], 4) for b in (again, fitted))
+        one, two = (
+            b.predict(x).outputs if name == "predict" else b.functions(x[:3], 4)
+            for b in (again, fitted)
+        )
         assert torch.equal(one, two)
-    assert torch.equal(again.predict(x, source="prior").outputs, fitted.predict(x, source="prior").outputs)
-    assert {n: width(again, n) for n in again.model.random} == {n: width(fitted, n) for n in fitted.model.random}
-    assert again.history == fitted.history and again.posterior.members[0].chosen == fitted.posterior.members[0].chosen
+    assert torch.equal(
+        again.predict(x, source="prior").outputs, fitted.predict(x, source="prior").outputs
+    )
+    assert {n: width(again, n) for n in again.model.random} == {
+        n: width(fitted, n) for n in fitted.model.random
+    }
+    assert (
+        again.history == fitted.history
+        and again.posterior.members[0].chosen == fitted.posterior.members[0].chosen
+    )
 
 
 def test_a_run_is_of_its_masks(tmp_path):
@@ -169,10 +221,12 @@ def test_a_run_is_of_its_masks(tmp_path):
     again = classifier().fit((x, y), "laplace", subset=masks, run=tmp_path / "run", **FULL, **STILL)
     assert torch.equal(first.predict(x).outputs, again.predict(x).outputs)
     with pytest.raises(RunError, match=r"holds another run \(fit.held"):
-        classifier().fit((x, y), "laplace", subset=everything(network()), run=tmp_path / "run", **FULL, **STILL)
+        classifier().fit(
+            (x, y), "laplace", subset=everything(network()), run=tmp_path / "run", **FULL, **STILL
+        )
 
 
-# --- prior and noise ------------------------------------------------------------------------------------------------------
+# --- prior and noise ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("per", ["global", "layer", "tensor"])
@@ -180,14 +234,24 @@ def test_the_evidence_of_the_chosen_weights_is_largest_at_the_tuned_width(per):
     x, y = classes()
     masks = {n: m for n, m in every_third(network()).items() if n != "0.bias"}
     net = classifier().fit((x, y), "map", epochs=100, lr=0.05, progress=False).posterior.mean()
-    tuned = classifier().fit((x, y), "laplace", subset=masks, init=net, per=per, train=False, progress=False, **FULL)
+    tuned = classifier().fit(
+        (x, y), "laplace", subset=masks, init=net, per=per, train=False, progress=False, **FULL
+    )
     best = tuned.history[-1]["log_evidence"]
     widths = {n: width(tuned, n) for n in tuned.model.random}
     for factor in (0.8, 1.25):
         for name in widths:
-            moved = widths | ({n: w * factor for n, w in widths.items()} if per == "global" else {name: widths[name] * factor})
+            moved = widths | (
+                {n: w * factor for n, w in widths.items()}
+                if per == "global"
+                else {name: widths[name] * factor}
+            )
             if per == "layer":
-                moved |= {n: w * factor for n, w in widths.items() if n.split(".")[0] == name.split(".")[0]}
+                moved |= {
+                    n: w * factor
+                    for n, w in widths.items()
+                    if n.split(".")[0] == name.split(".")[0]
+                }
             prior = {n: Normal(torch.tensor(0.0).double(), w) for n, w in moved.items()}
             other = classifier(prior=prior | {"*": Normal(0.0, 1.0)})
             other.fit((x, y), "laplace", subset=masks, init=net, **FULL, **STILL)
@@ -195,7 +259,9 @@ def test_the_evidence_of_the_chosen_weights_is_largest_at_the_tuned_width(per):
 
 
 def test_noise_is_set_for_the_weights_that_were_chosen_first():
-    """Widths that differ by layer would choose other weights the second time; the evidence that is told is that of the posterior."""
+    """Widths that differ by layer would choose other weights the second time; the evidence that is
+    told is that of the posterior.
+    """
     x, y, _ = problem(n=60)
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 1)).double()
@@ -211,12 +277,16 @@ def test_noise_is_set_for_the_weights_that_were_chosen_first():
     other = BNN(net, Gaussian(std=std), prior=prior).fit(
         (x, y), "laplace", subset=masks, init=fitted.posterior.mean(), **FULL, **STILL
     )
-    assert other.history[-1]["log_evidence"] == pytest.approx(fitted.history[-1]["log_evidence"], rel=1e-6)
+    assert other.history[-1]["log_evidence"] == pytest.approx(
+        fitted.history[-1]["log_evidence"], rel=1e-6
+    )
 
 
 def test_an_earlier_posterior_of_independent_weights_is_the_prior():
     x, y = classes()
-    fitted = classifier().fit((x[:20], y[:20]), "laplace", structure="diagonal", tune="none", epochs=20, progress=False)
+    fitted = classifier().fit(
+        (x[:20], y[:20]), "laplace", structure="diagonal", tune="none", epochs=20, progress=False
+    )
     before = fitted.posterior.members[0].marginals()[1]
     fitted.update((x[20:], y[20:]), subset=every_third(network()), train=False, **FULL)
     (family,) = fitted.posterior.members
@@ -225,20 +295,27 @@ def test_an_earlier_posterior_of_independent_weights_is_the_prior():
     net.load_state_dict(fitted.posterior.mean())
     curve = ggn(net, x[20:], fitted.model)[at][:, at]
     diagonal = torch.cat([before[n].reshape(-1) for n in fitted.model.random])[at]
-    torch.testing.assert_close(family.covariance(), torch.linalg.inv(curve + torch.diag(1 / diagonal)))
+    torch.testing.assert_close(
+        family.covariance(), torch.linalg.inv(curve + torch.diag(1 / diagonal))
+    )
 
 
-# --- what is refused ------------------------------------------------------------------------------------------------------
+# --- what is refused ------------------------------------------------------------------------------
 
 
 def test_more_data_cannot_be_added():
     x, y = classes()
     fitted = classifier().fit((x, y), "laplace", subset="largest_variance", size=4, **FULL, **STILL)
     with pytest.raises(
-        SettingError, match="single weights to an earlier posterior of the family 'subnetwork'; fit all data at once"
+        SettingError,
+        match="single weights to an earlier posterior of the family 'subnetwork'; fit all data at "
+        "once",
     ):
         fitted.update((x, y), progress=False)
-    with pytest.raises(SettingError, match="structure='full' cannot add data to an earlier posterior of the family 'subnetwork'"):
+    with pytest.raises(
+        SettingError,
+        match="structure='full' cannot add data to an earlier posterior of the family 'subnetwork'",
+    ):
         fitted.update((x, y), subset="all", size=None, progress=False)
 
 
@@ -251,14 +328,24 @@ def test_more_data_cannot_be_added():
         ({"size": None}, "subset='largest_variance' needs size="),
         ({"structure": "kfac", "size": 3}, "structure='kfac' is not for single weights"),
         ({"subset": "last", "size": 3}, "size=3 is how many single weights"),
-        ({"subset": {"0.weight": torch.ones(2, dtype=torch.bool)}}, r"mask of '0.weight' has shape \(2,\); expected .* \(5, 3\)"),
+        (
+            {"subset": {"0.weight": torch.ones(2, dtype=torch.bool)}},
+            r"mask of '0.weight' has shape \(2,\); expected .* \(5, 3\)",
+        ),
         (
             {"subset": {"9.weight": torch.ones(2, dtype=torch.bool)}},
             "a mask is given for '9.weight', which is no trainable parameter",
         ),
-        ({"subset": {"2.bias": torch.zeros(3, dtype=torch.bool)}}, "the masks of 2.bias choose no weight"),
+        (
+            {"subset": {"2.bias": torch.zeros(3, dtype=torch.bool)}},
+            "the masks of 2.bias choose no weight",
+        ),
         ({"subset": 3}, "laplace: subset=3 is not valid"),
-        ({"subset": "lost.*"}, r"subset: the pattern 'lost\.\*' matches no parameter. Known: 0.bias, 0.weight, 2.bias, 2.weight"),
+        (
+            {"subset": "lost.*"},
+            r"subset: the pattern 'lost\.\*' matches no parameter. Known: 0.bias, 0.weight, "
+            r"2.bias, 2.weight",
+        ),
     ],
 )
 def test_wrong_settings_say_what_to_do(settings, message):
@@ -266,7 +353,9 @@ def test_wrong_settings_say_what_to_do(settings, message):
     seen = []
     how = {"subset": "largest_variance", **FULL, **settings}
     with pytest.raises(CredoError, match=message):
-        classifier().fit((x, y), "laplace", epochs=1, progress=False, callbacks=[seen.append], **how)
+        classifier().fit(
+            (x, y), "laplace", epochs=1, progress=False, callbacks=[seen.append], **how
+        )
     assert not seen  # before any training
 
 

@@ -13,7 +13,9 @@ def fit(model, x, y, **how):
 
 def test_a_normal_prior_is_ridge_regression():
     x, y, design = problem()
-    ridge = np.linalg.solve(design.T @ design + 0.5**2 / PRIOR_STD**2 * np.eye(4), design.T @ y[:, 0].numpy())
+    ridge = np.linalg.solve(
+        design.T @ design + 0.5**2 / PRIOR_STD**2 * np.eye(4), design.T @ y[:, 0].numpy()
+    )
     assert np.allclose(flat_mean(fit(bnn(), x, y)), ridge, atol=1e-4)
 
 
@@ -21,7 +23,9 @@ def test_it_does_not_depend_on_the_batch_or_on_scaling_of_the_data():
     """N / B scaling: a loader over the same data twice, declared as N, has the same mode."""
     x, y, _ = problem()
     twice = (torch.cat([x, x]), torch.cat([y, y]))
-    assert torch.allclose(flat_mean(fit(bnn(), *twice, num_data=30)), flat_mean(fit(bnn(), x, y)), atol=1e-4)
+    assert torch.allclose(
+        flat_mean(fit(bnn(), *twice, num_data=30)), flat_mean(fit(bnn(), x, y)), atol=1e-4
+    )
 
 
 def test_a_laplace_prior_is_the_lasso():
@@ -36,7 +40,11 @@ def test_point_parameters_are_free_of_the_prior():
     net = torch.nn.Linear(3, 1).double()
     fitted = fit(BNN(net, Gaussian(std=0.5), prior=Normal(0.0, 0.1), random="weights"), x, y)
     penalty = np.diag([0.5**2 / 0.1**2] * 3 + [0.0])
-    assert np.allclose(flat_mean(fitted), np.linalg.solve(design.T @ design + penalty, design.T @ y[:, 0].numpy()), atol=1e-4)
+    assert np.allclose(
+        flat_mean(fitted),
+        np.linalg.solve(design.T @ design + penalty, design.T @ y[:, 0].numpy()),
+        atol=1e-4,
+    )
 
 
 def test_history_counts_minus_log_prior_as_kl():

@@ -13,7 +13,9 @@ from credo.posteriors import Delta
 
 def fit(prior_mean=2.0, start=-1.0, **how):
     bnn, data = wells(prior_mean, start)
-    return bnn.fit(data, "annealing", progress=False, **({"num_moves": 150, "init": "pretrained"} | how))
+    return bnn.fit(
+        data, "annealing", progress=False, **({"num_moves": 150, "init": "pretrained"} | how)
+    )
 
 
 def mode(fitted):
@@ -21,13 +23,19 @@ def mode(fitted):
 
 
 def test_the_higher_of_two_modes_is_found_from_the_lower():
-    """Both have the same likelihood; the prior N(2, 1) prefers the right one by 4 nats, and 16 nats are between them."""
+    """Both have the same likelihood; the prior N(2, 1) prefers the right one by 4 nats, and 16 nats
+    are between them.
+    """
     w = torch.linspace(0.5, 1.5, 100_001, dtype=torch.float64)
     from zoo.chains import well_density
 
     best = float(w[well_density(w, 2.0).argmax()])
-    assert abs(mode(fit()) - best) < 1e-2  # the coldest temperature, 1e-4, leaves a hundredth of the posterior's deviation, 0.09
-    assert abs(mode(fit(hottest=0.1)) + best) < 0.1  # without heat it stays at the lower: the test has power
+    assert (
+        abs(mode(fit()) - best) < 1e-2
+    )  # the coldest temperature, 1e-4, leaves a hundredth of the posterior's deviation, 0.09
+    assert (
+        abs(mode(fit(hottest=0.1)) + best) < 0.1
+    )  # without heat it stays at the lower: the test has power
 
 
 def test_the_answer_is_a_point():
@@ -38,7 +46,9 @@ def test_the_answer_is_a_point():
 
 
 def test_what_is_kept_is_the_best_point_of_all_chains():
-    """At a constant high temperature the last points are anywhere; the answer's density is at least every one noted on the way."""
+    """At a constant high temperature the last points are anywhere; the answer's density is at least
+    every one noted on the way.
+    """
     fitted = fit(hottest=10.0, coldest=10.0, num_moves=60)
     level = fitted.posterior.mean()["level"]
     _, (_, y) = wells()
@@ -62,12 +72,17 @@ def test_a_single_move_and_a_single_chain():
 
 
 def test_learned_noise_is_where_the_joint_density_is_highest():
-    """Point and noise maximise log p(D, w given std) together: for the ridge solution at that noise the slope in log std vanishes."""
+    """Point and noise maximise log p(D, w given std) together: for the ridge solution at that noise
+    the slope in log std vanishes.
+    """
     x, y, _ = regression.problem()
-    fitted = regression.bnn(likelihood=Gaussian()).fit((x, y), "annealing", num_moves=200, num_steps=4, lr=0.03, progress=False)
+    fitted = regression.bnn(likelihood=Gaussian()).fit(
+        (x, y), "annealing", num_moves=200, num_steps=4, lr=0.03, progress=False
+    )
     log_std = fitted.likelihood.log_std.detach().double()
     residual = (y - fitted.functions(x, 1)[0]).square().mean().sqrt()
-    # The maximum over std given w is the residual's own size; 30 data know log std to sqrt(1 / 60) = 0.13.
+    # The maximum over std given w is the residual's own size; 30 data know log std to sqrt(1 / 60)
+    # = 0.13.
     assert abs(float(log_std - residual.log())) < 0.13 < 0.4 < abs(float(log_std))
 
 
@@ -75,7 +90,9 @@ def test_learned_noise_is_where_the_joint_density_is_highest():
 def test_a_last_layer_alone():
     x, y, _ = regression.problem()
     torch.manual_seed(0)
-    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1)).double()
+    net = torch.nn.Sequential(
+        torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1)
+    ).double()
     fitted = BNN(net, Gaussian(std=0.5), random="last").fit(
         (x, y), "annealing", num_moves=200, num_steps=3, lr=0.05, progress=False
     )
@@ -83,7 +100,9 @@ def test_a_last_layer_alone():
     assert float((fitted.functions(x, 1)[0] - y).square().mean() / y.var()) < 0.5
 
 
-@pytest.mark.parametrize("bad", [{"num_moves": 0}, {"hottest": 0.0}, {"coldest": -1.0}, {"init": "annealing"}])
+@pytest.mark.parametrize(
+    "bad", [{"num_moves": 0}, {"hottest": 0.0}, {"coldest": -1.0}, {"init": "annealing"}]
+)
 def test_bad_settings_are_named(bad):
     with pytest.raises(SettingError, match=next(iter(bad))):
         fit(**bad)

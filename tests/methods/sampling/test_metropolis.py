@@ -55,10 +55,16 @@ class Rounded(nn.Module):
 
 
 def test_it_needs_no_gradients():
-    """P(w rounds to k) is the prior's mass there times the likelihood: known, and far from the prior's alone."""
+    """P(w rounds to k) is the prior's mass there times the likelihood: known, and far from the
+    prior's alone.
+    """
     data = (torch.zeros(3, 1, dtype=DOUBLE), torch.tensor([[0.5], [0.6], [0.7]], dtype=DOUBLE))
     bnn = BNN(Rounded(), Gaussian(std=1.0), prior=Normal(0.0, 1.5))
-    draws = draws_of(bnn.fit(data, "metropolis", num_chains=32, num_warmup=100, num_draws=100, thin=2, progress=False))
+    draws = draws_of(
+        bnn.fit(
+            data, "metropolis", num_chains=32, num_warmup=100, num_draws=100, thin=2, progress=False
+        )
+    )
     places = torch.arange(-6.0, 7.0, dtype=DOUBLE)
     edges = Normal(0.0, 1.5).cdf(torch.cat([places - 0.5, places[-1:] + 0.5]))
     mass = edges.diff()

@@ -24,14 +24,18 @@ def plain():
 
 @pytest.mark.parametrize("depth", [1, 3])
 def test_a_depth_bounds_the_steps(depth):
-    """Before a metric is learned, an input a hundred times as large makes trajectories that would go on."""
+    """Before a metric is learned, an input a hundred times as large makes trajectories that would
+    go on.
+    """
     fitted = fit(100.0, max_depth=depth, num_warmup=8, num_draws=5, num_chains=1)
     assert max(row["steps"] for row in fitted.history) == 2**depth - 1
     assert max(row["depth"] for row in fitted.history) == depth
 
 
 def test_trajectories_end_by_themselves():
-    """Of four weights under their metric half a period is three to fifteen steps: nowhere near the bound."""
+    """Of four weights under their metric half a period is three to fifteen steps: nowhere near the
+    bound.
+    """
     fitted = plain()
     steps, depth = late(fitted, "steps"), late(fitted, "depth")
     assert min(steps) >= 1 and sum(steps) / len(steps) < 16 and max(depth) < 6

@@ -22,7 +22,14 @@ def exact():
 
 def fit(method="sghmc", init="random", **how):
     x, y, *_ = exact()
-    how = {"lr": 0.1, "num_chains": 3, "num_warmup": 20, "num_draws": 20, "thin": 2, "batch_size": NUM} | how
+    how = {
+        "lr": 0.1,
+        "num_chains": 3,
+        "num_warmup": 20,
+        "num_draws": 20,
+        "thin": 2,
+        "batch_size": NUM,
+    } | how
     return regression.bnn().fit((x, y), method, init=init, progress=False, **how)
 
 
@@ -32,7 +39,10 @@ def test_temperature_scales_the_spread_by_its_root(temperature):
     *_, mean, _ = exact()
     start = {"weight": mean[:3].reshape(1, 3), "bias": mean[3:]}
     plain, hot = (draws_of(fit(init=start, temperature=t)) - mean for t in (1.0, temperature))
-    assert torch.allclose(hot, math.sqrt(temperature) * plain, atol=1e-10) and float(plain.std()) > 0.01
+    assert (
+        torch.allclose(hot, math.sqrt(temperature) * plain, atol=1e-10)
+        and float(plain.std()) > 0.01
+    )
 
 
 def test_at_temperature_zero_draws_have_no_spread():
@@ -43,13 +53,17 @@ def test_at_temperature_zero_draws_have_no_spread():
 
 @pytest.mark.parametrize("friction", [0.1, 1.0])
 def test_without_noise_it_is_descent_with_momentum(friction):
-    """At T = 0: v <- (1 - c)(v + eta slope), w moves by half of v before friction and half after it."""
+    """At T = 0: v <- (1 - c)(v + eta slope), w moves by half of v before friction and half after
+    it.
+    """
     x, y, *_ = exact()
     method = SGHMC(num_chains=2, friction=friction, temperature=0.0)
     model = regression.bnn().model
     density = Density(model, model.values())
     transition = method.transition(density, FitJob(intake((x, y)), 1, None, 0.3, 0))
-    state = transition.start(torch.zeros(2, 4, dtype=torch.float64), torch.Generator().manual_seed(0))
+    state = transition.start(
+        torch.zeros(2, 4, dtype=torch.float64), torch.Generator().manual_seed(0)
+    )
     assert (state["momentum"] == 0).all()
     design = torch.cat([x, torch.ones(NUM, 1, dtype=x.dtype)], 1)
     w, v = torch.zeros(4, dtype=x.dtype), torch.zeros(4, dtype=x.dtype)
@@ -62,11 +76,17 @@ def test_without_noise_it_is_descent_with_momentum(friction):
 
 
 def test_momenta_have_the_stationary_size_throughout():
-    """Variance eta T, at the start and at the end: within a fifth, four standard errors of the variance of 800 momenta."""
+    """Variance eta T, at the start and at the end: within a fifth, four standard errors of the
+    variance of 800 momenta.
+    """
     x, y, *_ = exact()
     method, model = SGHMC(num_chains=200, temperature=2.0), regression.bnn().model
-    transition = method.transition(Density(model, model.values()), FitJob(intake((x, y)), 1, None, 0.02, 0))
-    state = transition.start(torch.zeros(200, 4, dtype=torch.float64), torch.Generator().manual_seed(0))
+    transition = method.transition(
+        Density(model, model.values()), FitJob(intake((x, y)), 1, None, 0.02, 0)
+    )
+    state = transition.start(
+        torch.zeros(200, 4, dtype=torch.float64), torch.Generator().manual_seed(0)
+    )
     sizes = [float(state["momentum"].square().mean())]
     for index in range(150):
         state, _ = transition.move(state, index, torch.Generator().manual_seed(index))
@@ -77,12 +97,23 @@ def test_momenta_have_the_stationary_size_throughout():
 
 @pytest.mark.slow
 def test_a_last_layer_alone():
-    last_layer("sghmc", num_warmup=500, num_draws=5, num_chains=2, thin=5, lr=0.03, point_lr=0.02, batch_size=10)
+    last_layer(
+        "sghmc",
+        num_warmup=500,
+        num_draws=5,
+        num_chains=2,
+        thin=5,
+        lr=0.03,
+        point_lr=0.02,
+        batch_size=10,
+    )
 
 
 @pytest.mark.slow
 def test_learned_noise():
-    assert noise_error("sghmc", num_warmup=500, num_draws=2, num_chains=8, lr=0.05, point_lr=0.02) < 1
+    assert (
+        noise_error("sghmc", num_warmup=500, num_draws=2, num_chains=8, lr=0.05, point_lr=0.02) < 1
+    )
 
 
 @pytest.mark.parametrize("friction", [0.0, 1.1])

@@ -23,16 +23,28 @@ def start(mean):
 
 def fit(init="random", **how):
     x, y, *_ = exact()
-    how = {"lr": 0.1, "num_chains": 3, "num_warmup": 20, "num_draws": 20, "thin": 2, "batch_size": NUM} | how
+    how = {
+        "lr": 0.1,
+        "num_chains": 3,
+        "num_warmup": 20,
+        "num_draws": 20,
+        "thin": 2,
+        "batch_size": NUM,
+    } | how
     return regression.bnn().fit((x, y), "sgld", init=init, progress=False, **how)
 
 
 @pytest.mark.parametrize("temperature", [0.01, 0.5, 4.0])
 def test_temperature_scales_the_spread_by_its_root(temperature):
-    """A quadratic target is linear dynamics: from the mode, the same noise times sqrt(T) gives the same path times sqrt(T), exactly."""
+    """A quadratic target is linear dynamics: from the mode, the same noise times sqrt(T) gives the
+    same path times sqrt(T), exactly.
+    """
     *_, mean, _ = exact()
     plain, hot = (draws_of(fit(start(mean), temperature=t)) - mean for t in (1.0, temperature))
-    assert torch.allclose(hot, math.sqrt(temperature) * plain, atol=1e-10) and float(plain.std()) > 0.01
+    assert (
+        torch.allclose(hot, math.sqrt(temperature) * plain, atol=1e-10)
+        and float(plain.std()) > 0.01
+    )
 
 
 def test_at_temperature_zero_draws_have_no_spread():
@@ -47,8 +59,9 @@ def test_a_step_beyond_the_stable_one_says_so():
 
 
 def test_batches_keep_the_mean():
-    """Batch noise heats and does not shift: the mean of 64 chains is off by less than a fifth of the posterior's deviation. The same
-    random numbers at ten times the step give the hotter draws."""
+    """Batch noise heats and does not shift: the mean of 64 chains is off by less than a fifth of
+    the posterior's deviation. The same random numbers at ten times the step give the hotter draws.
+    """
     *_, mean, cov = exact()
     how = {"batch_size": 10, "num_chains": 64, "num_warmup": 200, "num_draws": 20, "thin": 10}
     draws, hotter = (draws_of(fit(lr=lr, **how)) for lr in (0.02, 0.2))
@@ -57,11 +70,22 @@ def test_batches_keep_the_mean():
 
 
 def test_a_last_layer_alone():
-    last_layer("sgld", num_warmup=600, num_draws=5, num_chains=2, thin=5, lr=0.05, point_lr=0.02, batch_size=10)
+    last_layer(
+        "sgld",
+        num_warmup=600,
+        num_draws=5,
+        num_chains=2,
+        thin=5,
+        lr=0.05,
+        point_lr=0.02,
+        batch_size=10,
+    )
 
 
 def test_learned_noise():
-    assert noise_error("sgld", num_warmup=600, num_draws=2, num_chains=8, lr=0.05, point_lr=0.02) < 1
+    assert (
+        noise_error("sgld", num_warmup=600, num_draws=2, num_chains=8, lr=0.05, point_lr=0.02) < 1
+    )
 
 
 @pytest.mark.parametrize("bad", [{"temperature": -0.1}, {"point_lr": 0.0}, {"thin": 0}])

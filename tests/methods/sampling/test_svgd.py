@@ -32,7 +32,9 @@ def test_one_particle_is_the_mode():
 
 @pytest.mark.parametrize("kernel", ["rbf", "imq"])
 def test_particles_keep_apart_around_the_mean(kernel):
-    """The mean of a Gaussian is exact; thirty particles in four dimensions have at least a third of its variance, and not more than all."""
+    """The mean of a Gaussian is exact; thirty particles in four dimensions have at least a third of
+    its variance, and not more than all.
+    """
     *_, mean, cov = exact()
     draws = draws_of(fit(kernel=kernel))[0]
     sd = cov.diagonal().sqrt()
@@ -44,19 +46,25 @@ def test_particles_keep_apart_around_the_mean(kernel):
 
 def test_more_particles_have_more_of_the_variance():
     *_, cov = exact()
-    few, many = (float((draws_of(fit(particles=n))[0].var(0) / cov.diagonal()).mean()) for n in (5, 50))
+    few, many = (
+        float((draws_of(fit(particles=n))[0].var(0) / cov.diagonal()).mean()) for n in (5, 50)
+    )
     assert few < many < 1.1
 
 
 def test_batches_lead_to_the_same_place():
     *_, mean, cov = exact()
     draws = draws_of(fit(batch_size=10, epochs=300))[0]
-    assert ((draws.mean(0) - mean).abs() < 0.2 * cov.diagonal().sqrt()).all() and (draws.std(0) > 0).all()
+    assert ((draws.mean(0) - mean).abs() < 0.2 * cov.diagonal().sqrt()).all() and (
+        draws.std(0) > 0
+    ).all()
 
 
 def test_a_row_per_epoch_with_the_density_of_every_particle():
     rows = fit(batch_size=10, epochs=7, particles=4).history
-    assert [row["epoch"] for row in rows] == list(range(7)) and all(len(row["log_density"]) == 4 for row in rows)
+    assert [row["epoch"] for row in rows] == list(range(7)) and all(
+        len(row["log_density"]) == 4 for row in rows
+    )
 
 
 @pytest.mark.parametrize("schedule", ["constant", "cosine"])
@@ -78,17 +86,22 @@ def test_the_first_step_is_of_size_lr():
 
 
 def test_particles_that_start_at_one_place_would_stay_one():
-    """The force between equal particles is zero for ever: a set of thirty would be MAP thirty times, so it is refused."""
-    start = {"weight": torch.zeros(1, 3, dtype=torch.float64), "bias": torch.zeros(1, dtype=torch.float64)}
+    """The force between equal particles is zero for ever: a set of thirty would be MAP thirty
+    times, so it is refused.
+    """
+    start = {
+        "weight": torch.zeros(1, 3, dtype=torch.float64),
+        "bias": torch.zeros(1, dtype=torch.float64),
+    }
     with pytest.raises(CredoError, match="particles|init"):
         fit(init=start, epochs=5)
     assert draws_of(fit(init=start, epochs=5, particles=1)).isfinite().all()
 
 
 def test_starts_from_the_prior():
-    assert float(draws_of(fit(init="prior", epochs=1, lr=1e-6, particles=200))[0].std()) == pytest.approx(
-        regression.PRIOR_STD, rel=0.15
-    )
+    assert float(
+        draws_of(fit(init="prior", epochs=1, lr=1e-6, particles=200))[0].std()
+    ) == pytest.approx(regression.PRIOR_STD, rel=0.15)
 
 
 def test_other_priors_count():
@@ -108,7 +121,10 @@ def test_learned_noise():
     assert noise_error("svgd", epochs=500, lr=0.05, particles=30, batch_size=NUM) < 1
 
 
-@pytest.mark.parametrize("bad", [{"particles": 0}, {"kernel": "laplace"}, {"lr_schedule": "step"}, {"init": "pretrained"}])
+@pytest.mark.parametrize(
+    "bad",
+    [{"particles": 0}, {"kernel": "laplace"}, {"lr_schedule": "step"}, {"init": "pretrained"}],
+)
 def test_bad_settings_are_named(bad):
     with pytest.raises(SettingError, match=next(iter(bad))):
         fit(**bad)

@@ -17,7 +17,14 @@ from credo.methods.sampling.parts.density import Density
 from credo.metrics.chains import mcse_mean
 
 DOUBLE = torch.float64
-LADDER = {"num_rungs": 5, "num_steps": 4, "num_chains": 8, "num_warmup": 150, "num_draws": 250, "init": "pretrained"}
+LADDER = {
+    "num_rungs": 5,
+    "num_steps": 4,
+    "num_chains": 8,
+    "num_warmup": 150,
+    "num_draws": 250,
+    "init": "pretrained",
+}
 
 
 def moments(prior_mean=0.0):
@@ -29,12 +36,16 @@ def moments(prior_mean=0.0):
 
 @pytest.mark.parametrize("prior_mean", [0.0, pytest.param(0.4, marks=pytest.mark.slow)])
 def test_both_modes_are_found_with_their_weights(prior_mean):
-    """All chains start in one. The prior's mean, where not 0, makes it hold more than half: 0.69."""
+    """All chains start in one. The prior's mean, where not 0, makes it hold more than half:
+    0.69.
+    """
     bnn, data = wells(prior_mean)
     draws = draws_of(bnn.fit(data, "tempering", progress=False, **LADDER))
     share, square = moments(prior_mean)
     right = (draws > 0).double()
-    assert 0 < float(right.mean()) < 1 and (right.diff(dim=1) != 0).any(1).all()  # every chain has crossed
+    assert (
+        0 < float(right.mean()) < 1 and (right.diff(dim=1) != 0).any(1).all()
+    )  # every chain has crossed
     assert abs(float(right.mean()) - share) < Z * float(mcse_mean(right))
     assert abs(float(draws.square().mean()) - square) < Z * float(mcse_mean(draws.square()))
     if prior_mean:
@@ -43,28 +54,43 @@ def test_both_modes_are_found_with_their_weights(prior_mean):
 
 def test_without_a_ladder_chains_stay_where_they_start():
     bnn, data = wells()
-    how = {key: LADDER[key] for key in ("num_steps", "num_chains", "num_warmup", "num_draws", "init")} | {"num_draws": 100}
+    how = {
+        key: LADDER[key] for key in ("num_steps", "num_chains", "num_warmup", "num_draws", "init")
+    } | {"num_draws": 100}
     assert (draws_of(bnn.fit(data, "hmc", target_rate=0.8, progress=False, **how)) > 0).all()
     bnn, data = wells()
-    assert (draws_of(bnn.fit(data, "tempering", progress=False, **LADDER | {"num_rungs": 1, "num_draws": 50})) > 0).all()
+    assert (
+        draws_of(
+            bnn.fit(data, "tempering", progress=False, **LADDER | {"num_rungs": 1, "num_draws": 50})
+        )
+        > 0
+    ).all()
 
 
 def test_one_rung_is_hmc():
-    """The same random numbers in the same order; without a warm-up nothing adapts, and draws are the same."""
+    """The same random numbers in the same order; without a warm-up nothing adapts, and draws are
+    the same.
+    """
     x, y, _ = regression.problem()
     how = {"num_chains": 3, "num_warmup": 0, "num_draws": 6, "num_steps": 4, "progress": False}
     plain = regression.bnn().fit((x, y), "hmc", **how)
     ladder = regression.bnn().fit((x, y), "tempering", num_rungs=1, **how)
-    assert torch.allclose(draws_of(plain), draws_of(ladder)) and not any("swap" in row for row in ladder.history)
+    assert torch.allclose(draws_of(plain), draws_of(ladder)) and not any(
+        "swap" in row for row in ladder.history
+    )
 
 
 @cache
 def climbed(moves=320, rungs=5):
-    """The states of a ladder over the two wells, move by move; the last twenty are after the warm-up."""
+    """The states of a ladder over the two wells, move by move; the last twenty are after the
+    warm-up.
+    """
     bnn, data = wells()
     method = Tempering(num_rungs=rungs, num_steps=4, num_chains=8, num_warmup=300, hottest=0.01)
     model = bnn.model
-    transition = method.transition(Density(model, model.values()), FitJob(intake(data), 1, None, 0.01, 0))
+    transition = method.transition(
+        Density(model, model.values()), FitJob(intake(data), 1, None, 0.01, 0)
+    )
     state = transition.start(torch.ones(8, 1, dtype=DOUBLE), torch.Generator().manual_seed(0))
     states = []
     for index in range(moves):
@@ -82,17 +108,30 @@ def test_the_ladder_is_respaced_between_its_ends_and_then_held():
 
 
 def test_a_step_size_for_every_rung():
-    """Hot rungs have more room, and each has the rate that was asked for: the steps of the hottest are the longest."""
+    """Hot rungs have more room, and each has the rate that was asked for: the steps of the hottest
+    are the longest.
+    """
     steps = climbed()[-1]["log_step_mean"].exp()
     assert steps.shape == (5,) and float(steps[-1]) > 1.5 * float(steps[0])
 
 
 def test_only_the_posteriors_rung_is_kept():
     bnn, data = wells()
-    fitted = bnn.fit(data, "tempering", progress=False, **LADDER | {"num_draws": 5, "num_warmup": 5, "num_chains": 3})
-    assert draws_of(fitted).shape == (3, 5, 1) and all(len(row["log_density"]) == 3 for row in fitted.history)
-    values = torch.tensor(late(fitted, "log_density"), dtype=DOUBLE).T - well_density(draws_of(fitted)[..., 0])
-    assert torch.allclose(values, values[0, 0].expand_as(values))  # of the draw itself, after its swap
+    fitted = bnn.fit(
+        data,
+        "tempering",
+        progress=False,
+        **LADDER | {"num_draws": 5, "num_warmup": 5, "num_chains": 3},
+    )
+    assert draws_of(fitted).shape == (3, 5, 1) and all(
+        len(row["log_density"]) == 3 for row in fitted.history
+    )
+    values = torch.tensor(late(fitted, "log_density"), dtype=DOUBLE).T - well_density(
+        draws_of(fitted)[..., 0]
+    )
+    assert torch.allclose(
+        values, values[0, 0].expand_as(values)
+    )  # of the draw itself, after its swap
 
 
 @pytest.mark.parametrize("rungs", [2, 3])
@@ -100,7 +139,15 @@ def test_swaps_are_in_the_history_whatever_the_thinning(rungs):
     """Pairs take turns; thinning by two must not show the same half of them for ever, or none."""
     bnn, data = wells()
     fitted = bnn.fit(
-        data, "tempering", num_rungs=rungs, num_steps=2, num_chains=2, num_warmup=4, num_draws=6, thin=2, progress=False
+        data,
+        "tempering",
+        num_rungs=rungs,
+        num_steps=2,
+        num_chains=2,
+        num_warmup=4,
+        num_draws=6,
+        thin=2,
+        progress=False,
     )
     assert any("swap" in row for row in fitted.history)
 
@@ -110,7 +157,15 @@ def test_a_ladder_killed_while_noise_is_learned_goes_on_where_it_was(tmp_path):
 
     def fit(**how):
         return regression.bnn(likelihood=Gaussian()).fit(
-            (x, y), "tempering", num_rungs=3, num_steps=2, num_chains=2, num_warmup=20, num_draws=3, progress=False, **how
+            (x, y),
+            "tempering",
+            num_rungs=3,
+            num_steps=2,
+            num_chains=2,
+            num_warmup=20,
+            num_draws=3,
+            progress=False,
+            **how,
         )
 
     whole = fit()
@@ -122,7 +177,9 @@ def test_a_ladder_killed_while_noise_is_learned_goes_on_where_it_was(tmp_path):
         try:
             fit(
                 run=tmp_path / "run",
-                callbacks=[lambda row: os.kill(os.getpid(), signal.SIGKILL) if row["epoch"] == 5 else None],
+                callbacks=[
+                    lambda row: os.kill(os.getpid(), signal.SIGKILL) if row["epoch"] == 5 else None
+                ],
             )
         finally:
             os._exit(1)
@@ -133,9 +190,22 @@ def test_a_ladder_killed_while_noise_is_learned_goes_on_where_it_was(tmp_path):
 
 @pytest.mark.slow
 def test_a_last_layer_alone():
-    last_layer("tempering", num_rungs=2, num_warmup=200, num_draws=5, num_chains=2, num_steps=3, lr=0.05)
+    last_layer(
+        "tempering", num_rungs=2, num_warmup=200, num_draws=5, num_chains=2, num_steps=3, lr=0.05
+    )
 
 
 @pytest.mark.slow
 def test_learned_noise():
-    assert noise_error("tempering", num_rungs=2, num_warmup=200, num_draws=2, num_steps=3, num_chains=8, lr=0.02) < 1
+    assert (
+        noise_error(
+            "tempering",
+            num_rungs=2,
+            num_warmup=200,
+            num_draws=2,
+            num_steps=3,
+            num_chains=8,
+            lr=0.02,
+        )
+        < 1
+    )

@@ -13,7 +13,9 @@ from credo.methods import methods
 
 @pytest.mark.parametrize("centred", [True, False])
 def test_inputs_that_do_not_matter_are_told_apart(centred):
-    """Noise to signal is e^2 times that of the inputs that do; with two weights a group, not yet enough to prune it."""
+    """Noise to signal is e^2 times that of the inputs that do; with two weights a group, not yet
+    enough to prune it.
+    """
     bnn, family, _ = fit_linear("group_horseshoe", centred=centred, threshold=9.0)
     scores = family.group_scores()["weight"].detach()
     assert float(scores[2:].min()) > float(scores[:2].max()) + 2, scores
@@ -23,12 +25,21 @@ def test_inputs_that_do_not_matter_are_told_apart(centred):
 
 
 def test_the_global_scale_is_a_setting_of_the_prior():
-    kl = {tau0: fit_linear("group_horseshoe", tau0=tau0, epochs=1, lr=1e-9)[0].history[0]["kl"] for tau0 in (1.0, 1e-3)}
+    kl = {
+        tau0: fit_linear("group_horseshoe", tau0=tau0, epochs=1, lr=1e-9)[0].history[0]["kl"]
+        for tau0 in (1.0, 1e-3)
+    }
     assert kl[1e-3] > kl[1.0] + 3, "one number per layer: E[a] / tau0^2 and log tau0 of it"
 
 
 @pytest.mark.parametrize(
-    "how", [{"estimator": "local"}, {"estimator": "weights"}, {"estimator": "per_example"}, {"centred": True}]
+    "how",
+    [
+        {"estimator": "local"},
+        {"estimator": "weights"},
+        {"estimator": "per_example"},
+        {"centred": True},
+    ],
 )
 def test_it_fits_predicts_and_saves(how, tmp_path):
     bnn, data = fits_predicts_and_saves("group_horseshoe", tmp_path, **how)

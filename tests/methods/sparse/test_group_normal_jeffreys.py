@@ -12,9 +12,13 @@ from credo.methods import methods
 def test_inputs_that_do_not_matter_leave_together():
     bnn, family, (x, y) = fit_linear("group_normal_jeffreys", epochs=500, lr=0.03, threshold=0.0)
     assert family.groups_kept()["weight"].tolist() == [True, True, False, False, False, False]
-    assert bnn.history[-1]["kept/weight"] == 2.0 and bnn.history[-1]["sparsity"] == pytest.approx(4 / 6)
+    assert bnn.history[-1]["kept/weight"] == 2.0 and bnn.history[-1]["sparsity"] == pytest.approx(
+        4 / 6
+    )
     mean = bnn.posterior.mean()["weight"]
-    assert not mean[:, 2:].any() and torch.allclose(mean[:, :2], torch.tensor([[2.0, -1.5], [-1.0, 1.0]]).double(), atol=0.05)
+    assert not mean[:, 2:].any() and torch.allclose(
+        mean[:, :2], torch.tensor([[2.0, -1.5], [-1.0, 1.0]]).double(), atol=0.05
+    )
     assert bnn.evaluate((x, y), 50)["rmse"] < 0.15
 
 
@@ -42,7 +46,9 @@ def test_the_posterior_becomes_the_prior():
     started = bnn.posterior.members[0].flat_mean.clone()
     bnn.update(data, epochs=2)
     assert not torch.equal(bnn.posterior.members[0].flat_mean, started), "and it learns from there"
-    assert abs(float(bnn.history[-1]["kl"])) < 0.5 * before, "a sampled KL from the earlier posterior, near which it starts"
+    assert abs(float(bnn.history[-1]["kl"])) < 0.5 * before, (
+        "a sampled KL from the earlier posterior, near which it starts"
+    )
 
 
 def test_bad_settings_are_named():

@@ -16,13 +16,22 @@ def test_a_layer_keeps_the_width_it_needs(centred):
     with isolated(0):
         net = nn.Sequential(nn.Linear(6, 20), nn.Tanh(), nn.Linear(20, 1)).double()
     x, y = regression(1)
-    how = {"epochs": 500, "lr": 0.05, "batch_size": 300, "kl_warmup": 50, "centred": centred, "progress": False}
+    how = {
+        "epochs": 500,
+        "lr": 0.05,
+        "batch_size": 300,
+        "kl_warmup": 50,
+        "centred": centred,
+        "progress": False,
+    }
     bnn = BNN(net, Gaussian(std=0.3)).fit((x, y), "horseshoe", **how)
     width = bnn.history[-1]["kept/0.weight"]
     assert 1 <= width <= 18 and bnn.history[-1]["kept/2.weight"] == 1.0
     mean = bnn.posterior.mean()
     gone = ~mean["0.weight"].any(1)
-    assert int((~gone).sum()) == width and not mean["0.bias"][gone].any(), "a unit leaves with its bias"
+    assert int((~gone).sum()) == width and not mean["0.bias"][gone].any(), (
+        "a unit leaves with its bias"
+    )
     assert bnn.evaluate((x, y), 50)["rmse"] < 0.6
 
 
@@ -45,5 +54,8 @@ def test_gates_of_a_recurrent_layer_share_all_their_weights():
         net, x = Steps(), torch.randn(6, 5, 3)
     bnn = BNN(net).fit((x, torch.arange(6) % 2), "horseshoe", epochs=2, progress=False)
     family = bnn.posterior.members[0]
-    assert family.scales.counts == {"rnn.weight_ih_l0": 12, "head.weight": 2} and "rnn.bias_hh_l0" in family.names
+    assert (
+        family.scales.counts == {"rnn.weight_ih_l0": 12, "head.weight": 2}
+        and "rnn.bias_hh_l0" in family.names
+    )
     assert bnn.history[-1]["kept/rnn.weight_ih_l0"] == 12.0

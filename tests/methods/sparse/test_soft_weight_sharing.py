@@ -1,4 +1,6 @@
-"""Soft weight sharing as a user meets it: few values, many zeros, and the mixture that made them."""
+"""Soft weight sharing as a user meets it: few values, many zeros, and the mixture that made
+them.
+"""
 
 import pytest
 import torch
@@ -13,7 +15,9 @@ from credo.methods import methods
 from credo.posteriors import Delta
 from credo.priors import ZeroMixture
 
-TRUTH = torch.tensor([[0.5, 0.5, -0.8, 0.0, 0.0, 0.0, 0.5, -0.8], [0.0, -0.8, 0.0, 0.5, 0.0, 0.5, 0.0, 0.0]]).double()
+TRUTH = torch.tensor(
+    [[0.5, 0.5, -0.8, 0.0, 0.0, 0.0, 0.5, -0.8], [0.0, -0.8, 0.0, 0.5, 0.0, 0.5, 0.0, 0.0]]
+).double()
 
 
 @pytest.fixture(scope="module")
@@ -26,13 +30,24 @@ def data():
 def start(data):
     with isolated(0):
         net = nn.Linear(8, 2).double()
-    return BNN(net, Gaussian(std=0.3)).fit(data, "mle", epochs=300, batch_size=400, lr=0.02, progress=False)
+    return BNN(net, Gaussian(std=0.3)).fit(
+        data, "mle", epochs=300, batch_size=400, lr=0.02, progress=False
+    )
 
 
 def share(data, **how):
     bnn = start(data)
-    settings = {"epochs": 500, "batch_size": 400, "lr": 0.01, "components": 4, "share": 0.5, "progress": False} | how
-    return BNN(bnn.net, Gaussian(std=0.3)).fit(data, "soft_weight_sharing", init=bnn.posterior.mean(), **settings)
+    settings = {
+        "epochs": 500,
+        "batch_size": 400,
+        "lr": 0.01,
+        "components": 4,
+        "share": 0.5,
+        "progress": False,
+    } | how
+    return BNN(bnn.net, Gaussian(std=0.3)).fit(
+        data, "soft_weight_sharing", init=bnn.posterior.mean(), **settings
+    )
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +56,9 @@ def fitted(data):
 
 
 def test_weights_end_at_the_values_they_share_and_zeros_are_exact(fitted):
-    """Each value is the average of several weights whose standard errors are 0.3 / sqrt(400): five of those."""
+    """Each value is the average of several weights whose standard errors are 0.3 / sqrt(400): five
+    of those.
+    """
     weight = fitted.posterior.mean()["weight"]
     assert torch.equal(weight == 0, TRUTH == 0)
     assert len(weight.unique()) == 3
@@ -51,10 +68,14 @@ def test_weights_end_at_the_values_they_share_and_zeros_are_exact(fitted):
 
 def test_the_mixture_is_reachable_and_is_the_codebook(fitted):
     mixture = fitted.model.prior.at(fitted.model.random["weight"])
-    assert isinstance(mixture, ZeroMixture) and mixture.loc.shape == mixture.scale.shape == mixture.weights.shape == (5,)
+    assert isinstance(
+        mixture, ZeroMixture
+    ) and mixture.loc.shape == mixture.scale.shape == mixture.weights.shape == (5,)
     weight = fitted.posterior.mean()["weight"]
     assert set(weight.unique().tolist()) <= set(mixture.loc.tolist())
-    assert torch.equal(mixture.collapse(weight), weight) and float(mixture.weights[0].detach()) == pytest.approx(0.5)
+    assert torch.equal(mixture.collapse(weight), weight) and float(
+        mixture.weights[0].detach()
+    ) == pytest.approx(0.5)
 
 
 def test_without_quantising_weights_are_near_their_values_and_not_on_them(data, fitted):
@@ -63,7 +84,9 @@ def test_without_quantising_weights_are_near_their_values_and_not_on_them(data, 
     assert len(weight.unique()) == 16
     collapsed = loose.model.prior.at(loose.model.random["weight"]).collapse(weight).detach()
     assert torch.equal(collapsed, fitted.posterior.mean()["weight"])
-    assert float((weight - collapsed).abs().max()) < 5 * 0.02, "deviations of the components are near their hyperprior's, 0.02"
+    assert float((weight - collapsed).abs().max()) < 5 * 0.02, (
+        "deviations of the components are near their hyperprior's, 0.02"
+    )
 
 
 def test_sharing_costs_little(data, fitted):
@@ -88,32 +111,58 @@ def test_mixtures_by_layer_and_networks_of_all_kinds(per):
     with isolated(0):
         nets = [
             (credo.nets.mlp(5, (6,), 2), torch.randn(8, 5)),
-            (nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(3, 2)), torch.randn(8, 1, 3, 3)),
-            (credo.nets.lstm_classifier(vocab=5, hidden=4, num_classes=2, width=3), torch.randint(0, 5, (8, 4))),
+            (
+                nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(3, 2)),
+                torch.randn(8, 1, 3, 3),
+            ),
+            (
+                credo.nets.lstm_classifier(vocab=5, hidden=4, num_classes=2, width=3),
+                torch.randint(0, 5, (8, 4)),
+            ),
         ]
     for net, x in nets:
-        bnn = BNN(net, "categorical").fit((x, torch.arange(8) % 2), "soft_weight_sharing", epochs=2, per=per, progress=False)
-        books = {name: set(bnn.model.prior.at(site).loc.tolist()) for name, site in bnn.model.random.items()}
-        assert all(set(bnn.posterior.mean()[name].unique().tolist()) <= books[name] for name in books)
-        assert all(len(net.get_parameter(name).shape) > 1 for name in books), "biases and scales are points"
+        bnn = BNN(net, "categorical").fit(
+            (x, torch.arange(8) % 2), "soft_weight_sharing", epochs=2, per=per, progress=False
+        )
+        books = {
+            name: set(bnn.model.prior.at(site).loc.tolist())
+            for name, site in bnn.model.random.items()
+        }
+        assert all(
+            set(bnn.posterior.mean()[name].unique().tolist()) <= books[name] for name in books
+        )
+        assert all(len(net.get_parameter(name).shape) > 1 for name in books), (
+            "biases and scales are points"
+        )
 
 
 def test_a_network_of_zeros_has_a_range_too():
     net = nn.Linear(3, 2)
     nn.init.zeros_(net.weight)
-    bnn = BNN(net).fit((torch.eye(3), torch.tensor([0, 1, 0])), "soft_weight_sharing", epochs=1, progress=False)
+    bnn = BNN(net).fit(
+        (torch.eye(3), torch.tensor([0, 1, 0])), "soft_weight_sharing", epochs=1, progress=False
+    )
     assert not bnn.posterior.mean()["weight"].any()
 
 
 def test_the_mixture_learns_at_its_own_pace(data):
-    slow, fast = (share(data, epochs=3, mixture_lr=pace).model.prior.values() for pace in (1e-6, 3.0))
+    slow, fast = (
+        share(data, epochs=3, mixture_lr=pace).model.prior.values() for pace in (1e-6, 3.0)
+    )
     (first,), (second,) = slow.values(), fast.values()
-    begun = methods["soft_weight_sharing"](components=4, share=0.5, init=start(data).posterior.mean())
+    begun = methods["soft_weight_sharing"](
+        components=4, share=0.5, init=start(data).posterior.mean()
+    )
     assert not torch.allclose(first["free"], second["free"], atol=1e-3) and begun.mixture_lr == 1.0
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"), [({"share": 1.0}, "share=1"), ({"components": 0}, "components=0"), ({"per": "unit"}, "per='unit'")]
+    ("settings", "words"),
+    [
+        ({"share": 1.0}, "share=1"),
+        ({"components": 0}, "components=0"),
+        ({"per": "unit"}, "per='unit'"),
+    ],
 )
 def test_settings_out_of_range(settings, words):
     with pytest.raises(SettingError, match=f"soft_weight_sharing: {words}"):

@@ -13,7 +13,9 @@ from credo.posteriors import ZeroMean
 
 @pytest.fixture(scope="module")
 def blobs():
-    """Three classes told apart by which pair of six inputs is large; signs carry nothing, so magnitudes are all there is to know."""
+    """Three classes told apart by which pair of six inputs is large; signs carry nothing, so
+    magnitudes are all there is to know.
+    """
     y = torch.arange(300) % 3
     x = 0.3 * torch.randn(300, 6, generator=generator("x"))
     x[torch.arange(300), 2 * y] += 2.0
@@ -39,14 +41,18 @@ def test_many_draws_know_and_a_network_of_the_means_does_not(fitted, blobs):
     net = credo.nets.mlp(6, (100,), 3)
     net.load_state_dict({n: v.clone() for n, v in fitted.posterior.mean().items()})
     outputs = net(x).detach()
-    assert not net[0].weight.any() and torch.equal(outputs, outputs[:1].expand_as(outputs)), "the same for every input"
+    assert not net[0].weight.any() and torch.equal(outputs, outputs[:1].expand_as(outputs)), (
+        "the same for every input"
+    )
     assert float((outputs.argmax(1) == y).double().mean()) == pytest.approx(1 / 3)
 
 
 @pytest.mark.parametrize("shortcut", ["mean", "linear", "probit"])
 def test_the_mean_is_refused_and_so_is_what_is_linearised_at_it(fitted, blobs, shortcut):
     with pytest.raises(
-        CredoError, match=r"every weight has mean zero, and a network of zeros computes nothing; predict with draws\."
+        CredoError,
+        match=r"every weight has mean zero, and a network of zeros computes nothing; predict with "
+        r"draws\.",
     ):
         fitted.predict(blobs[0], shortcut=shortcut)
 
@@ -66,7 +72,9 @@ def test_with_a_zero_mean_last_layer_no_deviations_beat_chance(blobs):
     """E[log softmax_y] = -E[logsumexp] <= -log 3, by Jensen's inequality."""
     with isolated(0):
         net = credo.nets.mlp(6, (20,), 3)
-    bnn = BNN(net, "categorical").fit(blobs, "variance_net", layers="2.weight", epochs=20, lr=0.03, progress=False)
+    bnn = BNN(net, "categorical").fit(
+        blobs, "variance_net", layers="2.weight", epochs=20, lr=0.03, progress=False
+    )
     bias = bnn.posterior.mean()["2.bias"]
     with torch.no_grad():
         bias.zero_()
@@ -90,8 +98,15 @@ def test_layers_by_name_and_a_single_layer():
         net = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 5), nn.ReLU(), nn.Linear(5, 2))
         alone = nn.Linear(4, 2)
     quick = {"epochs": 1, "progress": False}
-    assert BNN(net).fit((x, y), "variance_net", layers="2.*", **quick).posterior.members[0].names == ("2.weight",)
-    assert BNN(net).fit((x, y), "variance_net", **quick).posterior.members[0].names == ("0.weight", "2.weight")
+    assert BNN(net).fit((x, y), "variance_net", layers="2.*", **quick).posterior.members[
+        0
+    ].names == ("2.weight",)
+    assert BNN(net).fit((x, y), "variance_net", **quick).posterior.members[0].names == (
+        "0.weight",
+        "2.weight",
+    )
     assert BNN(alone).fit((x, y), "variance_net", **quick).posterior.members[0].names == ("weight",)
-    with pytest.raises(SettingError, match=r"layers='0.bias' selects no random parameter with two axes"):
+    with pytest.raises(
+        SettingError, match=r"layers='0.bias' selects no random parameter with two axes"
+    ):
         BNN(net).fit((x, y), "variance_net", layers="0.bias", **quick)

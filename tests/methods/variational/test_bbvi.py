@@ -22,13 +22,17 @@ def test_discrete_weights_reach_the_best_elbo_of_the_family():
 @pytest.mark.parametrize("control", ["none", "baseline", "leave_one_out"])
 def test_every_family_and_control_runs(posterior, control):
     x, y, _ = problem()
-    fitted = bnn().fit((x, y), "bbvi", posterior=posterior, control=control, epochs=2, progress=False)
+    fitted = bnn().fit(
+        (x, y), "bbvi", posterior=posterior, control=control, epochs=2, progress=False
+    )
     assert len(fitted.history) == 2
 
 
 def test_leave_one_out_with_one_draw_is_refused():
     x, y, _ = problem()
-    with pytest.raises(SettingError, match="control='leave_one_out' needs train_samples of at least 2"):
+    with pytest.raises(
+        SettingError, match="control='leave_one_out' needs train_samples of at least 2"
+    ):
         bnn().fit((x, y), "bbvi", train_samples=1, epochs=1, progress=False)
 
 
@@ -51,6 +55,10 @@ def test_networks_without_a_gradient_learn_all_the_same():
     how = {"epochs": 400, "lr": 0.05, "batch_size": 100, "init_std": 0.3, "progress": False}
     start = {"layer.weight": torch.zeros(1, 1).double()}
     ours = BNN(Rounding(), Gaussian(std=0.3)).fit((x, 1.5 * x), "bbvi", init=start, **how)
-    theirs = BNN(Rounding(), Gaussian(std=0.3)).fit((x, 1.5 * x), "vi", estimator="weights", init=start, **how)
+    theirs = BNN(Rounding(), Gaussian(std=0.3)).fit(
+        (x, 1.5 * x), "vi", estimator="weights", init=start, **how
+    )
     assert abs(float(ours.posterior.mean()["layer.weight"].detach()) - 1.5) < 0.1
-    assert abs(float(theirs.posterior.mean()["layer.weight"].detach())) < 0.5, "the pathwise gradient of rounding is zero"
+    assert abs(float(theirs.posterior.mean()["layer.weight"].detach())) < 0.5, (
+        "the pathwise gradient of rounding is zero"
+    )

@@ -19,14 +19,22 @@ from credo.priors import Learned
 
 def fitted(**how):
     x, y = classes()
-    return BNN(classifier(), "categorical").fit((x, y), "bnn_ensemble", members=3, **(QUICK | how)), x, y
+    return (
+        BNN(classifier(), "categorical").fit((x, y), "bnn_ensemble", members=3, **(QUICK | how)),
+        x,
+        y,
+    )
 
 
 def test_members_start_and_end_apart_and_all_predict():
     bnn, x, _ = fitted()
     parts = bnn.posterior.components()
     means = torch.stack([p.mean()["0.weight"] for p in parts])
-    assert len(parts) == 3 and (means[0] - means[1]).abs().max() > 0.1 and (means[1] - means[2]).abs().max() > 0.1
+    assert (
+        len(parts) == 3
+        and (means[0] - means[1]).abs().max() > 0.1
+        and (means[1] - means[2]).abs().max() > 0.1
+    )
     draws = bnn.posterior.sample(300)["0.weight"]
     nearest = (draws.unsqueeze(1) - means).flatten(2).norm(dim=-1).argmin(1)
     counts = torch.bincount(nearest, minlength=3).double()
@@ -53,7 +61,9 @@ def test_the_objective_is_the_mean_of_the_members_elbos():
         nll, kl = whole(x, y)
     with isolated(0):
         pairs = [single(x, y) for single in singles]
-    assert torch.allclose(nll, sum(n for n, _ in pairs) / 2) and torch.allclose(kl, sum(k for _, k in pairs) / 2)
+    assert torch.allclose(nll, sum(n for n, _ in pairs) / 2) and torch.allclose(
+        kl, sum(k for _, k in pairs) / 2
+    )
     whole.kl_kind = "apart"  # as for an optimizer that knows the prior by itself
     assert torch.allclose(whole.divergence(), kl)
 
@@ -63,7 +73,9 @@ def test_the_mixtures_own_kl_is_below_the_mean_of_its_members():
     whole, singles, _ = mixture_elbo()
     family = whole.posterior.members[0]
     values = divergence(family, family_prior(family, whole.model), 2000, 0).detach()
-    mean = sum(closed_kl(s.posterior.members[0], s.terms(0).priors[0]) for s in singles).detach() / 2
+    mean = (
+        sum(closed_kl(s.posterior.members[0], s.terms(0).priors[0]) for s in singles).detach() / 2
+    )
     error = Z * values.std() / 2000**0.5
     assert mean - torch.log(torch.tensor(2.0)) - error < values.mean() < mean + error
 
@@ -71,7 +83,9 @@ def test_the_mixtures_own_kl_is_below_the_mean_of_its_members():
 def test_objective_reports_the_mixtures_kl_with_its_error():
     bnn, x, y = fitted()
     parts = bnn.objective((x, y), samples=50)
-    values = divergence(bnn.posterior.members[0], family_prior(bnn.posterior.members[0], bnn.model), 50, 0)
+    values = divergence(
+        bnn.posterior.members[0], family_prior(bnn.posterior.members[0], bnn.model), 50, 0
+    )
     assert parts["kl"] == pytest.approx(float(values.mean())) and parts["error"] > 0
     assert parts["bits_sent"] - parts["bits_back"] == pytest.approx(parts["bits_weights"])
     assert bnn.log_weights((x, y), 20).shape == (20,)
@@ -80,14 +94,18 @@ def test_objective_reports_the_mixtures_kl_with_its_error():
 def test_a_learned_prior_is_refused():
     x, y = classes()
     with pytest.raises(SettingError, match="mixture of posteriors cannot share a learned prior"):
-        BNN(classifier(), "categorical", Learned(Normal(0.0, 1.0))).fit((x, y), "bnn_ensemble", **QUICK)
+        BNN(classifier(), "categorical", Learned(Normal(0.0, 1.0))).fit(
+            (x, y), "bnn_ensemble", **QUICK
+        )
 
 
 def test_the_moments_shortcut_is_refused():
     bnn, x, _ = fitted()
     from credo.core.errors import CredoError
 
-    with pytest.raises(CredoError, match="Moments need a Gaussian posterior .*; this one is 'mixture'"):
+    with pytest.raises(
+        CredoError, match="Moments need a Gaussian posterior .*; this one is 'mixture'"
+    ):
         bnn.predict(x, shortcut="moments")
 
 
@@ -102,6 +120,8 @@ def test_after_an_update_the_members_still_differ():
     """The mean of several modes is no place to start any of them from."""
     x, y = classes()
     fitted = BNN(classifier()).fit((x, y), "bnn_ensemble", members=2, **QUICK)
-    fitted.update((x, y), epochs=1, lr=1e-6, progress=False)  # hardly a step away from where they start
+    fitted.update(
+        (x, y), epochs=1, lr=1e-6, progress=False
+    )  # hardly a step away from where they start
     first, second = (part.mean() for part in fitted.posterior.components())
     assert any(not torch.allclose(first[n], second[n], atol=0.01) for n in first)

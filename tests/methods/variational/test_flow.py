@@ -26,7 +26,9 @@ TARGETS = 1.0 + 0.2 * torch.linspace(-1, 1, 8, dtype=torch.float64).unsqueeze(1)
 
 
 def product(method, **how):
-    bnn = BNN(Product(), Gaussian(std=0.3)).fit((ONES, TARGETS), method, batch_size=100, progress=False, init_std=0.1, **how)
+    bnn = BNN(Product(), Gaussian(std=0.3)).fit(
+        (ONES, TARGETS), method, batch_size=100, progress=False, init_std=0.1, **how
+    )
     return bnn.objective((ONES, TARGETS), samples=1000)
 
 
@@ -42,12 +44,26 @@ def log_evidence():
 
 
 def test_a_curved_posterior_fits_better_than_independent_gaussians(capsys):
-    """One branch alone has half the evidence: a flow that follows it ends near log p - log 2, a Gaussian below."""
-    flow = product("flow", layers="all", epochs=300, lr=0.03, train_samples=4, kind="affine", transforms=3, hidden=16)
+    """One branch alone has half the evidence: a flow that follows it ends near log p - log 2, a
+    Gaussian below.
+    """
+    flow = product(
+        "flow",
+        layers="all",
+        epochs=300,
+        lr=0.03,
+        train_samples=4,
+        kind="affine",
+        transforms=3,
+        hidden=16,
+    )
     plain = product("vi", estimator="weights", epochs=400, lr=0.03, train_samples=4)
     evidence = log_evidence()
     with capsys.disabled():
-        print(f"\nlog evidence {evidence:.3f}; ELBO of the flow {flow['elbo']:.3f}, mean field {plain['elbo']:.3f}")
+        print(
+            f"\nlog evidence {evidence:.3f}; ELBO of the flow {flow['elbo']:.3f}, mean field "
+            f"{plain['elbo']:.3f}"
+        )
     error = 5 * math.hypot(flow["error"], plain["error"])
     assert flow["elbo"] > plain["elbo"] + 0.2 + error and flow["elbo"] < evidence + error
 
@@ -62,8 +78,15 @@ def deep():
 def test_layers_and_kinds(kind, layers, tmp_path):
     x = torch.randn(12, 2, generator=torch.Generator().manual_seed(0))
     y = x.sum(1, keepdim=True)
-    bnn = BNN(deep(), "gaussian", random="*.weight").fit((x, y), "flow", layers=layers if layers != ("0.*",) else ("0.weight",),
-                                                         kind=kind, hidden=8, epochs=2, progress=False)  # fmt: skip
+    bnn = BNN(deep(), "gaussian", random="*.weight").fit(
+        (x, y),
+        "flow",
+        layers=layers if layers != ("0.*",) else ("0.weight",),
+        kind=kind,
+        hidden=8,
+        epochs=2,
+        progress=False,
+    )
     kinds = [type(family) for family in bnn.posterior.members]
     assert kinds == ([Flow, Delta] if layers == "all" else [Flow, MeanField, Delta])
     bnn.save(tmp_path / "model")
@@ -74,5 +97,7 @@ def test_layers_and_kinds(kind, layers, tmp_path):
 @pytest.mark.parametrize("estimator", ["local", "flipout", "per_example"])
 def test_the_rest_of_the_network_may_meet_another_estimator(estimator):
     x = torch.randn(12, 2, generator=torch.Generator().manual_seed(0))
-    bnn = BNN(deep(), "gaussian").fit((x, x[:, :1]), "flow", estimator=estimator, hidden=8, epochs=2, progress=False)
+    bnn = BNN(deep(), "gaussian").fit(
+        (x, x[:, :1]), "flow", estimator=estimator, hidden=8, epochs=2, progress=False
+    )
     assert len(bnn.history) == 2

@@ -13,7 +13,14 @@ from credo.likelihoods import Gaussian
 from credo.priors import Learned, Optimal
 
 DATA = problem()
-FIT = {"epochs": 1000, "batch_size": 1000, "lr": 0.1, "beta2": 0.99, "train_samples": 4, "progress": False}
+FIT = {
+    "epochs": 1000,
+    "batch_size": 1000,
+    "lr": 0.1,
+    "beta2": 0.99,
+    "train_samples": 4,
+    "progress": False,
+}
 
 
 def std_of(fitted):
@@ -33,7 +40,9 @@ def test_it_reaches_the_mean_field_optimum(estimator):
 
 
 def test_prior_means_and_scales_of_single_layers_are_respected():
-    """Weights under N(2, 0.1^2), the bias under N(-1, 0.3^2): the mean-field optimum of that conjugate problem."""
+    """Weights under N(2, 0.1^2), the bias under N(-1, 0.3^2): the mean-field optimum of that
+    conjugate problem.
+    """
     x, y, design = DATA
     prior = {"weight": Normal(2.0, 0.125), "bias": Normal(-1.0, 0.25)}
     fitted = bnn(prior=prior).fit((x, y), "ivon", **FIT)
@@ -77,7 +86,15 @@ def test_points_and_noise_move_by_adam_at_their_own_rate():
     """Adam's first step is the rate itself, whatever the gradient."""
     x, y, _ = DATA
     start = deep()
-    fitted = deep().fit((x, y), "ivon", epochs=1, batch_size=1000, point_lr=0.007, lr_schedule="constant", progress=False)
+    fitted = deep().fit(
+        (x, y),
+        "ivon",
+        epochs=1,
+        batch_size=1000,
+        point_lr=0.007,
+        lr_schedule="constant",
+        progress=False,
+    )
     for name in ("0.bias", "2.bias"):
         moved = (fitted.posterior.mean()[name] - dict(start.net.named_parameters())[name]).abs()
         assert torch.allclose(moved, torch.full_like(moved, 0.007), rtol=1e-4)
@@ -89,9 +106,16 @@ def test_a_prior_named_for_a_point_counts():
     """A point held by a narrow prior stays near its mean; without one it follows the data."""
     x, y, _ = DATA
     how = {"epochs": 300, "batch_size": 1000, "point_lr": 0.05, "progress": False}
-    held = deep(prior={"*.weight": Normal(0.0, 1.0), "2.bias": Normal(0.0, 1e-3)}).fit((x, y + 3), "ivon", **how)
+    held = deep(prior={"*.weight": Normal(0.0, 1.0), "2.bias": Normal(0.0, 1e-3)}).fit(
+        (x, y + 3), "ivon", **how
+    )
     free = deep(prior=Normal(0.0, 1.0)).fit((x, y + 3), "ivon", **how)
-    assert held.posterior.mean()["2.bias"].abs().item() < 0.05 < 0.5 < free.posterior.mean()["2.bias"].abs().item()
+    assert (
+        held.posterior.mean()["2.bias"].abs().item()
+        < 0.05
+        < 0.5
+        < free.posterior.mean()["2.bias"].abs().item()
+    )
 
 
 def test_a_run_with_points_and_noise_resumes_bit_identically(tmp_path, monkeypatch):
@@ -116,9 +140,13 @@ def test_a_run_with_points_and_noise_resumes_bit_identically(tmp_path, monkeypat
 
 
 def test_a_warm_up_ends_at_the_same_posterior():
-    """The KL's weight divides lambda while it rises; once it is 1 the optimum is the one without a schedule."""
+    """The KL's weight divides lambda while it rises; once it is 1 the optimum is the one without a
+    schedule.
+    """
     x, y, _ = problem()
     plain = bnn().fit((x, y), "ivon", **FIT)
     warm = bnn().fit((x, y), "ivon", kl_schedule="linear", kl_warmup=FIT["epochs"] // 3, **FIT)
-    for a, b in zip(plain.posterior.members[0].marginals(), warm.posterior.members[0].marginals(), strict=True):
+    for a, b in zip(
+        plain.posterior.members[0].marginals(), warm.posterior.members[0].marginals(), strict=True
+    ):
         assert all(torch.allclose(a[n], b[n], rtol=0.15, atol=0.02) for n in a)

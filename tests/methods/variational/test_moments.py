@@ -1,4 +1,6 @@
-"""Deterministic VI: no noise in its gradients, the mean-field optimum on conjugate regression, and the predictive shortcut."""
+"""Deterministic VI: no noise in its gradients, the mean-field optimum on conjugate regression, and
+the predictive shortcut.
+"""
 
 import numpy as np
 import pytest
@@ -17,9 +19,19 @@ DATA = problem()
 
 @pytest.mark.parametrize("covariance", ["diagonal", "full"])
 def test_it_reaches_the_mean_field_optimum_without_noise(covariance):
-    """No sampling error is left: one per mille of a posterior deviation is what the descent itself leaves."""
+    """No sampling error is left: one per mille of a posterior deviation is what the descent itself
+    leaves.
+    """
     x, y, design = DATA
-    fitted = bnn().fit((x, y), "moments", covariance=covariance, epochs=500, lr=0.1, batch_size=1000, progress=False)
+    fitted = bnn().fit(
+        (x, y),
+        "moments",
+        covariance=covariance,
+        epochs=500,
+        lr=0.1,
+        batch_size=1000,
+        progress=False,
+    )
     mean, cov, evidence = exact(design, y[:, 0].numpy())
     expected = 1 / np.sqrt(np.diag(np.linalg.inv(cov)))
     std = fitted.posterior.members[0].std()
@@ -31,13 +43,17 @@ def test_it_reaches_the_mean_field_optimum_without_noise(covariance):
 
 def test_the_full_family_reaches_the_evidence():
     x, y, design = DATA
-    fitted = bnn().fit((x, y), "moments", posterior="full", epochs=1500, lr=0.05, batch_size=1000, progress=False)
+    fitted = bnn().fit(
+        (x, y), "moments", posterior="full", epochs=1500, lr=0.05, batch_size=1000, progress=False
+    )
     assert fitted.history[-1]["elbo"] == pytest.approx(exact(design, y[:, 0].numpy())[2], abs=1e-3)
 
 
 def cnn():
     with isolated(0):
-        return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3))
+        return nn.Sequential(
+            nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3)
+        )
 
 
 def mlp():
@@ -58,7 +74,9 @@ def test_mlps_and_cnns(name, kind):
     x, y = classes()
     if name == "cnn":
         x = torch.randn(60, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-    fitted = BNN(cnn() if name == "cnn" else mlp(), "categorical").fit((x, y), "moments", posterior=kind, **QUICK)
+    fitted = BNN(cnn() if name == "cnn" else mlp(), "categorical").fit(
+        (x, y), "moments", posterior=kind, **QUICK
+    )
     assert np.isfinite(fitted.history[-1]["elbo"]) and fitted.predict(x, 3).probs.isfinite().all()
 
 
@@ -73,10 +91,14 @@ def test_an_operation_without_a_rule_is_named():
 
     words = torch.randint(0, 11, (8, 6), generator=torch.Generator().manual_seed(0))
     with pytest.raises(CredoError, match="lstm"):
-        BNN(lstm_classifier(vocab=11, hidden=6, num_classes=3, width=4)).fit((words, torch.arange(8) % 3), "moments", **QUICK)
+        BNN(lstm_classifier(vocab=11, hidden=6, num_classes=3, width=4)).fit(
+            (words, torch.arange(8) % 3), "moments", **QUICK
+        )
 
 
-@pytest.mark.parametrize(("shortcut", "covariance"), [("moments", "diagonal"), ("moments_full", "full")])
+@pytest.mark.parametrize(
+    ("shortcut", "covariance"), [("moments", "diagonal"), ("moments_full", "full")]
+)
 def test_the_shortcut_has_exactly_the_propagated_moments(shortcut, covariance):
     x, y = classes()
     fitted = BNN(mlp().double(), "categorical").fit((x.double(), y), "vi", init_std=0.2, **QUICK)
@@ -89,6 +111,9 @@ def test_the_shortcut_has_exactly_the_propagated_moments(shortcut, covariance):
     cov = torch.einsum("sni,snj->nij", centred, centred) / 50
     if covariance == "full":
         assert torch.allclose(cov, spread, rtol=1e-6, atol=1e-10)
-    assert torch.allclose(cov.diagonal(dim1=1, dim2=2), spread if covariance == "diagonal" else spread.diagonal(dim1=1, dim2=2))
+    assert torch.allclose(
+        cov.diagonal(dim1=1, dim2=2),
+        spread if covariance == "diagonal" else spread.diagonal(dim1=1, dim2=2),
+    )
     parts = fitted.predict(x.double(), samples=50, shortcut=shortcut, batch_size=7)
     assert torch.allclose(parts.outputs, p.outputs, rtol=1e-9, atol=1e-12), "batches change nothing"

@@ -17,7 +17,14 @@ DATA = problem()
 
 def fit(**how):
     x, y, _ = DATA
-    settings = {"epochs": 700, "batch_size": 1000, "lr": 0.05, "progress": False, "init_std": 0.1, "train_samples": 4} | how
+    settings = {
+        "epochs": 700,
+        "batch_size": 1000,
+        "lr": 0.05,
+        "progress": False,
+        "init_std": 0.1,
+        "train_samples": 4,
+    } | how
     return bnn().fit((x, y), "vi", **settings)
 
 
@@ -25,8 +32,8 @@ def fit(**how):
 def test_families_that_contain_the_exact_posterior_reach_it(posterior):
     """One linear layer has a matrix-normal posterior with one row: kron contains it as full does.
 
-    What is left is the noise of the gradients, in units of posterior standard deviations: measured over three seeds at most
-    0.07 for the mean and 0.10 for covariances; twice that is allowed.
+    What is left is the noise of the gradients, in units of posterior standard deviations: measured
+    over three seeds at most 0.07 for the mean and 0.10 for covariances; twice that is allowed.
     """
     _, y, design = DATA
     fitted = fit(posterior=posterior, estimator="weights", epochs=1200)
@@ -37,7 +44,9 @@ def test_families_that_contain_the_exact_posterior_reach_it(posterior):
     ours = torch.cov(torch.cat([draws["weight"].flatten(1), draws["bias"].flatten(1)], 1).T).numpy()
     assert np.abs(ours / np.outer(std, std) - cov / np.outer(std, std)).max() < 0.2
     parts = fitted.objective(DATA[:2], samples=2000)
-    assert evidence - 0.2 < parts["elbo"] < evidence + Z * parts["error"], "a bound, and tight where the family is exact"
+    assert evidence - 0.2 < parts["elbo"] < evidence + Z * parts["error"], (
+        "a bound, and tight where the family is exact"
+    )
 
 
 @pytest.mark.parametrize("estimator", ["local", "weights", "flipout"])
@@ -60,27 +69,36 @@ def test_low_rank_lies_between_mean_field_and_the_evidence():
     _, y, design = DATA
     evidence = exact(design, y[:, 0].numpy())[2]
     narrow, wide = (
-        fit(posterior=p, estimator="weights", epochs=400).objective(DATA[:2], samples=4000) for p in ("mean_field", "low_rank")
+        fit(posterior=p, estimator="weights", epochs=400).objective(DATA[:2], samples=4000)
+        for p in ("mean_field", "low_rank")
     )
     error = Z * (narrow["error"] ** 2 + wide["error"] ** 2) ** 0.5
     assert wide["elbo"] < evidence + error and wide["elbo"] > narrow["elbo"] - error
 
 
 def test_beta_tempers_the_posterior():
-    cold, warm = (fit(beta=beta, epochs=400).posterior.members[0].std()["weight"].mean() for beta in (0.1, 1.0))
-    assert float(cold) < 0.6 * float(warm)  # variances shrink towards beta times themselves: sqrt(0.1) = 0.32
+    cold, warm = (
+        fit(beta=beta, epochs=400).posterior.members[0].std()["weight"].mean()
+        for beta in (0.1, 1.0)
+    )
+    assert float(cold) < 0.6 * float(
+        warm
+    )  # variances shrink towards beta times themselves: sqrt(0.1) = 0.32
 
 
-@pytest.mark.parametrize("how", [
-    {"kl_schedule": "linear", "kl_warmup": 3},
-    {"kl_schedule": "cosine", "kl_warmup": 3},
-    {"kl_schedule": "blundell", "batch_size": 7},
-    {"autocast": True},
-    {"init": "random"},
-    {"lr_schedule": "constant"},
-    {"posterior": "low_rank", "rank": 2},
-    {"posterior": "kron", "estimator": "flipout"},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"kl_schedule": "linear", "kl_warmup": 3},
+        {"kl_schedule": "cosine", "kl_warmup": 3},
+        {"kl_schedule": "blundell", "batch_size": 7},
+        {"autocast": True},
+        {"init": "random"},
+        {"lr_schedule": "constant"},
+        {"posterior": "low_rank", "rank": 2},
+        {"posterior": "kron", "estimator": "flipout"},
+    ],
+)
 def test_every_setting_runs(how):
     fitted = fit(epochs=3, **how)
     assert len(fitted.history) == 3 and np.isfinite(fitted.history[-1]["elbo"])
@@ -109,18 +127,26 @@ def test_classification_learns():
     assert fitted.evaluate((x, y))["accuracy"] > 0.9
 
 
-@pytest.mark.parametrize(("estimator", "slack"), [("score", 0.15), ("straight_through", 0.3), ("gumbel", 0.3)])
+@pytest.mark.parametrize(
+    ("estimator", "slack"), [("score", 0.15), ("straight_through", 0.3), ("gumbel", 0.3)]
+)
 def test_discrete_weights_come_near_the_best_elbo_of_the_family(estimator, slack, capsys):
-    """All start 5 nats or more below. ``score`` ends within the noise of its last steps; the others are biased, by what is measured.
+    """All start 5 nats or more below.
 
-    The bias grows with the sharpness of the likelihood: at half this noise straight_through and gumbel stay 6 nats below the best.
+    ``score`` ends within the noise of its last steps; the others are biased, by what is measured.
+
+    The bias grows with the sharpness of the likelihood: at half this noise straight_through and
+    gumbel stay 6 nats below the best.
     """
     fitted = fit_binary("vi", std=2.0, estimator=estimator, train_samples=8, epochs=200, lr=0.1)
     every = enumerated(fitted)
     best, _ = every.best(starts=2, steps=150)
     ours = float(every.elbo_of(fitted.posterior.members[0].logits))
     with capsys.disabled():
-        print(f"\n{estimator}: ELBO {ours:.3f} of {best:.3f}, log evidence {float(every.log_evidence):.3f}")
+        print(
+            f"\n{estimator}: ELBO {ours:.3f} of {best:.3f}, log evidence "
+            f"{float(every.log_evidence):.3f}"
+        )
     assert best - slack < ours <= best + 1e-6
 
 
@@ -128,27 +154,40 @@ LONE = torch.tensor([[0.8], [-0.3], [0.1], [-1.2]], dtype=torch.float64)
 
 
 def probabilities(estimator):
-    """P(w = 1) of one binary weight per orthogonal input, where the exact posterior is a product."""
+    """P(w = 1) of one binary weight per orthogonal input, where the exact posterior is a
+    product.
+    """
     x, net = torch.eye(4, dtype=torch.float64), torch.nn.Linear(4, 1, bias=False).double()
-    fitted = fit_binary("vi", net, data=(x, LONE), estimator=estimator, train_samples=10, epochs=300, lr=0.1)
+    fitted = fit_binary(
+        "vi", net, data=(x, LONE), estimator=estimator, train_samples=10, epochs=300, lr=0.1
+    )
     exact = enumerated(fitted, (x, LONE)).marginals()[:, 1]
     assert torch.allclose(exact.logit(), 2 * LONE[:, 0])
     return fitted.posterior.members[0].probs()["weight"][0, :, 1], exact
 
 
 def test_discrete_posterior_probabilities_where_they_factorise():
-    """``score`` finds the exact ones; what is left is the noise of its last steps, about 0.02 over three seeds."""
+    """``score`` finds the exact ones; what is left is the noise of its last steps, about 0.02 over
+    three seeds.
+    """
     ours, exact = probabilities("score")
     assert (ours - exact).abs().max() < 0.05
 
 
 def test_where_straight_through_ends_instead():
-    """Its gradient takes w^2 for mean^2: y is replaced by y - mean, so that logit p = 2 (y - (2 p - 1)) at rest, a shrunken answer."""
+    """Its gradient takes w^2 for mean^2: y is replaced by y - mean, so that logit p = 2 (y - (2 p -
+    1)) at rest, a shrunken answer.
+    """
     from scipy.optimize import brentq
 
     ours, exact = probabilities("straight_through")
-    rest = [brentq(lambda p, y=y: np.log(p / (1 - p)) - 2 * (y - (2 * p - 1)), 1e-6, 1 - 1e-6) for y in LONE[:, 0].tolist()]
-    assert (ours - torch.tensor(rest)).abs().max() < 0.05 and ((ours - 0.5).abs() < (exact - 0.5).abs()).all()
+    rest = [
+        brentq(lambda p, y=y: np.log(p / (1 - p)) - 2 * (y - (2 * p - 1)), 1e-6, 1 - 1e-6)
+        for y in LONE[:, 0].tolist()
+    ]
+    assert (ours - torch.tensor(rest)).abs().max() < 0.05 and (
+        (ours - 0.5).abs() < (exact - 0.5).abs()
+    ).all()
 
 
 def test_gumbel_leans_the_right_way():

@@ -24,7 +24,9 @@ Y = (X[:, 0] > 0.4).long() + (X[:, 1] > 0.4).long()
 
 def classifier(drop=0.0):
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Dropout(drop), Bottleneck(16, 3), nn.Linear(3, 3))
+    return nn.Sequential(
+        nn.Linear(4, 16), nn.Tanh(), nn.Dropout(drop), Bottleneck(16, 3), nn.Linear(3, 3)
+    )
 
 
 def fit(net=None, **how):
@@ -43,7 +45,9 @@ def test_without_a_price_it_is_maximum_likelihood_with_noise():
 
 
 def test_a_high_price_leaves_the_marginal_of_y():
-    """Rate to zero, predictions to the labels' shares, up to what descent by a finite number of noisy steps leaves."""
+    """Rate to zero, predictions to the labels' shares, up to what descent by a finite number of
+    noisy steps leaves.
+    """
     bnn = fit(beta=20.0, epochs=400, lr=0.02, batch_size=None)
     shares = Y.bincount() / len(Y)
     assert information(bnn, (X, Y))["rate"] < 1e-3
@@ -51,7 +55,10 @@ def test_a_high_price_leaves_the_marginal_of_y():
 
 
 def test_a_higher_price_buys_less():
-    rates = [information(fit(beta=beta, epochs=150, lr=0.02), (X, Y))["rate"] for beta in (1e-4, 1e-2, 0.1, 1.0)]
+    rates = [
+        information(fit(beta=beta, epochs=150, lr=0.02), (X, Y))["rate"]
+        for beta in (1e-4, 1e-2, 0.1, 1.0)
+    ]
     assert rates == sorted(rates, reverse=True) and rates[0] > 4 * rates[2]
 
 
@@ -60,10 +67,12 @@ SLOPE, NOISE_STD = 1.0, 0.5
 
 @pytest.mark.parametrize("beta", [0.02, 0.1, 0.5, 8.0])
 def test_the_rate_of_a_linear_gaussian_code_is_the_optimum(beta):
-    """y = a x with x standardised, answers of fixed noise s: the best share of x's variance that the code loses is u = min(1, beta s^2 / a^2).
+    """y = a x with x standardised, answers of fixed noise s: the best share of x's variance that
+    the code loses is u = min(1, beta s^2 / a^2).
 
-    For a linear code z of x: expected nll = a^2 u / (2 s^2) + const with u = 1 - corr(x, z)^2, and I(X; Z) = -log(u) / 2, which the KL to N(0, 1)
-    meets where z has variance 1. Tolerances: what noisy steps leave, 1 % of the objective and 0.03 nats.
+    For a linear code z of x: expected nll = a^2 u / (2 s^2) + const with u = 1 - corr(x, z)^2, and
+    I(X; Z) = -log(u) / 2, which the KL to N(0, 1) meets where z has variance 1. Tolerances: what
+    noisy steps leave, 1 % of the objective and 0.03 nats.
     """
     x = torch.randn(500, 1, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     x = (x - x.mean()) / x.std(correction=0)
@@ -110,13 +119,16 @@ def test_draws_are_draws_of_the_code_alone():
 def test_the_history_shows_the_rate_in_nats_per_example():
     bnn = fit(beta=0.05, epochs=3)
     for row in bnn.history:
-        assert row["kl"] == pytest.approx(60 * row["rate"]) and row["elbo"] == pytest.approx(-row["nll"] - row["kl"])
+        assert row["kl"] == pytest.approx(60 * row["rate"]) and row["elbo"] == pytest.approx(
+            -row["nll"] - row["kl"]
+        )
 
 
 def test_weights_have_no_prior():
     net = classifier()
     means = [
-        BNN(net, prior=prior).fit((X, Y), "vib", epochs=2, progress=False).posterior.mean() for prior in (None, Normal(0.0, 0.01))
+        BNN(net, prior=prior).fit((X, Y), "vib", epochs=2, progress=False).posterior.mean()
+        for prior in (None, Normal(0.0, 0.01))
     ]
     assert all(torch.equal(means[0][n], means[1][n]) for n in means[0])
 
@@ -129,14 +141,20 @@ def test_points_beside_the_random_parameters():
 
 def test_a_network_without_a_bottleneck_is_refused():
     with pytest.raises(
-        NetworkError, match=r"vib needs a credo.nets.Bottleneck\(in_features, latent_dim\).*this network has none"
+        NetworkError,
+        match=r"vib needs a credo.nets.Bottleneck\(in_features, latent_dim\).*this network has "
+        r"none",
     ):
         fit(credo.nets.mlp(4, (5,), 3))
 
 
 @pytest.mark.parametrize(
     ("bad", "named"),
-    [({"beta": -0.1}, "beta=-0.1"), ({"beta": "high"}, "beta='high'"), ({"train_samples": 0}, "train_samples=0")],
+    [
+        ({"beta": -0.1}, "beta=-0.1"),
+        ({"beta": "high"}, "beta='high'"),
+        ({"train_samples": 0}, "train_samples=0"),
+    ],
 )
 def test_bad_settings_are_named(bad, named):
     with pytest.raises(SettingError, match=f"vib: {named} is not valid"):
@@ -146,7 +164,9 @@ def test_bad_settings_are_named(bad, named):
 
 
 def test_a_used_network_can_be_started_anew():
-    """Fresh values come from a copy, and a bottleneck that has run holds a tensor inside a graph."""
+    """Fresh values come from a copy, and a bottleneck that has run holds a tensor inside a
+    graph.
+    """
     net = classifier()
     net(X)
     assert math.isfinite(fit(net, init="random").history[-1]["nll"])
@@ -177,7 +197,9 @@ def test_a_stopped_run_goes_on_to_the_same_end(tmp_path):
     finally:
         fit_job.CHECKPOINT_SECONDS = before
     resumed = fit(beta=0.01, epochs=6, run=tmp_path / "run")
-    assert all(torch.equal(v, resumed.posterior.mean()[n]) for n, v in whole.posterior.mean().items())
+    assert all(
+        torch.equal(v, resumed.posterior.mean()[n]) for n, v in whole.posterior.mean().items()
+    )
     assert [row["rate"] for row in whole.history] == [row["rate"] for row in resumed.history]
 
 

@@ -16,8 +16,10 @@ def least_squares():
 
 
 def test_fixed_noise_keeps_its_size_and_ends_at_least_squares():
-    """The prior is flat: independent noise on the weights of a linear network leaves the best mean where it was, up to
-    a pull of init_std^2 sum x^2, which is part of the model and below the noise of the last steps at this size."""
+    """The prior is flat: independent noise on the weights of a linear network leaves the best mean
+    where it was, up to a pull of init_std^2 sum x^2, which is part of the model and below the noise
+    of the last steps at this size.
+    """
     x, y, design = DATA
     fitted = bnn(prior=Normal(0.0, 1e-3)).fit((x, y), "weight_noise", init_std=0.02, **FIT)
     family = fitted.posterior.members[0]

@@ -1,4 +1,7 @@
-"""Rules for sums and products. Two random operands are taken as independent: a residual branch and its trunk are not."""
+"""Rules for sums and products.
+
+Two random operands are taken as independent: a residual branch and its trunk are not.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from credo.core.linear_map import LinearMap
-from credo.estimators.moments.state import Moments, RandomWeight, is_random, joint, lift, like, make_moments, refusal, rule
+from credo.estimators.moments.state import (
+    Moments,
+    RandomWeight,
+    is_random,
+    joint,
+    lift,
+    like,
+    make_moments,
+    refusal,
+    rule,
+)
 from credo.posteriors.covariance_rules import sandwich
 
 
@@ -17,7 +30,11 @@ def _broadcast(func: Any, x: Moments, mean: Tensor) -> Tensor:
     """The spread of ``x`` in the shape of the result."""
     if x.full:
         if mean.shape != x.shape:
-            raise refusal(func, f"it broadcasts {tuple(x.shape)} to {tuple(mean.shape)}", "use the diagonal mode")
+            raise refusal(
+                func,
+                f"it broadcasts {tuple(x.shape)} to {tuple(mean.shape)}",
+                "use the diagonal mode",
+            )
         return x.spread
     return x.spread.expand(mean.shape)
 
@@ -53,19 +70,37 @@ def _scale(func: Any, a: Any, factor: Any) -> Moments:
     return like(x, mean, spread * (factor * factor))
 
 
-_SUM_RULE = {"diagonal": "exact; two random operands as independent", "full": "exact; two random operands as independent"}
+_SUM_RULE = {
+    "diagonal": "exact; two random operands as independent",
+    "full": "exact; two random operands as independent",
+}
 
 
 @rule(
-    torch.add, Tensor.add, Tensor.add_, Tensor.__add__, Tensor.__radd__, Tensor.__iadd__, name="add", **_SUM_RULE
-)  # fmt: skip
+    torch.add,
+    Tensor.add,
+    Tensor.add_,
+    Tensor.__add__,
+    Tensor.__radd__,
+    Tensor.__iadd__,
+    name="add",
+    **_SUM_RULE,
+)
 def _sum_rule(func: Any, input: Any, other: Any, *, alpha: float = 1.0) -> Moments:
     return _add(func, input, other, alpha)
 
 
 @rule(
-    torch.sub, torch.subtract, Tensor.sub, Tensor.sub_, Tensor.subtract, Tensor.__sub__, Tensor.__isub__, name="sub", **_SUM_RULE
-)  # fmt: skip
+    torch.sub,
+    torch.subtract,
+    Tensor.sub,
+    Tensor.sub_,
+    Tensor.subtract,
+    Tensor.__sub__,
+    Tensor.__isub__,
+    name="sub",
+    **_SUM_RULE,
+)
 def _difference(func: Any, input: Any, other: Any, *, alpha: float = 1.0) -> Moments:
     return _add(func, input, other, -alpha)
 
@@ -81,12 +116,25 @@ def _negative(func: Any, input: Any) -> Moments:
 
 
 @rule(
-    torch.mul, torch.multiply, Tensor.mul, Tensor.mul_, Tensor.multiply, Tensor.__mul__, Tensor.__rmul__, Tensor.__imul__,
-    name="mul", diagonal="exact; two random operands must have no weight in common", full="by known numbers only",
-)  # fmt: skip
+    torch.mul,
+    torch.multiply,
+    Tensor.mul,
+    Tensor.mul_,
+    Tensor.multiply,
+    Tensor.__mul__,
+    Tensor.__rmul__,
+    Tensor.__imul__,
+    name="mul",
+    diagonal="exact; two random operands must have no weight in common",
+    full="by known numbers only",
+)
 def _product(func: Any, input: Any, other: Any) -> Moments:
     """V[a b] = m_a^2 V_b + m_b^2 V_a + V_a V_b for independent a and b."""
-    if isinstance(other, RandomWeight) and not isinstance(input, RandomWeight) and other.site in other.family.masks:
+    if (
+        isinstance(other, RandomWeight)
+        and not isinstance(input, RandomWeight)
+        and other.site in other.family.masks
+    ):
         return _masked(func, input, other)
     if not is_random(other):
         return _scale(func, input, other)
@@ -97,7 +145,9 @@ def _product(func: Any, input: Any, other: Any) -> Moments:
         raise refusal(func, "both factors are random", "use the diagonal mode")
     common = sorted(a.sources & b.sources)
     if common:
-        raise refusal(func, f"both factors depend on {', '.join(common[:3])} and are not independent")
+        raise refusal(
+            func, f"both factors depend on {', '.join(common[:3])} and are not independent"
+        )
     mean = a.expected * b.expected
     var = a.expected.square() * b.spread + b.expected.square() * a.spread + a.spread * b.spread
     return make_moments(mean, var, False, a.sources | b.sources)
@@ -106,7 +156,9 @@ def _product(func: Any, input: Any, other: Any) -> Moments:
 def _masked(func: Any, input: Any, mask: RandomWeight) -> Moments:
     """The mask of a dropout module, whose family has the rule."""
     if mask.joint or (isinstance(input, Moments) and input.full):
-        raise refusal(func, "a dropout module's mask has no rule for covariances", "use the diagonal mode")
+        raise refusal(
+            func, "a dropout module's mask has no rule for covariances", "use the diagonal mode"
+        )
     op = LinearMap(torch.mul, {}, 0, False)
     known = isinstance(input, Moments)
     mean, var = (input.expected, input.spread) if known else (input, torch.zeros_like(input))
@@ -115,9 +167,17 @@ def _masked(func: Any, input: Any, mask: RandomWeight) -> Moments:
 
 
 @rule(
-    torch.div, torch.true_divide, Tensor.div, Tensor.div_, Tensor.true_divide, Tensor.__truediv__, Tensor.__itruediv__,
-    name="div", diagonal="exact, by known numbers only", full="exact, by known numbers only",
-)  # fmt: skip
+    torch.div,
+    torch.true_divide,
+    Tensor.div,
+    Tensor.div_,
+    Tensor.true_divide,
+    Tensor.__truediv__,
+    Tensor.__itruediv__,
+    name="div",
+    diagonal="exact, by known numbers only",
+    full="exact, by known numbers only",
+)
 def _quotient(func: Any, input: Any, other: Any) -> Moments:
     if is_random(other):
         raise refusal(func, "the divisor is random and its inverse may have no moments")
@@ -137,20 +197,28 @@ def _stack(func: Any, tensors: Any, dim: int = 0) -> Moments:
 def _collect(func: Any, tensors: Any, dim: int) -> Moments:
     parts = [lift(part, func) for part in tensors]
     if any(isinstance(part, Moments) and part.full for part in parts):
-        raise refusal(func, "the covariance between its parts is not known", "use the diagonal mode")
+        raise refusal(
+            func, "the covariance between its parts is not known", "use the diagonal mode"
+        )
     means = [part.expected if isinstance(part, Moments) else part for part in parts]
-    spreads = [part.spread if isinstance(part, Moments) else torch.zeros_like(part) for part in parts]
+    spreads = [
+        part.spread if isinstance(part, Moments) else torch.zeros_like(part) for part in parts
+    ]
     sources = frozenset().union(*(part.sources for part in parts if isinstance(part, Moments)))
     return make_moments(func(means, dim), func(spreads, dim), False, sources)
 
 
 def linear_function(func: Any, x: Moments, apply: Any, apply_var: Any) -> Moments:
-    """A linear function without offset: ``apply`` on the mean and on rows and columns of the covariance."""
+    """A linear function without offset: ``apply`` on the mean and on rows and columns of the
+    covariance.
+    """
     mean = apply(x.expected)
     if not x.full:
         return make_moments(mean, apply_var(x.spread), False, x.sources)
     if mean.dim() == 0 or mean.shape[0] != len(x):
-        raise refusal(func, f"it acts on the example axis of {tuple(x.shape)}", "use the diagonal mode")
+        raise refusal(
+            func, f"it acts on the example axis of {tuple(x.shape)}", "use the diagonal mode"
+        )
     return joint(mean, sandwich(apply, x.spread, x.shape[1:]), x.sources)
 
 
@@ -174,28 +242,53 @@ def _reduce(func: Any, input: Any, dim: Any, keepdim: bool, average: bool) -> Mo
     x = lift(input, func)
     axes = _axes(dim, x.dim())
     if x.full and 0 in axes:
-        raise refusal(func, f"it reduces the example axis of {tuple(x.shape)}", "use the diagonal mode")
+        raise refusal(
+            func, f"it reduces the example axis of {tuple(x.shape)}", "use the diagonal mode"
+        )
     share = 1.0
     for axis in axes if average else ():
         share /= x.shape[axis]
     return linear_function(
-        func, x, lambda t: t.sum(axes, keepdim=keepdim) * share, lambda t: t.sum(axes, keepdim=keepdim) * share**2
+        func,
+        x,
+        lambda t: t.sum(axes, keepdim=keepdim) * share,
+        lambda t: t.sum(axes, keepdim=keepdim) * share**2,
     )
 
 
 @rule(F.pad, name="pad", diagonal="exact", full="exact with zeros")
-def _pad(func: Any, input: Any, pad: Any, mode: str = "constant", value: float | None = None) -> Moments:
-    """Zeros or known numbers around; other modes repeat elements, whose variances are repeated with them."""
+def _pad(
+    func: Any, input: Any, pad: Any, mode: str = "constant", value: float | None = None
+) -> Moments:
+    """Zeros or known numbers around; other modes repeat elements, whose variances are repeated with
+    them.
+    """
     x = lift(input, func)
     if x.full and (mode != "constant" or value):
-        raise refusal(func, f"mode={mode!r} with value={value}", "use zero padding or the diagonal mode")
+        raise refusal(
+            func, f"mode={mode!r} with value={value}", "use zero padding or the diagonal mode"
+        )
     constant = {} if mode != "constant" else {"value": 0.0}
     if mode == "constant" and value:
-        return make_moments(F.pad(x.expected, pad, mode, value), F.pad(x.spread, pad, mode, 0.0), False, x.sources)
-    return linear_function(func, x, lambda t: F.pad(t, pad, mode, **constant), lambda t: F.pad(t, pad, mode, **constant))
+        return make_moments(
+            F.pad(x.expected, pad, mode, value), F.pad(x.spread, pad, mode, 0.0), False, x.sources
+        )
+    return linear_function(
+        func,
+        x,
+        lambda t: F.pad(t, pad, mode, **constant),
+        lambda t: F.pad(t, pad, mode, **constant),
+    )
 
 
-@rule(torch.pow, Tensor.pow, Tensor.__pow__, name="pow", diagonal="exact, exponent 2 only", full="exact, exponent 2 only")
+@rule(
+    torch.pow,
+    Tensor.pow,
+    Tensor.__pow__,
+    name="pow",
+    diagonal="exact, exponent 2 only",
+    full="exact, exponent 2 only",
+)
 def _power(func: Any, input: Any, exponent: Any) -> Moments:
     if isinstance(exponent, (int, float)) and exponent == 2:
         return torch.square(input)  # type: ignore[return-value]

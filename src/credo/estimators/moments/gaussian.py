@@ -1,6 +1,8 @@
-"""Moments of nonlinear functions of Gaussian variables: rectifiers in closed form, smooth functions by quadrature.
+"""Moments of nonlinear functions of Gaussian variables: rectifiers in closed form, smooth functions
+by quadrature.
 
-Everything takes means and (co)variances as tensors, is differentiable in both, and stays finite at zero variance.
+Everything takes means and (co)variances as tensors, is differentiable in both, and stays finite at
+zero variance.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ _FAR = 40.0  # standard deviations from the kink at which a rectifier is linear 
 
 @lru_cache(maxsize=32)
 def _nodes(
-    kind: Callable[[int], tuple[Tensor, Tensor]], count: int, dtype: torch.dtype, device: torch.device
+    kind: Callable[[int], tuple[Tensor, Tensor]],
+    count: int,
+    dtype: torch.dtype,
+    device: torch.device,
 ) -> tuple[Tensor, Tensor]:
     nodes, weights = kind(count)
     return nodes.to(device, dtype), weights.to(device, dtype)
@@ -35,7 +40,9 @@ def density(u: Tensor) -> Tensor:
 
 
 def standardise(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
-    """(mean / std, std), with a floor under the variance whose gradient is zero instead of infinite."""
+    """(mean / std, std), with a floor under the variance whose gradient is zero instead of
+    infinite.
+    """
     floor = torch.finfo(var.dtype).tiny ** 0.75
     std = var.clamp_min(floor).sqrt()
     return (mean / std).clamp(-_FAR, _FAR), std
@@ -44,7 +51,8 @@ def standardise(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
 def relu_moments(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean m Phi(u) + s phi(u) and variance of max(x, 0), x ~ N(m, s^2), u = m / s.
 
-    The variance is s^2 [Phi + u^2 Phi (1 - Phi) + u phi (1 - 2 Phi) - phi^2], which does not subtract large squares.
+    The variance is s^2 [Phi + u^2 Phi (1 - Phi) + u phi (1 - 2 Phi) - phi^2], which does not
+    subtract large squares.
     """
     u, std = standardise(mean, var)
     upper, lower, peak = torch.special.ndtr(u), torch.special.ndtr(-u), density(u)
@@ -61,8 +69,9 @@ def correlation(cov: Tensor, std: Tensor) -> Tensor:
 def relu_covariance(mean: Tensor, cov: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Mean ``(B, D)``, covariance ``(B, D, D)`` and P(x > 0) of max(x, 0) for x ~ N(mean, cov).
 
-    Cov = c_ij Phi(u_i) Phi(u_j) + s_i s_j integral_0^rho (rho - r) phi2(u_i, u_j; r) dr (Price 1958), by Gauss-Legendre
-    quadrature in theta, r = sin(theta), where the integrand has no singularity. Exact but for that quadrature.
+    Cov = c_ij Phi(u_i) Phi(u_j) + s_i s_j integral_0^rho (rho - r) phi2(u_i, u_j; r) dr (Price
+    1958), by Gauss-Legendre quadrature in theta, r = sin(theta), where the integrand has no
+    singularity. Exact but for that quadrature.
     """
     var = cov.diagonal(dim1=-2, dim2=-1)
     out, out_var = relu_moments(mean, var)
@@ -75,10 +84,12 @@ def relu_covariance(mean: Tensor, cov: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 class _Overlap(torch.autograd.Function):
-    """integral_0^rho (rho - r) phi2(u_i, u_j; r) dr for all pairs, and its derivatives from the same nodes.
+    """integral_0^rho (rho - r) phi2(u_i, u_j; r) dr for all pairs, and its derivatives from the
+    same nodes.
 
-    With r = sin(theta) and h = exp(-(u_i - u_j)^2 / (2 cos^2) - u_i u_j / (1 + r)), phi2 dr = h dtheta / (2 pi). A negative rho is the
-    positive one with u_j reversed. Autograd through the nodes would keep a dozen matrices for each of them.
+    With r = sin(theta) and h = exp(-(u_i - u_j)^2 / (2 cos^2) - u_i u_j / (1 + r)), phi2 dr = h
+    dtheta / (2 pi). A negative rho is the positive one with u_j reversed. Autograd through the
+    nodes would keep a dozen matrices for each of them.
     """
 
     @staticmethod
@@ -89,10 +100,14 @@ class _Overlap(torch.autograd.Function):
         gap, product, limit = first - second, first * second, torch.asin(size)
         half = 0.5 * gap.square()
         total, by_rho, by_first = (torch.zeros_like(rho) for _ in range(3))
-        for node, weight in zip(*_nodes(legendre, LEGENDRE_NODES, rho.dtype, rho.device), strict=True):
+        for node, weight in zip(
+            *_nodes(legendre, LEGENDRE_NODES, rho.dtype, rho.device), strict=True
+        ):
             theta = limit * node
             sine = theta.sin()
-            inverse = theta.cos().square_().clamp_min_(torch.finfo(rho.dtype).eps ** 2).reciprocal_()
+            inverse = (
+                theta.cos().square_().clamp_min_(torch.finfo(rho.dtype).eps ** 2).reciprocal_()
+            )
             rest = (1.0 + sine).reciprocal_()
             height = (half * inverse).add_(product * rest).neg_().exp_().mul_(weight)
             by_rho += height
@@ -117,39 +132,57 @@ def with_diagonal(matrix: Tensor, diagonal: Tensor) -> Tensor:
     return torch.where(eye, diagonal.unsqueeze(-1), matrix)
 
 
-def _evaluate(function: Callable[[Tensor], Tensor], mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """f at the nodes ``(..., K)``, the nodes and weights, and the variance used: not below what differences of f resolve."""
+def _evaluate(
+    function: Callable[[Tensor], Tensor], mean: Tensor, var: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """f at the nodes ``(..., K)``, the nodes and weights, and the variance used: not below what
+    differences of f resolve.
+    """
     nodes, weights = _nodes(hermite, HERMITE_NODES, mean.dtype, mean.device)
     used = var.clamp_min(10.0 * torch.finfo(var.dtype).eps ** 0.8)
     return function(mean.unsqueeze(-1) + used.sqrt().unsqueeze(-1) * nodes), nodes, weights, used
 
 
-def smooth_moments(function: Callable[[Tensor], Tensor], mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+def smooth_moments(
+    function: Callable[[Tensor], Tensor], mean: Tensor, var: Tensor
+) -> tuple[Tensor, Tensor]:
     """Mean and variance of f(x), x ~ N(mean, var), by Gauss-Hermite quadrature."""
     values, _, weights, used = _evaluate(function, mean, var)
     return _first_two(function, mean, var, values, weights, used)
 
 
 def _first_two(
-    function: Callable[[Tensor], Tensor], mean: Tensor, var: Tensor, values: Tensor, weights: Tensor, used: Tensor
+    function: Callable[[Tensor], Tensor],
+    mean: Tensor,
+    var: Tensor,
+    values: Tensor,
+    weights: Tensor,
+    used: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Both moments scaled by var / used, so that they and their gradients keep their limits as the variance goes to zero."""
+    """Both moments scaled by var / used, so that they and their gradients keep their limits as the
+    variance goes to zero.
+    """
     centre, share = function(mean), var / used
     expected = values @ weights
     spread = (values - expected.unsqueeze(-1)).square() @ weights
     return centre + share * (expected - centre), share * spread
 
 
-def smooth_covariance(function: Callable[[Tensor], Tensor], mean: Tensor, cov: Tensor) -> tuple[Tensor, Tensor]:
+def smooth_covariance(
+    function: Callable[[Tensor], Tensor], mean: Tensor, cov: Tensor
+) -> tuple[Tensor, Tensor]:
     """Mean ``(B, D)`` and covariance ``(B, D, D)`` of f(x) elementwise, x ~ N(mean, cov).
 
-    Cov(f(a), f(b)) = sum_k rho^k g_k(a) g_k(b) with g_k = E[f(m + s z) He_k(z)] / sqrt(k!) (Mehler), written as
-    cov_ab times a power series so that it vanishes smoothly with the covariance.
+    Cov(f(a), f(b)) = sum_k rho^k g_k(a) g_k(b) with g_k = E[f(m + s z) He_k(z)] / sqrt(k!)
+    (Mehler), written as cov_ab times a power series so that it vanishes smoothly with the
+    covariance.
     """
     var = cov.diagonal(dim1=-2, dim2=-1)
     values, nodes, weights, used = _evaluate(function, mean, var)
     out, out_var = _first_two(function, mean, var, values, weights, used)
-    slopes = values @ (_polynomials(nodes) * weights.unsqueeze(-1)) / used.sqrt().unsqueeze(-1)  # (B, D, terms)
+    slopes = (
+        values @ (_polynomials(nodes) * weights.unsqueeze(-1)) / used.sqrt().unsqueeze(-1)
+    )  # (B, D, terms)
     rho = correlation(cov, standardise(mean, var)[1])
     series = torch.zeros_like(rho)
     for slope in reversed(slopes.unbind(-1)):

@@ -1,4 +1,6 @@
-"""Rules for linear maps: random weights are met by their family, known ones by the map with squared weights."""
+"""Rules for linear maps: random weights are met by their family, known ones by the map with squared
+weights.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +14,34 @@ from credo.estimators.moments.state import Moments, RandomWeight, joint, make_mo
 from credo.posteriors.covariance_rules import check_units, fixed_joint, independent_channels
 
 
-@rule(*SIGNATURES, name="linear, conv, conv_transpose, embedding", diagonal="exact; positions independent", full="exact")
+@rule(
+    *SIGNATURES,
+    name="linear, conv, conv_transpose, embedding",
+    diagonal="exact; positions independent",
+    full="exact",
+)
 def _linear_map(func: Any, *args: Any, **kwargs: Any) -> Moments:
     """E and (co)variance of op(x, w) + b for random or known x, w and b."""
     op, x, w, b = bind(func, args, kwargs)
     if isinstance(x, RandomWeight) or isinstance(w, Moments) or isinstance(b, Moments):
-        raise refusal(func, "a random input stands where a weight belongs, or a weight where an input belongs")
+        raise refusal(
+            func, "a random input stands where a weight belongs, or a weight where an input belongs"
+        )
     if isinstance(x, Moments) and op.is_embedding:
         raise refusal(func, "its indices are random")
-    full = x.full if isinstance(x, Moments) else any(isinstance(v, RandomWeight) and v.joint for v in (w, b))
+    full = (
+        x.full
+        if isinstance(x, Moments)
+        else any(isinstance(v, RandomWeight) and v.joint for v in (w, b))
+    )
     sources = x.sources if isinstance(x, Moments) else frozenset()
     names = frozenset(v.site for v in (w, b) if isinstance(v, RandomWeight))
     again = sorted(sources & names)
     if again:
-        raise refusal(func, f"{', '.join(again)} is used a second time, and uses of one weight are not independent")
+        raise refusal(
+            func,
+            f"{', '.join(again)} is used a second time, and uses of one weight are not independent",
+        )
     mean = x.expected if isinstance(x, Moments) else x
     spread = x.spread if isinstance(x, Moments) else None
     if full:
@@ -37,7 +53,9 @@ def _own_bias(w: RandomWeight, b: Any) -> str | None:
     return b.site if isinstance(b, RandomWeight) and b.family is w.family else None
 
 
-def _diagonal(op: LinearMap, mean: Tensor, var: Tensor | None, w: Any, b: Any) -> tuple[Tensor, Tensor]:
+def _diagonal(
+    op: LinearMap, mean: Tensor, var: Tensor | None, w: Any, b: Any
+) -> tuple[Tensor, Tensor]:
     if isinstance(w, RandomWeight):
         own = _own_bias(w, b)
         zero = torch.zeros_like(mean) if var is None else var
@@ -53,9 +71,14 @@ def _diagonal(op: LinearMap, mean: Tensor, var: Tensor | None, w: Any, b: Any) -
     return out, out_var if b_var is None else out_var + along(b_var, op.channel_axis, out.dim())
 
 
-def _full(op: LinearMap, func: Any, mean: Tensor, cov: Tensor | None, w: Any, b: Any) -> tuple[Tensor, Tensor]:
+def _full(
+    op: LinearMap, func: Any, mean: Tensor, cov: Tensor | None, w: Any, b: Any
+) -> tuple[Tensor, Tensor]:
     if mean.dim() < 2 or (op.num_spatial and mean.dim() != op.num_spatial + 2):
-        raise refusal(func, f"a covariance needs inputs with an example axis first, got shape {tuple(mean.shape)}")
+        raise refusal(
+            func,
+            f"a covariance needs inputs with an example axis first, got shape {tuple(mean.shape)}",
+        )
     if isinstance(w, RandomWeight):
         own = _own_bias(w, b)
         out, out_cov = w.family.joint_moments(op, mean, cov, w.site, own)

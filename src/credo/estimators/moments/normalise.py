@@ -1,4 +1,6 @@
-"""Rules for normalisation layers: BatchNorm in eval mode is affine, LayerNorm and GroupNorm are linearised."""
+"""Rules for normalisation layers: BatchNorm in eval mode is affine, LayerNorm and GroupNorm are
+linearised.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from credo.estimators.moments.state import Moments, RandomWeight, is_random, joint, lift, like, make_moments, refusal, rule
+from credo.estimators.moments.state import (
+    Moments,
+    RandomWeight,
+    is_random,
+    joint,
+    lift,
+    like,
+    make_moments,
+    refusal,
+    rule,
+)
 from credo.posteriors.covariance_rules import outer
 
 
-def _known(value: Any, shape: torch.Size, default: float, x: Tensor) -> tuple[Tensor, Tensor | None, frozenset[str]]:
+def _known(
+    value: Any, shape: torch.Size, default: float, x: Tensor
+) -> tuple[Tensor, Tensor | None, frozenset[str]]:
     """Mean and variance (None: certain) of a scale or shift, in a shape that broadcasts."""
     if value is None:
         return torch.full((), default, dtype=x.dtype, device=x.device), None, frozenset()
@@ -23,10 +37,11 @@ def _known(value: Any, shape: torch.Size, default: float, x: Tensor) -> tuple[Te
 
 
 def affine(x: Moments, weight: Any, bias: Any, shape: torch.Size) -> Moments:
-    """s x + b elementwise with s and b of ``shape``, known or random: V = m_s^2 V_x + (m_x^2 + V_x) V_s + V_b.
+    """s x + b elementwise with s and b of ``shape``, known or random: V = m_s^2 V_x + (m_x^2 + V_x)
+    V_s + V_b.
 
-    Random elements of s and b are taken as independent of each other; with a covariance, the positions that share one are
-    correlated by it.
+    Random elements of s and b are taken as independent of each other; with a covariance, the
+    positions that share one are correlated by it.
     """
     mean = x.expected
     scale, scale_var, scale_site = _known(weight, shape, 1.0, mean)
@@ -46,16 +61,28 @@ def affine(x: Moments, weight: Any, bias: Any, shape: torch.Size) -> Moments:
 
 def _shared(var: Tensor, mean: Tensor) -> Tensor:
     """Covariance between units that use the same element of a random vector: ``(D, D)``."""
-    label = torch.arange(var.numel(), device=var.device).reshape(var.shape).expand(1, *mean.shape[1:]).flatten()
+    label = (
+        torch.arange(var.numel(), device=var.device)
+        .reshape(var.shape)
+        .expand(1, *mean.shape[1:])
+        .flatten()
+    )
     same = label.unsqueeze(-1) == label.unsqueeze(-2)
     return same.to(var.dtype) * var.flatten()[label]
 
 
 @rule(F.batch_norm, name="batch_norm in eval mode", diagonal="exact", full="exact")
 def _batch_norm(
-    func: Any, input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None, training: bool = False,
-    momentum: float = 0.1, eps: float = 1e-5,
-) -> Moments:  # fmt: skip
+    func: Any,
+    input: Any,
+    running_mean: Any,
+    running_var: Any,
+    weight: Any = None,
+    bias: Any = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Moments:
     """(x - mean) / sqrt(var + eps), then scale and shift: affine with the running statistics."""
     if training:
         raise refusal(func, "it uses the statistics of the batch", "put BatchNorm into eval mode")
@@ -77,10 +104,12 @@ def _certain(x: Tensor, *parameters: Any) -> Moments:
 
 
 def standardised(mean: Tensor, spread: Tensor, full: bool, eps: float) -> tuple[Tensor, Tensor]:
-    """(x - average) / sqrt(second moment + eps) over the last axis: ``(..., G)``, the spread ``(..., G)`` or ``(..., G, G)``.
+    """(x - average) / sqrt(second moment + eps) over the last axis: ``(..., G)``, the spread
+    ``(..., G)`` or ``(..., G, G)``.
 
-    Centring is linear and exact. The length is replaced by the root of its expected square, and the spread goes through the
-    slope there: J = (I - 11^T/G - z z^T/G) / length, z the result. Good while the group is large or its spread small.
+    Centring is linear and exact. The length is replaced by the root of its expected square, and the
+    spread goes through the slope there: J = (I - 11^T/G - z z^T/G) / length, z the result. Good
+    while the group is large or its spread small.
     """
     size = mean.shape[-1]
     var = spread.diagonal(dim1=-2, dim2=-1) if full else spread
@@ -97,14 +126,18 @@ def standardised(mean: Tensor, spread: Tensor, full: bool, eps: float) -> tuple[
         return z, slope @ spread @ slope.mT
     sums = [(z**k * var).sum(-1, keepdim=True) for k in range(3)]
     own = var * (1.0 - 2.0 / size - 2.0 * z.square() / size)
-    return z, (own + (sums[0] + 2.0 * z * sums[1] + z.square() * sums[2]) / size**2) / length.square()
+    return z, (
+        own + (sums[0] + 2.0 * z * sums[1] + z.square() * sums[2]) / size**2
+    ) / length.square()
 
 
 def _grouped(func: Any, x: Moments, groups: int, eps: float) -> Moments:
     """Standardise each of ``groups`` equal runs of an example's units."""
     if x.full:
         if groups != 1:
-            raise refusal(func, f"it normalises {groups} groups of one example apart", "use the diagonal mode")
+            raise refusal(
+                func, f"it normalises {groups} groups of one example apart", "use the diagonal mode"
+            )
         mean, cov = standardised(x.expected.flatten(1), x.spread, True, eps)
         return like(x, mean.reshape(x.shape), cov)
     rows = (len(x) * groups, -1)
@@ -112,8 +145,20 @@ def _grouped(func: Any, x: Moments, groups: int, eps: float) -> Moments:
     return like(x, mean.reshape(x.shape), var.reshape(x.shape))
 
 
-@rule(F.layer_norm, name="layer_norm", diagonal="linearised", full="linearised, over the whole example")
-def _layer_norm(func: Any, input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Moments:
+@rule(
+    F.layer_norm,
+    name="layer_norm",
+    diagonal="linearised",
+    full="linearised, over the whole example",
+)
+def _layer_norm(
+    func: Any,
+    input: Any,
+    normalized_shape: Any,
+    weight: Any = None,
+    bias: Any = None,
+    eps: float = 1e-5,
+) -> Moments:
     shape = torch.Size(normalized_shape)
     if not is_random(input):
         x = _certain(F.layer_norm(input, shape, eps=eps), weight, bias)
@@ -124,7 +169,9 @@ def _layer_norm(func: Any, input: Any, normalized_shape: Any, weight: Any = None
 
 
 @rule(F.group_norm, name="group_norm", diagonal="linearised", full="linearised, one group")
-def _group_norm(func: Any, input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Moments:
+def _group_norm(
+    func: Any, input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Moments:
     if not is_random(input):
         x = _certain(F.group_norm(input, num_groups, eps=eps), weight, bias)
     else:

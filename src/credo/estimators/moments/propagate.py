@@ -1,4 +1,6 @@
-"""Fill a shell with stand-ins for its random parameters, and read mean and (co)variance off its output."""
+"""Fill a shell with stand-ins for its random parameters, and read mean and (co)variance off its
+output.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,8 @@ MODES = ("diagonal", "full")
 def place_moments(shell: Shell, posterior: Posterior, covariance: str = "diagonal") -> None:
     """Put the posterior into the shell without drawing: ``shell(x)`` then gives :class:`Moments`.
 
-    Gradients flow from both moments to the parameters of the families. Refused for posteriors whose families have no rule
-    for moments, such as samples and mixtures.
+    Gradients flow from both moments to the parameters of the families. Refused for posteriors whose
+    families have no rule for moments, such as samples and mixtures.
     """
     if covariance not in MODES:
         raise SettingError(f"covariance={covariance!r}; expected 'diagonal' or 'full'.")
@@ -39,20 +41,30 @@ def place_moments(shell: Shell, posterior: Posterior, covariance: str = "diagona
 def _check_rule(family: Family, joint: bool) -> None:
     if type(family).moments is Family.moments:
         raise CredoError(
-            f"Moments need a Gaussian posterior (mean_field, low_rank, full, kron or delta); this one is {family.name!r}: "
+            "Moments need a Gaussian posterior (mean_field, low_rank, full, kron or delta); this "
+            f"one is {family.name!r}: "
             "draw samples instead."
         )
     if joint and type(family).joint_moments is Family.joint_moments:
-        raise CredoError(f"The family {family.name!r} has no rule for a full covariance; use covariance='diagonal'.")
+        raise CredoError(
+            f"The family {family.name!r} has no rule for a full covariance; use "
+            "covariance='diagonal'."
+        )
 
 
 def propagate(
-    shell: Shell, posterior: Posterior, x: Any, covariance: str = "diagonal", output: str | int | None = None
+    shell: Shell,
+    posterior: Posterior,
+    x: Any,
+    covariance: str = "diagonal",
+    output: str | int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Mean ``(B, F)`` and variance ``(B, F)``, or covariance ``(B, F, F)`` with ``covariance="full"``, of the network's outputs.
+    """Mean ``(B, F)`` and variance ``(B, F)``, or covariance ``(B, F, F)`` with
+    ``covariance="full"``, of the network's outputs.
 
-    Nothing is sampled. ``output`` names the entry that counts where the network returns several. Layers are taken as
-    independent, so what families share between layers is left out. The shell keeps the posterior in place.
+    Nothing is sampled. ``output`` names the entry that counts where the network returns several.
+    Layers are taken as independent, so what families share between layers is left out. The shell
+    keeps the posterior in place.
     """
     place_moments(shell, posterior, covariance)
     out = pick(shell(x), output)
@@ -60,8 +72,11 @@ def propagate(
         return out.expected, out.spread
     if any(not isinstance(family, Delta) for family in posterior.members):
         raise NetworkError(
-            "No random parameter reached the network's output by an operation that Python sees, so it has no moments; "
+            "No random parameter reached the network's output by an operation that Python sees, "
+            "so it has no moments; "
             "draw samples instead."
         )
     units = out[0].numel()
-    return out, torch.zeros_like(out) if covariance == "diagonal" else out.new_zeros(len(out), units, units)
+    return out, torch.zeros_like(out) if covariance == "diagonal" else out.new_zeros(
+        len(out), units, units
+    )

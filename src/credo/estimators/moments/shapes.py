@@ -7,26 +7,96 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from credo.estimators.moments.state import Moments, RandomWeight, joint, lift, make_moments, reads, refusal, rule, split
+from credo.estimators.moments.state import (
+    Moments,
+    RandomWeight,
+    joint,
+    lift,
+    make_moments,
+    reads,
+    refusal,
+    rule,
+    split,
+)
 
 _ORDERED = (
-    torch.flatten, Tensor.flatten, torch.reshape, Tensor.reshape, Tensor.view, Tensor.view_as, Tensor.reshape_as, torch.squeeze,
-    Tensor.squeeze, torch.unsqueeze, Tensor.unsqueeze, torch.unflatten, Tensor.unflatten,
-)  # fmt: skip
+    torch.flatten,
+    Tensor.flatten,
+    torch.reshape,
+    Tensor.reshape,
+    Tensor.view,
+    Tensor.view_as,
+    Tensor.reshape_as,
+    torch.squeeze,
+    Tensor.squeeze,
+    torch.unsqueeze,
+    Tensor.unsqueeze,
+    torch.unflatten,
+    Tensor.unflatten,
+)
 _MOVING = (
-    torch.permute, Tensor.permute, torch.transpose, Tensor.transpose, torch.swapaxes, Tensor.swapaxes, torch.movedim, Tensor.movedim,
-    torch.moveaxis, Tensor.moveaxis, reads("mT"), reads("T"), Tensor.t, torch.t, torch.flip, Tensor.flip, torch.roll,
-    Tensor.roll, torch.pixel_shuffle, torch.pixel_unshuffle, torch.channel_shuffle,
-)  # fmt: skip
+    torch.permute,
+    Tensor.permute,
+    torch.transpose,
+    Tensor.transpose,
+    torch.swapaxes,
+    Tensor.swapaxes,
+    torch.movedim,
+    Tensor.movedim,
+    torch.moveaxis,
+    Tensor.moveaxis,
+    reads("mT"),
+    reads("T"),
+    Tensor.t,
+    torch.t,
+    torch.flip,
+    Tensor.flip,
+    torch.roll,
+    Tensor.roll,
+    torch.pixel_shuffle,
+    torch.pixel_unshuffle,
+    torch.channel_shuffle,
+)
 _PICKING = (
-    Tensor.__getitem__, torch.select, Tensor.select, torch.narrow, Tensor.narrow, Tensor.expand, Tensor.expand_as, Tensor.repeat,
-    torch.tile, Tensor.tile, Tensor.unbind, torch.unbind, Tensor.chunk, torch.chunk, Tensor.split, torch.split, torch.index_select,
-    Tensor.index_select, Tensor.repeat_interleave, torch.repeat_interleave, Tensor.__iter__,
-)  # fmt: skip
+    Tensor.__getitem__,
+    torch.select,
+    Tensor.select,
+    torch.narrow,
+    Tensor.narrow,
+    Tensor.expand,
+    Tensor.expand_as,
+    Tensor.repeat,
+    torch.tile,
+    Tensor.tile,
+    Tensor.unbind,
+    torch.unbind,
+    Tensor.chunk,
+    torch.chunk,
+    Tensor.split,
+    torch.split,
+    torch.index_select,
+    Tensor.index_select,
+    Tensor.repeat_interleave,
+    torch.repeat_interleave,
+    Tensor.__iter__,
+)
 _COPYING = (
-    Tensor.contiguous, Tensor.clone, torch.clone, Tensor.to, Tensor.float, Tensor.double, Tensor.half, Tensor.bfloat16, Tensor.type,
-    Tensor.type_as, Tensor.cuda, Tensor.cpu, Tensor.detach, torch.detach, Tensor.requires_grad_,
-)  # fmt: skip
+    Tensor.contiguous,
+    Tensor.clone,
+    torch.clone,
+    Tensor.to,
+    Tensor.float,
+    Tensor.double,
+    Tensor.half,
+    Tensor.bfloat16,
+    Tensor.type,
+    Tensor.type_as,
+    Tensor.cuda,
+    Tensor.cpu,
+    Tensor.detach,
+    torch.detach,
+    Tensor.requires_grad_,
+)
 
 
 def _plain(value: Any) -> Any:
@@ -37,16 +107,33 @@ def _plain(value: Any) -> Any:
 def _copy(func: Any, input: Any, *args: Any, **kwargs: Any) -> Moments:
     x = lift(input, func)
     args = tuple(map(_plain, args))
-    return make_moments(func(x.expected, *args, **kwargs), func(x.spread, *args, **kwargs), x.full, x.sources)
+    return make_moments(
+        func(x.expected, *args, **kwargs), func(x.spread, *args, **kwargs), x.full, x.sources
+    )
 
 
-@rule(*_ORDERED, name="flatten, reshape, view, squeeze, unsqueeze, unflatten", diagonal="exact", full="exact")
-@rule(*_MOVING, name="permute, transpose, movedim, flip, roll, pixel_shuffle", diagonal="exact", full="exact, example axis first")
 @rule(
-    *_PICKING, name="indexing, select, expand, repeat, chunk, split, unbind", diagonal="exact", full="exact, example axis first"
+    *_ORDERED,
+    name="flatten, reshape, view, squeeze, unsqueeze, unflatten",
+    diagonal="exact",
+    full="exact",
+)
+@rule(
+    *_MOVING,
+    name="permute, transpose, movedim, flip, roll, pixel_shuffle",
+    diagonal="exact",
+    full="exact, example axis first",
+)
+@rule(
+    *_PICKING,
+    name="indexing, select, expand, repeat, chunk, split, unbind",
+    diagonal="exact",
+    full="exact, example axis first",
 )
 def _move(func: Any, input: Any, *args: Any, **kwargs: Any) -> Any:
-    """In diagonal mode the variances move as the means do; in full mode rows and columns of the covariance do."""
+    """In diagonal mode the variances move as the means do; in full mode rows and columns of the
+    covariance do.
+    """
     if not isinstance(input, (Moments, RandomWeight)):
         raise refusal(func, "random numbers stand where an index or a shape belongs")
     x = lift(input, func)
@@ -56,7 +143,9 @@ def _move(func: Any, input: Any, *args: Any, **kwargs: Any) -> Any:
         spread = func(x.spread, *args, **kwargs)
         if isinstance(out, Tensor):
             return make_moments(out, spread, False, x.sources)
-        return type(out)(make_moments(m, v, False, x.sources) for m, v in zip(out, spread, strict=True))
+        return type(out)(
+            make_moments(m, v, False, x.sources) for m, v in zip(out, spread, strict=True)
+        )
     index = torch.arange(x.numel()).reshape(x.shape)
     moved = func(index, *(a.cpu() if isinstance(a, Tensor) else a for a in args), **kwargs)
     if isinstance(out, Tensor):
@@ -65,14 +154,24 @@ def _move(func: Any, input: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _reorder(func: Any, x: Moments, out: Tensor, index: Tensor) -> Moments:
-    """The covariance by where each unit came from; every example must keep to itself and move as the others do."""
+    """The covariance by where each unit came from; every example must keep to itself and move as
+    the others do.
+    """
     _, cov = split(x)
     batch, units = cov.shape[:2]
     if out.dim() == 0 or out.shape[0] != batch:
-        raise refusal(func, f"it moves the example axis: {tuple(x.shape)} to {tuple(out.shape)}", "use the diagonal mode")
+        raise refusal(
+            func,
+            f"it moves the example axis: {tuple(x.shape)} to {tuple(out.shape)}",
+            "use the diagonal mode",
+        )
     origin = index.reshape(batch, -1) - units * torch.arange(batch).unsqueeze(-1)
     if not bool((origin == origin[:1]).all() & (origin >= 0).all() & (origin < units).all()):
-        raise refusal(func, f"it mixes examples: {tuple(x.shape)} to {tuple(out.shape)}", "use the diagonal mode")
+        raise refusal(
+            func,
+            f"it mixes examples: {tuple(x.shape)} to {tuple(out.shape)}",
+            "use the diagonal mode",
+        )
     if torch.equal(origin[0], torch.arange(units)):
         return joint(out, cov, x.sources)
     place = origin[0].to(cov.device)

@@ -1,4 +1,6 @@
-"""What runs through the network instead of numbers: a mean with a variance, or with a covariance between one example's units."""
+"""What runs through the network instead of numbers: a mean with a variance, or with a covariance
+between one example's units.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,14 @@ from credo.posteriors.covariance_rules import check_units
 
 
 class Moments(Tensor):
-    """A random tensor known by two moments. The tensor itself is the mean, so shapes and types read as usual.
+    """A random tensor known by two moments.
 
-    ``spread`` is the variance in the shape of the mean, or the covariance ``(B, D, D)`` between the D units of each of B
-    examples (then ``full`` is set). ``sources`` names the random parameters it depends on. The mean is read by ``expected``, because ``mean`` is
-    the reduction that networks call. Made by :func:`make_moments`.
+    The tensor itself is the mean, so shapes and types read as usual.
+
+    ``spread`` is the variance in the shape of the mean, or the covariance ``(B, D, D)`` between the
+    D units of each of B examples (then ``full`` is set). ``sources`` names the random parameters it
+    depends on. The mean is read by ``expected``, because ``mean`` is the reduction that networks
+    call. Made by :func:`make_moments`.
     """
 
     spread: Tensor
@@ -38,13 +43,20 @@ class Moments(Tensor):
     @property
     def variance(self) -> Tensor:
         """The variance of every element, in the shape of the mean."""
-        return self.spread.diagonal(dim1=-2, dim2=-1).reshape(self.shape) if self.full else self.spread
+        return (
+            self.spread.diagonal(dim1=-2, dim2=-1).reshape(self.shape) if self.full else self.spread
+        )
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        return f"Moments(shape={tuple(self.shape)}, {'full' if self.full else 'diagonal'}, mean={self.expected!r})"
+        return (
+            f"Moments(shape={tuple(self.shape)}, {'full' if self.full else 'diagonal'}, "
+            f"mean={self.expected!r})"
+        )
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         """Run the rule of the operation; without one, an error that names it."""
         return dispatch(func, args, kwargs or {})
 
@@ -57,7 +69,9 @@ def make_moments(mean: Tensor, spread: Tensor, full: bool, sources: frozenset[st
 
 
 class RandomWeight(Tensor):
-    """Stands in the place of a random parameter: NaN, so that a use Python does not see shows in the output."""
+    """Stands in the place of a random parameter: NaN, so that a use Python does not see shows in
+    the output.
+    """
 
     site: str
     family: Family
@@ -67,7 +81,8 @@ class RandomWeight(Tensor):
         """Mean and variance of its elements."""
         if not isinstance(self.family, Gaussian):
             raise NetworkError(
-                f"Moments of {self.site!r} outside a linear map need a Gaussian posterior, not {self.family.name}."
+                f"Moments of {self.site!r} outside a linear map need a Gaussian posterior, not "
+                f"{self.family.name}."
             )
         mean, var = self.family.marginals()
         return mean[self.site], var[self.site]
@@ -76,7 +91,9 @@ class RandomWeight(Tensor):
         return f"RandomWeight({self.site!r}, shape={tuple(self.shape)})"
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         """As for :class:`Moments`."""
         return dispatch(func, args, kwargs or {})
 
@@ -91,7 +108,9 @@ def make_weight(site: str, family: Family, like: Tensor, joint: bool) -> RandomW
 
 @dataclass(frozen=True)
 class Rule:
-    """How one operation acts on moments; ``diagonal`` and ``full`` say in a word how exactly, given Gaussian inputs."""
+    """How one operation acts on moments; ``diagonal`` and ``full`` say in a word how exactly, given
+    Gaussian inputs.
+    """
 
     name: str
     apply: Callable[..., Any]
@@ -102,8 +121,12 @@ class Rule:
 RULES: dict[Any, Rule] = {}
 
 
-def rule(*functions: Any, name: str, diagonal: str, full: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorator: the rule of these torch functions, called as ``apply(function, *args, **kwargs)``."""
+def rule(
+    *functions: Any, name: str, diagonal: str, full: str
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorator: the rule of these torch functions, called as ``apply(function, *args,
+    **kwargs)``.
+    """
 
     def add(apply: Callable[..., Any]) -> Callable[..., Any]:
         for function in dict.fromkeys(functions):  # some names of torch are one object
@@ -130,11 +153,40 @@ def reads(name: str) -> Any:
 _READS: frozenset[Any] = frozenset(
     [
         reads(n)
-        for n in ("shape", "dtype", "device", "ndim", "layout", "requires_grad", "is_cuda", "is_nested", "is_sparse", "is_leaf")
+        for n in (
+            "shape",
+            "dtype",
+            "device",
+            "ndim",
+            "layout",
+            "requires_grad",
+            "is_cuda",
+            "is_nested",
+            "is_sparse",
+            "is_leaf",
+        )
     ]
-    + [reads(n) for n in ("is_quantized", "is_meta", "itemsize", "nbytes", "grad_fn", "is_mps", "is_cpu")]
-    + [Tensor.size, Tensor.dim, Tensor.numel, Tensor.is_floating_point, Tensor.is_complex, Tensor.get_device, Tensor.element_size]
-    + [torch.is_floating_point, torch.is_complex, torch.numel, Tensor.__len__, Tensor.is_contiguous, Tensor.stride]
+    + [
+        reads(n)
+        for n in ("is_quantized", "is_meta", "itemsize", "nbytes", "grad_fn", "is_mps", "is_cpu")
+    ]
+    + [
+        Tensor.size,
+        Tensor.dim,
+        Tensor.numel,
+        Tensor.is_floating_point,
+        Tensor.is_complex,
+        Tensor.get_device,
+        Tensor.element_size,
+    ]
+    + [
+        torch.is_floating_point,
+        torch.is_complex,
+        torch.numel,
+        Tensor.__len__,
+        Tensor.is_contiguous,
+        Tensor.stride,
+    ]
 )
 
 
@@ -151,31 +203,51 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     for value in args:
         if isinstance(value, Moments) and value.overwritten:
             raise refusal(
-                func, "its input was overwritten in place before", "use the result of the in-place operation, or a copy"
+                func,
+                "its input was overwritten in place before",
+                "use the result of the in-place operation, or a copy",
             )
     out = RULES[func].apply(func, *args, **kwargs)
     if isinstance(args[0], Moments) and _writes(func, kwargs):
-        args[0].overwritten = True  # moments are not written in place: whoever still holds the old ones must not use them
+        args[
+            0
+            # moments are not written in place: whoever still holds the old ones must not use them
+        ].overwritten = True
     return out
 
 
 def _writes(func: Any, kwargs: dict[str, Any]) -> bool:
     name = getattr(func, "__name__", "")
-    return bool(kwargs.get("inplace")) or (name.endswith("_") and not name.endswith("__")) or name in _AUGMENTED
+    return (
+        bool(kwargs.get("inplace"))
+        or (name.endswith("_") and not name.endswith("__"))
+        or name in _AUGMENTED
+    )
 
 
 def refusal(func: Any, why: str, instead: str | None = None) -> NetworkError:
-    """The error for an operation that moments cannot pass: which one, in which module, why, and what to do."""
+    """The error for an operation that moments cannot pass: which one, in which module, why, and
+    what to do.
+    """
     instead = instead or "write the network with the operations listed in docs/moments.md"
-    return NetworkError(f"Moments cannot pass {_name(func)}{_where()}: {why}; {instead}, or draw samples instead of moments.")
+    return NetworkError(
+        f"Moments cannot pass {_name(func)}{_where()}: {why}; {instead}, or draw samples instead "
+        "of moments."
+    )
 
 
 def _name(func: Any) -> str:
-    return func if isinstance(func, str) else (resolve_name(func) or getattr(func, "__name__", str(func)))
+    return (
+        func
+        if isinstance(func, str)
+        else (resolve_name(func) or getattr(func, "__name__", str(func)))
+    )
 
 
 def _where() -> str:
-    """The innermost module whose ``forward`` is running, with its path from the outermost: found only once an error is due."""
+    """The innermost module whose ``forward`` is running, with its path from the outermost: found
+    only once an error is due.
+    """
     modules: list[nn.Module] = []
     frame = inspect.currentframe()
     while frame is not None:
@@ -191,10 +263,14 @@ def _where() -> str:
 
 
 def lift(value: Any, func: Any) -> Moments:
-    """A random parameter met outside a linear map, as moments of its elements, in diagonal mode only."""
+    """A random parameter met outside a linear map, as moments of its elements, in diagonal mode
+    only.
+    """
     if isinstance(value, RandomWeight):
         if value.joint:
-            raise refusal(func, f"the random parameter {value.site!r} meets it", "use the diagonal mode")
+            raise refusal(
+                func, f"the random parameter {value.site!r} meets it", "use the diagonal mode"
+            )
         return make_moments(*value.marginals(), False, frozenset([value.site]))
     return value
 
@@ -212,7 +288,9 @@ def joint(mean: Tensor, cov: Tensor, sources: frozenset[str]) -> Moments:
 
 def like(x: Moments, mean: Tensor, spread: Tensor) -> Moments:
     """New numbers in the mode and with the sources of ``x``."""
-    return joint(mean, spread, x.sources) if x.full else make_moments(mean, spread, False, x.sources)
+    return (
+        joint(mean, spread, x.sources) if x.full else make_moments(mean, spread, False, x.sources)
+    )
 
 
 def is_random(value: Any) -> bool:

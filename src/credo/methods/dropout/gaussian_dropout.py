@@ -1,7 +1,9 @@
-"""Gaussian dropout: every input unit of a layer is multiplied by N(1, alpha) with alpha = p / (1 - p).
+"""Gaussian dropout: every input unit of a layer is multiplied by N(1, alpha) with alpha = p / (1 -
+p).
 
-The first two moments are those of dropout at rate p, and so is the penalty under a normal prior, l^2 (1 + alpha) / (2 N) norm(W)^2; what is
-beyond (a unit is never switched off) differs. Smooth noise has smooth gradients; its size is chosen, not inferred.
+The first two moments are those of dropout at rate p, and so is the penalty under a normal prior,
+l^2 (1 + alpha) / (2 N) norm(W)^2; what is beyond (a unit is never switched off) differs. Smooth
+noise has smooth gradients; its size is chosen, not inferred.
 """
 
 from __future__ import annotations
@@ -21,10 +23,17 @@ class GaussianDropoutMethod(DropoutMethod):
 
     name: ClassVar[str] = "gaussian_dropout"
     summary: ClassVar[str] = "Gaussian dropout: units multiplied by N(1, p / (1 - p))."
-    reference: ClassVar[str] = "Srivastava et al. 2014, Dropout; Wang and Manning 2013, Fast dropout training."
+    reference: ClassVar[str] = (
+        "Srivastava et al. 2014, Dropout; Wang and Manning 2013, Fast dropout training."
+    )
     target: ClassVar[str] = "gaussian_dropout"
     tolerance: ClassVar[float] = 0.05
-    conformance_settings: ClassVar[dict[str, Any]] = {"epochs": 600, "batch_size": None, "lr": 0.02, "train_samples": 8}
+    conformance_settings: ClassVar[dict[str, Any]] = {
+        "epochs": 600,
+        "batch_size": None,
+        "lr": 0.02,
+        "train_samples": 8,
+    }
 
     def make_family(self, values: Any, places: Places, rates: dict[str, float]) -> GaussianDropout:
         """Factors of fixed variance."""

@@ -1,8 +1,9 @@
 """MC BatchNorm: the statistics of random training batches as posterior of the normalisation.
 
-Training normalises by the mean and variance of whatever batch an example is in, so the network was fitted under that noise. A draw
-normalises by the statistics of one training batch, recorded after the fit; all inputs share them, so a draw is a function. The spread is that
-of statistics of ``batch_size`` examples: with large batches there is hardly any.
+Training normalises by the mean and variance of whatever batch an example is in, so the network was
+fitted under that noise. A draw normalises by the statistics of one training batch, recorded after
+the fit; all inputs share them, so a draw is a function. The spread is that of statistics of
+``batch_size`` examples: with large batches there is hardly any.
 """
 
 from __future__ import annotations
@@ -36,14 +37,16 @@ class MCBatchNorm(GradientMethod):
     name: ClassVar[str] = "mc_batchnorm"
     summary: ClassVar[str] = "MC BatchNorm: statistics of random training batches as posterior."
     reference: ClassVar[str] = (
-        "Teye, Azizpour and Smith 2018, Bayesian uncertainty estimation for batch normalized deep networks."
+        "Teye, Azizpour and Smith 2018, Bayesian uncertainty estimation for batch normalized deep "
+        "networks."
     )
     batch_size: ClassVar[int | None] = 32
     target: ClassVar[str] = "map"
     tolerance: ClassVar[float] = 0.1
     conformance_settings: ClassVar[dict[str, Any]] = {"epochs": 200, "batch_size": 16, "lr": 0.02}
     exceptions: ClassVar[dict[str, str]] = {
-        "conjugate_mean": "with batch normalisation the regression is another model, whose weights have no known posterior",
+        "conjugate_mean": "with batch normalisation the regression is another model, whose "
+        "weights have no known posterior",
         "conjugate_covariance": "no weight is random, the normalisation is",
     }
 
@@ -59,20 +62,30 @@ class MCBatchNorm(GradientMethod):
         paths = norms(model.net)
         if not paths:
             raise NetworkError(
-                "mc_batchnorm needs a network with BatchNorm layers that keep running statistics; this one has none."
+                "mc_batchnorm needs a network with BatchNorm layers that keep running statistics; "
+                "this one has none."
             )
-        fitted = self.descend(Elbo(model, point_posterior(model, self.start(model, fit_job)), estimators["weights"]), fit_job)
+        fitted = self.descend(
+            Elbo(model, point_posterior(model, self.start(model, fit_job)), estimators["weights"]),
+            fit_job,
+        )
         statistics = Samples.of(self._record(model, fit_job, fitted, paths))
         return Fitted(Posterior([*fitted.posterior.members, statistics]), fitted.buffers)
 
     @torch.no_grad()
-    def _record(self, model: Model, fit_job: FitJob, fitted: Fitted, paths: list[str]) -> dict[str, Tensor]:
-        """Mean and variance of every normalised layer's inputs, one row per batch, as training computes them."""
+    def _record(
+        self, model: Model, fit_job: FitJob, fitted: Fitted, paths: list[str]
+    ) -> dict[str, Tensor]:
+        """Mean and variance of every normalised layer's inputs, one row per batch, as training
+        computes them.
+        """
         shell = model.shell()
         shell.train(False, paths)
         shell.place(model.frozen())
         shell.place({n: v.detach() for n, v in fitted.posterior.mean().items()})
-        rows: dict[str, list[Tensor]] = {f"{path}.{leaf}": [] for path in paths for leaf in ("running_mean", "running_var")}
+        rows: dict[str, list[Tensor]] = {
+            f"{path}.{leaf}": [] for path in paths for leaf in ("running_mean", "running_var")
+        }
 
         def hook(path: str) -> Any:
             def note(module: nn.Module, args: tuple[Tensor, ...]) -> None:
@@ -92,9 +105,14 @@ class MCBatchNorm(GradientMethod):
             for handle in handles:
                 handle.remove()
             shell.train(False)
-        twice = [name.rpartition(".")[0] for name, values in rows.items() if len(values) != self.batches]
+        twice = [
+            name.rpartition(".")[0] for name, values in rows.items() if len(values) != self.batches
+        ]
         if twice:
-            raise NetworkError(f"The BatchNorm layer {twice[0]!r} is not used once in a pass; give every use a layer of its own.")
+            raise NetworkError(
+                f"The BatchNorm layer {twice[0]!r} is not used once in a pass; give every use a "
+                "layer of its own."
+            )
         return {name: torch.stack(values) for name, values in rows.items()}
 
     def _inputs(self, model: Model, fit_job: FitJob) -> Iterator[Any]:

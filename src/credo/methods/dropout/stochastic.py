@@ -1,9 +1,11 @@
-"""Noise that is already in the forward pass, taken as the posterior: no weight is random, but every pass is.
+"""Noise that is already in the forward pass, taken as the posterior: no weight is random, but every
+pass is.
 
-Weights are fitted as ``map`` fits them, with the network in training mode; a draw is a pass in training mode, with random numbers of its
-own. Stochastic depth, augmentation inside the network (``credo.nets.Augmented``), functional dropout, any module of the user's that is
-random in training mode. Batch statistics are not noise here: see ``mc_batchnorm``. How much the draws differ is whatever the
-noise makes of it, not an inference; check calibration before trusting it.
+Weights are fitted as ``map`` fits them, with the network in training mode; a draw is a pass in
+training mode, with random numbers of its own. Stochastic depth, augmentation inside the network
+(``credo.nets.Augmented``), functional dropout, any module of the user's that is random in training
+mode. Batch statistics are not noise here: see ``mc_batchnorm``. How much the draws differ is
+whatever the noise makes of it, not an inference; check calibration before trusting it.
 """
 
 from __future__ import annotations
@@ -42,17 +44,25 @@ class StochasticForward(GradientMethod):
     """Passes in training mode as draws."""
 
     name: ClassVar[str] = "stochastic"
-    summary: ClassVar[str] = "The network's own noise in training mode as posterior: stochastic depth, augmentation, any module."
+    summary: ClassVar[str] = (
+        "The network's own noise in training mode as posterior: stochastic depth, augmentation, "
+        "any module."
+    )
     reference: ClassVar[str] = (
-        "Gal and Ghahramani 2016; Huang et al. 2016, Stochastic depth; Ayhan and Berens 2018, test-time augmentation."
+        "Gal and Ghahramani 2016; Huang et al. 2016, Stochastic depth; Ayhan and Berens 2018, "
+        "test-time augmentation."
     )
     target: ClassVar[str] = "map"
     tolerance: ClassVar[float] = 0.1
     conformance_settings: ClassVar[dict[str, Any]] = {"epochs": 600, "batch_size": None, "lr": 0.02}
-    exceptions: ClassVar[dict[str, str]] = {"conjugate_covariance": "no weight is random, the forward pass is"}
+    exceptions: ClassVar[dict[str, str]] = {
+        "conjugate_covariance": "no weight is random, the forward pass is"
+    }
 
     modules: Any = setting(
-        "all", "Paths (patterns) of the modules whose noise counts; the others are in evaluation mode.", kind=(str, tuple, list)
+        "all",
+        "Paths (patterns) of the modules whose noise counts; the others are in evaluation mode.",
+        kind=(str, tuple, list),
     )
 
     @classmethod
@@ -68,18 +78,28 @@ class StochasticForward(GradientMethod):
         patterns = [self.modules] if isinstance(self.modules, str) else list(self.modules)
         for pattern in patterns:
             if not any(fnmatchcase(path, pattern) for path in known):
-                raise SettingError(f"stochastic: modules={pattern!r} matches no module.{nearest(pattern, known)}")
-        return tuple(p for p in known if any(fnmatchcase(p, q) or fnmatchcase(p, f"{q}.*") for q in patterns))
+                raise SettingError(
+                    f"stochastic: modules={pattern!r} matches no module.{nearest(pattern, known)}"
+                )
+        return tuple(
+            p for p in known if any(fnmatchcase(p, q) or fnmatchcase(p, f"{q}.*") for q in patterns)
+        )
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Descend on the negative log joint, then run as in training."""
         noisy_modules = self.noisy_modules(model)
-        if not is_random(model, model.move(fit_job.source.example(2)), OwnMasks({}, {}, {}), noisy_modules):
+        if not is_random(
+            model, model.move(fit_job.source.example(2)), OwnMasks({}, {}, {}), noisy_modules
+        ):
             raise NetworkError(
-                "The network gives the same outputs every time in training mode, so its forward pass is no posterior; put noise into "
-                "it (dropout, stochastic depth, credo.nets.Augmented), or use 'mc_dropout', which brings its own."
+                "The network gives the same outputs every time in training mode, so its forward "
+                "pass is no posterior; put noise into "
+                "it (dropout, stochastic depth, credo.nets.Augmented), or use 'mc_dropout', which "
+                "brings its own."
             )
         values = self.start(model, fit_job)
         members = [Stochastic.of({n: values[n] for n in model.random}, noisy_modules)]
         points = [Delta.start({n: values[n] for n in model.point})] if model.point else []
-        return self.descend(Elbo(model, Posterior([*members, *points]), estimators["weights"]), fit_job)
+        return self.descend(
+            Elbo(model, Posterior([*members, *points]), estimators["weights"]), fit_job
+        )

@@ -1,8 +1,10 @@
-"""Variational dropout: Gaussian dropout whose alpha is learned, under the log-uniform prior p(w) ~ 1 / |w|.
+"""Variational dropout: Gaussian dropout whose alpha is learned, under the log-uniform prior p(w) ~
+1 / |w|.
 
-q: w = W s, s ~ N(1, alpha), alpha < 1. The KL depends on alpha alone, so W itself is not held back; its prior is improper and evidence
-undefined. ``noise="input"`` gives all weights of a unit one factor and counts one KL per unit, ``"weight"`` gives every weight its own and
-counts one per weight, which with N examples and many more weights pushes alpha to its bound.
+q: w = W s, s ~ N(1, alpha), alpha < 1. The KL depends on alpha alone, so W itself is not held back;
+its prior is improper and evidence undefined. ``noise="input"`` gives all weights of a unit one
+factor and counts one KL per unit, ``"weight"`` gives every weight its own and counts one per
+weight, which with N examples and many more weights pushes alpha to its bound.
 """
 
 from __future__ import annotations
@@ -25,8 +27,12 @@ class VariationalDropout(DropoutMethod):
     """Gaussian factors of learned size."""
 
     name: ClassVar[str] = "variational_dropout"
-    summary: ClassVar[str] = "Variational dropout: Gaussian noise of learned size under a log-uniform prior."
-    reference: ClassVar[str] = "Kingma, Salimans and Welling 2015, Variational dropout; Molchanov et al. 2017 for the KL."
+    summary: ClassVar[str] = (
+        "Variational dropout: Gaussian noise of learned size under a log-uniform prior."
+    )
+    reference: ClassVar[str] = (
+        "Kingma, Salimans and Welling 2015, Variational dropout; Molchanov et al. 2017 for the KL."
+    )
     target: ClassVar[str] = "variational_dropout"
     tolerance: ClassVar[float] = 0.05
     conformance_settings: ClassVar[dict[str, Any]] = {
@@ -37,23 +43,36 @@ class VariationalDropout(DropoutMethod):
         "rate_lr": 1.0,
     }
 
-    rate_lr: float = setting(3.0, "Learning rate of the rates, as a multiple of the weights'.", gt=0.0)
+    rate_lr: float = setting(
+        3.0, "Learning rate of the rates, as a multiple of the weights'.", gt=0.0
+    )
     per: str = setting("unit", "What has its own alpha.", choices=("weight", "unit", "layer"))
-    noise: str = setting("input", "Noise on inputs (one factor per unit) or on weights.", choices=("input", "weight"))
+    noise: str = setting(
+        "input", "Noise on inputs (one factor per unit) or on weights.", choices=("input", "weight")
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.per == "weight" and self.noise == "input":
-            raise SettingError("variational_dropout: per='weight' needs noise='weight'; noise on inputs is one factor per unit.")
+            raise SettingError(
+                "variational_dropout: per='weight' needs noise='weight'; noise on inputs is one "
+                "factor per unit."
+            )
         if self.length_scale is not None:
             raise SettingError(
-                "variational_dropout: length_scale does not apply, its prior is log-uniform; use 'gaussian_dropout'."
+                "variational_dropout: length_scale does not apply, its prior is log-uniform; use "
+                "'gaussian_dropout'."
             )
         if isinstance(self.p, (int, float)) and self.p >= 0.5:
-            raise SettingError(f"variational_dropout: p={self.p:g} starts alpha = p / (1 - p) at 1 or above; expected p < 0.5.")
+            raise SettingError(
+                f"variational_dropout: p={self.p:g} starts alpha = p / (1 - p) at 1 or above; "
+                "expected p < 0.5."
+            )
 
     def adapt(self, model: Model) -> Model:
-        """Log-uniform on everything with noise; what has none is a point without a prior (see :meth:`make_family`)."""
+        """Log-uniform on everything with noise; what has none is a point without a prior (see
+        :meth:`make_family`).
+        """
         return replace(model, prior=Fixed(log_uniform()))
 
     def make_family(self, values: Any, places: Places, rates: dict[str, float]) -> GaussianDropout:
@@ -62,12 +81,16 @@ class VariationalDropout(DropoutMethod):
         if high:
             name, rate = next(iter(high.items()))
             raise SettingError(
-                f"variational_dropout: {name} has the rate {rate:g}, which starts alpha = p / (1 - p) at 1 or above; "
+                f"variational_dropout: {name} has the rate {rate:g}, which starts alpha = p / (1 "
+                "- p) at 1 or above; "
                 "expected p < 0.5, e.g. p=0.3."
             )
         if places.masks and self.noise == "weight":
             raise SettingError(
-                "variational_dropout: noise='weight' on a network with dropout modules of its own; use noise='input', or a network "
+                "variational_dropout: noise='weight' on a network with dropout modules of its "
+                "own; use noise='input', or a network "
                 "without them."
             )
-        return GaussianDropout.start(values, places, rates, noise=self.noise, per=self.per, learn=True)
+        return GaussianDropout.start(
+            values, places, rates, noise=self.noise, per=self.per, learn=True
+        )

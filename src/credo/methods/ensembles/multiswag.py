@@ -1,7 +1,8 @@
 """MultiSWAG: a SWAG Gaussian around each of several modes, q(w) = 1/K sum_k q_k(w).
 
-An ensemble finds different modes and SWAG adds the spread around each. All members train at once. What is said of ``swag`` holds for
-every one of them; their weights are equal, whatever the mass of their modes.
+An ensemble finds different modes and SWAG adds the spread around each. All members train at once.
+What is said of ``swag`` holds for every one of them; their weights are equal, whatever the mass of
+their modes.
 """
 
 from __future__ import annotations
@@ -22,11 +23,16 @@ class MultiSWAG(PathMethod):
     """Gaussians along several paths."""
 
     name: ClassVar[str] = "multiswag"
-    summary: ClassVar[str] = "MultiSWAG: a mixture of SWAG Gaussians from several starts, trained at once."
-    reference: ClassVar[str] = (
-        "Wilson and Izmailov 2020, Bayesian deep learning and a probabilistic perspective of generalization."
+    summary: ClassVar[str] = (
+        "MultiSWAG: a mixture of SWAG Gaussians from several starts, trained at once."
     )
-    conformance_settings: ClassVar[dict[str, Any]] = PathMethod.conformance_settings | {"members": 2}
+    reference: ClassVar[str] = (
+        "Wilson and Izmailov 2020, Bayesian deep learning and a probabilistic perspective of "
+        "generalization."
+    )
+    conformance_settings: ClassVar[dict[str, Any]] = PathMethod.conformance_settings | {
+        "members": 2
+    }
 
     members: int = setting(5, "Paths.", ge=1)
 

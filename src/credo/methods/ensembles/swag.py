@@ -1,8 +1,11 @@
-"""SWAG: a Gaussian with the mean and covariance of the weights that SGD passes at a constant learning rate.
+"""SWAG: a Gaussian with the mean and covariance of the weights that SGD passes at a constant
+learning rate.
 
-Near a mode the path of SGD wanders with the noise of its batches, in about the directions in which the loss is flat. Its mean is stochastic
-weight averaging, plain or exponential; half of its variance is kept per weight and half in the last ``rank`` deviations. How far it wanders
-depends on the learning rate and the batch size, not only on the posterior; with all data in one batch there is no spread at all.
+Near a mode the path of SGD wanders with the noise of its batches, in about the directions in which
+the loss is flat. Its mean is stochastic weight averaging, plain or exponential; half of its
+variance is kept per weight and half in the last ``rank`` deviations. How far it wanders depends on
+the learning rate and the batch size, not only on the posterior; with all data in one batch there is
+no spread at all.
 """
 
 from __future__ import annotations
@@ -25,7 +28,9 @@ class SWAG(PathMethod):
 
     name: ClassVar[str] = "swag"
     summary: ClassVar[str] = "SWAG: a low-rank Gaussian fitted to the path of SGD."
-    reference: ClassVar[str] = "Maddox et al. 2019, A simple baseline for Bayesian uncertainty in deep learning."
+    reference: ClassVar[str] = (
+        "Maddox et al. 2019, A simple baseline for Bayesian uncertainty in deep learning."
+    )
 
     init: Any = setting(
         "pretrained",

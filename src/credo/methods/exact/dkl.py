@@ -1,11 +1,14 @@
-"""Deep kernel learning: a Gaussian process on the features of a network, in place of its last layer.
+"""Deep kernel learning: a Gaussian process on the features of a network, in place of its last
+layer.
 
-f_c(x) ~ GP(m_c, k_c(h(x), h(x'))) for every output c, h the layers below, k an RBF kernel; q is sparse, N(a, S) at ``inducing`` points. Maximises
-sum_n E_q(f)[log p(y_n given f(x_n))] - KL[q(u), p(u)] over q, inducing points, kernels, the likelihood and h together, in batches, for any
-likelihood. Features are moved and scaled by fixed numbers, their means and deviations over the data as the network starts, so that
-kernels start at the right length; nothing bounds them after that. Fails by feature collapse: h has no prior and may map inputs
-unlike any in the data onto features of the data, where the process is then sure of itself, or overfit as a network does. Uncertainty
-grows away from the data only as far as features do. Needs the package gpytorch (``credo[gp]``).
+f_c(x) ~ GP(m_c, k_c(h(x), h(x'))) for every output c, h the layers below, k an RBF kernel; q is
+sparse, N(a, S) at ``inducing`` points. Maximises sum_n E_q(f)[log p(y_n given f(x_n))] - KL[q(u),
+p(u)] over q, inducing points, kernels, the likelihood and h together, in batches, for any
+likelihood. Features are moved and scaled by fixed numbers, their means and deviations over the data
+as the network starts, so that kernels start at the right length; nothing bounds them after that.
+Fails by feature collapse: h has no prior and may map inputs unlike any in the data onto features of
+the data, where the process is then sure of itself, or overfit as a network does. Uncertainty grows
+away from the data only as far as features do. Needs the package gpytorch (``credo[gp]``).
 """
 
 from __future__ import annotations
@@ -30,24 +33,36 @@ class DKL(ProcessMethod):
     """A sparse process instead of the last layer."""
 
     name: ClassVar[str] = "dkl"
-    summary: ClassVar[str] = "Deep kernel learning: a sparse Gaussian process on learned features, in place of the last layer."
+    summary: ClassVar[str] = (
+        "Deep kernel learning: a sparse Gaussian process on learned features, in place of the "
+        "last layer."
+    )
     reference: ClassVar[str] = (
-        "Wilson et al. 2016, Deep kernel learning; Wilson et al. 2016, Stochastic variational deep kernel learning; Hensman et al. 2015."
+        "Wilson et al. 2016, Deep kernel learning; Wilson et al. 2016, Stochastic variational "
+        "deep kernel learning; Hensman et al. 2015."
     )
     epochs: ClassVar[int] = 200
-    conformance_settings: ClassVar[dict[str, Any]] = {"epochs": 100, "batch_size": 16, "inducing": 8}
+    conformance_settings: ClassVar[dict[str, Any]] = {
+        "epochs": 100,
+        "batch_size": 16,
+        "inducing": 8,
+    }
     exceptions: ClassVar[dict[str, str]] = {
-        "conjugate_mean": "its functions of the inputs are not linear: there are no weights to compare",
+        "conjugate_mean": "its functions of the inputs are not linear: there are no weights to "
+        "compare",
         "conjugate_covariance": "likewise",
     }
 
     init: Any = setting(
         "pretrained",
-        "Start of the layers below: 'pretrained' (the network's values), 'random', or a state dict.",
+        "Start of the layers below: 'pretrained' (the network's values), 'random', or a state "
+        "dict.",
         kind=(str, Mapping),
         choices=("pretrained", "random"),
     )
-    faster: float = setting(10.0, "Learning rate of the process, as a multiple of the network's.", gt=0.0)
+    faster: float = setting(
+        10.0, "Learning rate of the process, as a multiple of the network's.", gt=0.0
+    )
 
     def adapt(self, model: Model) -> Model:
         """Only the last layer is random; the layers below are point estimates."""
@@ -60,5 +75,9 @@ class DKL(ProcessMethod):
         values = initial_values(model, self.init, fit_job.seed)
         points = {n: v for n, v in values.items() if n in model.point}
         rows = first_rows(model, fit_job, points, lambda shell, x: given(shell, x, *layer))
-        process = SparseGP.start(layer.path, rows, layer.outputs, self.inducing, generator(fit_job.seed, "inducing"))
-        return self.descend(ProcessElbo(model, with_points(model, values, [process])), fit_job, self.faster)
+        process = SparseGP.start(
+            layer.path, rows, layer.outputs, self.inducing, generator(fit_job.seed, "inducing")
+        )
+        return self.descend(
+            ProcessElbo(model, with_points(model, values, [process])), fit_job, self.faster
+        )

@@ -1,7 +1,8 @@
 """Maximum a posteriori: argmax_w sum_n log p(y_n given x_n, w) + log p(w).
 
-A delta posterior under the model's prior: a normal prior is weight decay, a Laplace prior L1. The mode depends on the
-parameterisation and may hold no mass; like maximum likelihood it reports no epistemic uncertainty.
+A delta posterior under the model's prior: a normal prior is weight decay, a Laplace prior L1. The
+mode depends on the parameterisation and may hold no mass; like maximum likelihood it reports no
+epistemic uncertainty.
 """
 
 from __future__ import annotations
@@ -25,11 +26,15 @@ class MAP(GradientMethod):
 
     name: ClassVar[str] = "map"
     summary: ClassVar[str] = "Maximum a posteriori: a point estimate with the prior as penalty."
-    reference: ClassVar[str] = "MacKay 1992, A practical Bayesian framework for backpropagation networks."
+    reference: ClassVar[str] = (
+        "MacKay 1992, A practical Bayesian framework for backpropagation networks."
+    )
     target: ClassVar[str] = "exact"
     tolerance: ClassVar[float] = 0.01
     conformance_settings: ClassVar[dict[str, Any]] = {"epochs": 500, "batch_size": None, "lr": 0.1}
-    exceptions: ClassVar[dict[str, str]] = {"conjugate_covariance": "a point estimate has no spread"}
+    exceptions: ClassVar[dict[str, str]] = {
+        "conjugate_covariance": "a point estimate has no spread"
+    }
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Descend on the negative log joint."""

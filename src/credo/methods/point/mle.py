@@ -1,7 +1,8 @@
 """Maximum likelihood: argmax_w sum_n log p(y_n given x_n, w).
 
-A delta posterior under a flat prior. It knows nothing of its own ignorance: epistemic uncertainty is zero everywhere. It
-overfits where data are few; use it as the baseline that every Bayesian answer is compared with.
+A delta posterior under a flat prior. It knows nothing of its own ignorance: epistemic uncertainty
+is zero everywhere. It overfits where data are few; use it as the baseline that every Bayesian
+answer is compared with.
 """
 
 from __future__ import annotations
@@ -25,11 +26,15 @@ class MLE(GradientMethod):
 
     name: ClassVar[str] = "mle"
     summary: ClassVar[str] = "Maximum likelihood: a point estimate without a prior."
-    reference: ClassVar[str] = "Fisher 1922, On the mathematical foundations of theoretical statistics."
+    reference: ClassVar[str] = (
+        "Fisher 1922, On the mathematical foundations of theoretical statistics."
+    )
     target: ClassVar[str] = "least_squares"
     tolerance: ClassVar[float] = 0.01
     conformance_settings: ClassVar[dict[str, Any]] = {"epochs": 500, "batch_size": None, "lr": 0.1}
-    exceptions: ClassVar[dict[str, str]] = {"conjugate_covariance": "a point estimate has no spread"}
+    exceptions: ClassVar[dict[str, str]] = {
+        "conjugate_covariance": "a point estimate has no spread"
+    }
 
     def adapt(self, model: Model) -> Model:
         """Without a prior."""

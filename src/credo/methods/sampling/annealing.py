@@ -1,8 +1,10 @@
-"""Simulated annealing: a mode of the posterior, by sampling at a temperature that falls to almost zero.
+"""Simulated annealing: a mode of the posterior, by sampling at a temperature that falls to almost
+zero.
 
-Hamiltonian moves leave p(w given D)^(1/T) invariant while T falls geometrically; chains cross barriers while it is hot and settle when it is
-cold. The best point that any chain has visited is the answer: a point estimate like ``map``, less bound to where it starts. It has no
-spread. As a start for samplers: ``init="annealing"``.
+Hamiltonian moves leave p(w given D)^(1/T) invariant while T falls geometrically; chains cross
+barriers while it is hot and settle when it is cold. The best point that any chain has visited is
+the answer: a point estimate like ``map``, less bound to where it starts. It has no spread. As a
+start for samplers: ``init="annealing"``.
 """
 
 from __future__ import annotations
@@ -33,15 +35,21 @@ class Annealing(Method):
     """Hamiltonian moves, colder and colder."""
 
     name: ClassVar[str] = "annealing"
-    summary: ClassVar[str] = "Simulated annealing to a mode: a point estimate that crosses barriers on its way."
-    reference: ClassVar[str] = "Kirkpatrick, Gelatt and Vecchi 1983, Optimization by simulated annealing."
+    summary: ClassVar[str] = (
+        "Simulated annealing to a mode: a point estimate that crosses barriers on its way."
+    )
+    reference: ClassVar[str] = (
+        "Kirkpatrick, Gelatt and Vecchi 1983, Optimization by simulated annealing."
+    )
     takes_epochs: ClassVar[bool] = False
     batch_size: ClassVar[int | None] = None
     lr: ClassVar[float] = 1e-2
     target: ClassVar[str] = "map"
     tolerance: ClassVar[float] = 0.1
     conformance_settings: ClassVar[dict[str, Any]] = {"num_moves": 300}
-    exceptions: ClassVar[dict[str, str]] = {"conjugate_covariance": "a point estimate has no spread"}
+    exceptions: ClassVar[dict[str, str]] = {
+        "conjugate_covariance": "a point estimate has no spread"
+    }
 
     num_moves: int = setting(500, "Moves in all.", ge=1)
     num_steps: int = setting(10, "Leapfrog steps of a move.", ge=1)
@@ -62,11 +70,16 @@ class Annealing(Method):
         density = Density(model, {n: v[0] for n, v in starts.items()})
         cooler = Cooler(density, fit_job, self)
         flat = density.layout.join({n: starts[n] for n in model.random})
-        best = run_chains(Course(self.name, self.num_moves - 1, 1), cooler, flat, fit_job)[:, 0].to(model.device)
+        best = run_chains(Course(self.name, self.num_moves - 1, 1), cooler, flat, fit_job)[:, 0].to(
+            model.device
+        )
         prior, fit = cooler.target.parts(best)
         density.release()
         values = density.points | density.layout.split(best[(prior + fit).argmax()])
-        return Fitted(point_posterior(model, {n: values[n].detach().clone() for n in model.sites}), density.buffers)
+        return Fitted(
+            point_posterior(model, {n: values[n].detach().clone() for n in model.sites}),
+            density.buffers,
+        )
 
 
 class Cooler(Fitting):
@@ -89,7 +102,9 @@ class Cooler(Fitting):
             self.free.learn(lambda optimizer: self.target.learn(position, optimizer))
             prior, fit = self.target.parts(state["best"])
             state = state | Point.at(self.target, position).state() | {"best_value": prior + fit}
-        temperature = cooling(index / self.method.num_moves, self.method.hottest, self.method.coldest)
+        temperature = cooling(
+            index / self.method.num_moves, self.method.hottest, self.method.coldest
+        )
         return move(self.integrator, state, temperature, self.method.num_steps, source)
 
     def kept(self, state: State) -> Tensor:

@@ -1,9 +1,11 @@
-"""Importance sampling: draws of an approximate posterior, weighted by how far it is from the true one.
+"""Importance sampling: draws of an approximate posterior, weighted by how far it is from the true
+one.
 
-With w_s ~ q and weights p(D, w_s) / q(w_s), normalised to sum to one, weighted averages are exact in the limit. The weights' upper tail is
-smoothed by a fitted Pareto distribution, whose shape k says whether the limit is in reach: below 0.7 the answer can be trusted, above it q
-misses where the posterior is, and that is warned about. Draws are then resampled, so that all count the same. Fails in more than a few
-tens of parameters unless q is very close.
+With w_s ~ q and weights p(D, w_s) / q(w_s), normalised to sum to one, weighted averages are exact
+in the limit. The weights' upper tail is smoothed by a fitted Pareto distribution, whose shape k
+says whether the limit is in reach: below 0.7 the answer can be trusted, above it q misses where the
+posterior is, and that is warned about. Draws are then resampled, so that all count the same. Fails
+in more than a few tens of parameters unless q is very close.
 """
 
 from __future__ import annotations
@@ -38,16 +40,29 @@ class Importance(Method):
     """Self-normalised, Pareto-smoothed importance sampling with resampling."""
 
     name: ClassVar[str] = "importance"
-    summary: ClassVar[str] = "Importance sampling from another method's posterior, with effective sample size and Pareto k."
+    summary: ClassVar[str] = (
+        "Importance sampling from another method's posterior, with effective sample size and "
+        "Pareto k."
+    )
     reference: ClassVar[str] = (
-        "Kloek and van Dijk 1978; Vehtari, Simpson, Gelman, Yao and Gabry 2024, Pareto smoothed importance sampling."
+        "Kloek and van Dijk 1978; Vehtari, Simpson, Gelman, Yao and Gabry 2024, Pareto smoothed "
+        "importance sampling."
     )
     fidelity: ClassVar[str] = "exact in the limit"
     lr: ClassVar[float] = 1e-2
     tolerance: ClassVar[float] = 0.1
-    conformance_settings: ClassVar[dict[str, Any]] = {"epochs": 400, "batch_size": None, "lr": 0.05, "num_proposals": 20_000}
+    conformance_settings: ClassVar[dict[str, Any]] = {
+        "epochs": 400,
+        "batch_size": None,
+        "lr": 0.05,
+        "num_proposals": 20_000,
+    }
 
-    proposal: Any = setting("vi", "Where draws come from: a method's name, or a fitted posterior.", kind=(str, Posterior))
+    proposal: Any = setting(
+        "vi",
+        "Where draws come from: a method's name, or a fitted posterior.",
+        kind=(str, Posterior),
+    )
     num_proposals: int = setting(10_000, "Draws of the proposal.", ge=100)
     num_draws: int = setting(1000, "Draws kept after resampling.", ge=1)
 
@@ -58,12 +73,18 @@ class Importance(Method):
         mean = posterior.mean()
         density = Density(model, {n: mean[n] for n in model.point})
         target = FullBatch.of(density, fit_job.source, fit_job.batch_size)
-        log_weights = torch.cat([logs for _, logs in self._draws(posterior, density, target, fit_job.seed)])
+        log_weights = torch.cat(
+            [logs for _, logs in self._draws(posterior, density, target, fit_job.seed)]
+        )
         smoothed, k = smooth(log_weights)
-        picked = systematic(smoothed.exp(), self.num_draws, generator(fit_job.seed, "resample")).to(log_weights.device)
+        picked = systematic(smoothed.exp(), self.num_draws, generator(fit_job.seed, "resample")).to(
+            log_weights.device
+        )
         kept = torch.empty(self.num_draws, density.numel, dtype=density.dtype, device=model.device)
         start = 0
-        for flat, _ in self._draws(posterior, density, None, fit_job.seed):  # draws are made again rather than kept
+        for flat, _ in self._draws(
+            posterior, density, None, fit_job.seed
+        ):  # draws are made again rather than kept
             here = (picked >= start) & (picked < start + len(flat))
             kept[here] = flat[picked[here] - start]
             start += len(flat)
@@ -77,7 +98,8 @@ class Importance(Method):
         fit_job.note(row)
         if not k < TRUSTED:
             warnings.warn(
-                f"importance: the weights' Pareto k is {k:.2f} (above {TRUSTED}), {row['ess']:.0f} of {len(log_weights)} draws count: "
+                f"importance: the weights' Pareto k is {k:.2f} (above {TRUSTED}), "
+                f"{row['ess']:.0f} of {len(log_weights)} draws count: "
                 "the proposal is too far from the posterior; use a richer one, or 'hmc'.",
                 stacklevel=4,
             )
@@ -93,18 +115,24 @@ class Importance(Method):
     def _draws(
         self, posterior: Posterior, density: Density, target: FullBatch | None, seed: int
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Proposal draws ``(S, P)``, some at a time, with their log weights where a target is given."""
+        """Proposal draws ``(S, P)``, some at a time, with their log weights where a target is
+        given.
+        """
         size = max(1, min(1000, _BUDGET // density.numel))
         spread = [family for family in posterior.members if family.atoms is None]
         for start in range(0, self.num_proposals, size):
             with torch.no_grad():
                 draws = posterior.realise(range(start, min(start + size, self.num_proposals)), seed)
-                flat = density.layout.join({n: draws[n].to(density.dtype) for n in density.layout.shapes})
+                flat = density.layout.join(
+                    {n: draws[n].to(density.dtype) for n in density.layout.shapes}
+                )
                 if target is None:
                     yield flat, flat.new_zeros(0)
                     continue
                 prior, fit = target.parts(flat)
-                near = torch.stack([f.log_prob({n: draws[n] for n in f.names}).double() for f in spread]).sum(0)
+                near = torch.stack(
+                    [f.log_prob({n: draws[n] for n in f.names}).double() for f in spread]
+                ).sum(0)
                 yield flat, prior + fit - near
 
 
@@ -115,14 +143,19 @@ def _check(posterior: Posterior, model: Model) -> None:
         if shapes.get(name) != site.shape:
             given = tuple(shapes[name]) if name in shapes else "nothing"
             raise CredoError(
-                f"importance: the proposal has {given} where the model has {name!r} of shape {tuple(site.shape)}; fit it to this model."
+                f"importance: the proposal has {given} where the model has {name!r} of shape "
+                f"{tuple(site.shape)}; fit it to this model."
             )
     for family in posterior.members:
         drawn = set(family.names) & set(model.random)
         if family.atoms is not None and drawn:
-            raise CredoError(f"importance needs a proposal with a density; {family.name!r} has none: use 'vi' or 'flow'.")
+            raise CredoError(
+                f"importance needs a proposal with a density; {family.name!r} has none: use 'vi' "
+                "or 'flow'."
+            )
         extra = sorted(set(family.names) - set(model.random))
         if family.atoms is None and extra:
             raise CredoError(
-                f"importance: the proposal also draws {', '.join(extra)}, which the model holds; fit one with the same random parameters."
+                f"importance: the proposal also draws {', '.join(extra)}, which the model holds; "
+                "fit one with the same random parameters."
             )

@@ -1,8 +1,9 @@
-"""The no-U-turn sampler: Hamiltonian Monte Carlo whose trajectories end when they turn back, so that no length is to be chosen.
+"""The no-U-turn sampler: Hamiltonian Monte Carlo whose trajectories end when they turn back, so
+that no length is to be chosen.
 
-Each chain's trajectory doubles until it turns; the draw is picked along it by weight. Chains run together and wait for the longest
-trajectory among them: with many chains ``hmc``, whose chains keep step, is faster. Fails as every sampler does between modes
-that barriers keep apart.
+Each chain's trajectory doubles until it turns; the draw is picked along it by weight. Chains run
+together and wait for the longest trajectory among them: with many chains ``hmc``, whose chains keep
+step, is faster. Fails as every sampler does between modes that barriers keep apart.
 """
 
 from __future__ import annotations
@@ -32,11 +33,14 @@ class NUTS(Trajectories):
     name: ClassVar[str] = "nuts"
     summary: ClassVar[str] = "No-U-turn sampler: trajectories that end when they turn back."
     reference: ClassVar[str] = (
-        "Hoffman and Gelman 2014, The no-U-turn sampler; Betancourt 2017, A conceptual introduction to HMC."
+        "Hoffman and Gelman 2014, The no-U-turn sampler; Betancourt 2017, A conceptual "
+        "introduction to HMC."
     )
     conformance_settings: ClassVar[dict[str, Any]] = {"num_warmup": 150, "num_draws": 300}
 
-    max_depth: int = setting(10, "Doublings of a trajectory at most: 2^max_depth - 1 steps.", ge=1, le=20)
+    max_depth: int = setting(
+        10, "Doublings of a trajectory at most: 2^max_depth - 1 steps.", ge=1, le=20
+    )
 
     def transition(self, density: Density, fit_job: FitJob) -> Transition:
         """Trees on the posterior."""
@@ -59,8 +63,18 @@ class Trees(Mover[NUTS]):
         """One tree of every chain."""
         step = self.warmup.step(state, index)
         walk = nuts(
-            self.integrator, Point.of(state), spread(step, state["position"]), state["scale"], self.sampler.max_depth, source
+            self.integrator,
+            Point.of(state),
+            spread(step, state["position"]),
+            state["scale"],
+            self.sampler.max_depth,
+            source,
         )
         state = self.adapt(state | walk.point.state(), index, walk.point, walk.rate, source)
-        info = {"log_density": walk.point.value, "energy": walk.energy, "divergent": walk.divergent, "acceptance": walk.rate}
+        info = {
+            "log_density": walk.point.value,
+            "energy": walk.energy,
+            "divergent": walk.divergent,
+            "acceptance": walk.rate,
+        }
         return state, info | {"step_size": step, "steps": walk.steps, "depth": walk.depth}

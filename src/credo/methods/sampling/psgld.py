@@ -1,7 +1,9 @@
-"""Preconditioned SGLD: Langevin steps with a step size for every parameter, learned from the size of its gradients.
+"""Preconditioned SGLD: Langevin steps with a step size for every parameter, learned from the size
+of its gradients.
 
-w <- w - eta G dU/dw + sqrt(2 eta T G) noise, G = 1 / (sqrt(v) + eps) with v a running mean of squared gradients, scaled to mean 1. While G depends on
-the path an extra drift would be needed to sample the right distribution; here G is learned in the warm-up and then held, so that none is.
+w <- w - eta G dU/dw + sqrt(2 eta T G) noise, G = 1 / (sqrt(v) + eps) with v a running mean of
+squared gradients, scaled to mean 1. While G depends on the path an extra drift would be needed to
+sample the right distribution; here G is learned in the warm-up and then held, so that none is.
 Helps where parameters differ in scale; not where directions that mix them do.
 """
 
@@ -30,7 +32,9 @@ class PSGLD(StochasticSampler):
 
     name: ClassVar[str] = "psgld"
     summary: ClassVar[str] = "SGLD with a step size per parameter, learned in the warm-up."
-    reference: ClassVar[str] = "Li, Chen, Carlson and Carin 2016, Preconditioned stochastic gradient Langevin dynamics."
+    reference: ClassVar[str] = (
+        "Li, Chen, Carlson and Carin 2016, Preconditioned stochastic gradient Langevin dynamics."
+    )
     tolerance: ClassVar[float] = 0.05
     conformance_settings: ClassVar[dict[str, Any]] = {
         "num_warmup": 200,
@@ -41,8 +45,14 @@ class PSGLD(StochasticSampler):
         "num_chains": 8,
     }
 
-    memory: float = setting(0.99, "Share of the running mean of squared gradients kept per step.", ge=0.0, le=0.99999)
-    eps: float = setting(0.1, "Damping of the scale, as a share of the root mean square gradient over all parameters.", gt=0.0)
+    memory: float = setting(
+        0.99, "Share of the running mean of squared gradients kept per step.", ge=0.0, le=0.99999
+    )
+    eps: float = setting(
+        0.1,
+        "Damping of the scale, as a share of the root mean square gradient over all parameters.",
+        gt=0.0,
+    )
 
     def transition(self, density: Density, fit_job: FitJob) -> Transition:
         """Rescaled Langevin steps on the posterior."""
@@ -54,9 +64,15 @@ class Steps(Drift[PSGLD]):
 
     def start(self, position: Tensor, source: torch.Generator) -> State:
         """No gradients seen yet."""
-        return {"position": position, "squares": torch.zeros_like(position[0]), "scale": torch.ones_like(position[0])}
+        return {
+            "position": position,
+            "squares": torch.zeros_like(position[0]),
+            "scale": torch.ones_like(position[0]),
+        }
 
-    def go(self, state: State, slope: Tensor, index: int, source: torch.Generator) -> tuple[State, State]:
+    def go(
+        self, state: State, slope: Tensor, index: int, source: torch.Generator
+    ) -> tuple[State, State]:
         """Learn the scale during warm-up, then step."""
         squares, scale = state["squares"], state["scale"]
         if index < self.sampler.num_warmup:
@@ -65,5 +81,7 @@ class Steps(Drift[PSGLD]):
             size = (squares / (1 - keep ** (index + 1))).sqrt()
             scale = 1 / (size + self.sampler.eps * size.square().mean().sqrt().clamp_min(1e-30))
             scale = scale / scale.mean()
-        moved = overdamped(state["position"], slope, self.eta, self.sampler.temperature, source, scale)
+        moved = overdamped(
+            state["position"], slope, self.eta, self.sampler.temperature, source, scale
+        )
         return {"position": moved, "squares": squares, "scale": scale}, {}

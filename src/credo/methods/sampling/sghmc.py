@@ -1,8 +1,10 @@
-"""Stochastic gradient Hamiltonian Monte Carlo: momentum descent on batches, with friction and the noise that balances it.
+"""Stochastic gradient Hamiltonian Monte Carlo: momentum descent on batches, with friction and the
+noise that balances it.
 
-dw = v dt, dv = -dU/dw dt - c v dt + sqrt(2 c T) dW, discretised by a splitting whose positions are exact for Gaussian targets at any stable step
-(kick, half drift, friction and noise, half drift). Step eta = lr / N; 1 - friction is the momentum. Gradient noise of batches heats it
-by order eta. Fails between modes, and where lr is beyond the stable step of the steepest direction.
+dw = v dt, dv = -dU/dw dt - c v dt + sqrt(2 c T) dW, discretised by a splitting whose positions are
+exact for Gaussian targets at any stable step (kick, half drift, friction and noise, half drift).
+Step eta = lr / N; 1 - friction is the momentum. Gradient noise of batches heats it by order eta.
+Fails between modes, and where lr is beyond the stable step of the steepest direction.
 """
 
 from __future__ import annotations
@@ -29,9 +31,12 @@ class SGHMC(StochasticSampler):
     """Momentum with friction and noise on batches."""
 
     name: ClassVar[str] = "sghmc"
-    summary: ClassVar[str] = "Stochastic gradient HMC: momentum descent with friction and matching noise."
+    summary: ClassVar[str] = (
+        "Stochastic gradient HMC: momentum descent with friction and matching noise."
+    )
     reference: ClassVar[str] = (
-        "Chen, Fox and Guestrin 2014, Stochastic gradient HMC; Leimkuhler and Matthews 2013 for the splitting."
+        "Chen, Fox and Guestrin 2014, Stochastic gradient HMC; Leimkuhler and Matthews 2013 for "
+        "the splitting."
     )
     tolerance: ClassVar[float] = 0.05
     conformance_settings: ClassVar[dict[str, Any]] = {
@@ -58,10 +63,18 @@ class Steps(Drift[SGHMC]):
         size = (self.eta * self.sampler.temperature) ** 0.5
         return {"position": position, "momentum": size * normal(position, source)}
 
-    def go(self, state: State, slope: Tensor, index: int, source: torch.Generator) -> tuple[State, State]:
+    def go(
+        self, state: State, slope: Tensor, index: int, source: torch.Generator
+    ) -> tuple[State, State]:
         """One step of the splitting."""
         sampler = self.sampler
         position, momentum = underdamped(
-            state["position"], state["momentum"], slope, self.eta, sampler.friction, sampler.temperature, source
+            state["position"],
+            state["momentum"],
+            slope,
+            self.eta,
+            sampler.friction,
+            sampler.temperature,
+            source,
         )
         return {"position": position, "momentum": momentum}, {}

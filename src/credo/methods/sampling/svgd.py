@@ -1,8 +1,10 @@
-"""Stein variational gradient descent: a set of networks that descend together and keep each other apart.
+"""Stein variational gradient descent: a set of networks that descend together and keep each other
+apart.
 
-Every particle moves along phi, the average over particles of kernel-weighted gradients of log p(D, w) and of the kernel's own slope, by Adam. One
-particle is MAP, infinitely many are the posterior. In many dimensions distances between particles are nearly equal and the
-repulsion too weak: variances come out too small (use ``kernel="imq"``, and check against ``hmc``).
+Every particle moves along phi, the average over particles of kernel-weighted gradients of log p(D,
+w) and of the kernel's own slope, by Adam. One particle is MAP, infinitely many are the posterior.
+In many dimensions distances between particles are nearly equal and the repulsion too weak:
+variances come out too small (use ``kernel="imq"``, and check against ``hmc``).
 """
 
 from __future__ import annotations
@@ -39,14 +41,26 @@ class SVGD(Method):
     reference: ClassVar[str] = "Liu and Wang 2016, Stein variational gradient descent."
     lr: ClassVar[float] = 1e-2
     tolerance: ClassVar[float] = 0.12  # a hundred particles have four fifths of the variance
-    conformance_settings: ClassVar[dict[str, Any]] = {"epochs": 800, "batch_size": None, "lr": 0.05, "particles": 100}
+    conformance_settings: ClassVar[dict[str, Any]] = {
+        "epochs": 800,
+        "batch_size": None,
+        "lr": 0.05,
+        "particles": 100,
+    }
 
     particles: int = setting(20, "Networks in the set.", ge=1)
-    kernel: str = setting("rbf", "Kernel: Gaussian, or inverse multiquadric with longer tails.", choices=("rbf", "imq"))
-    lr_schedule: str = setting("cosine", "Course of the learning rate.", choices=("constant", "cosine"))
+    kernel: str = setting(
+        "rbf",
+        "Kernel: Gaussian, or inverse multiquadric with longer tails.",
+        choices=("rbf", "imq"),
+    )
+    lr_schedule: str = setting(
+        "cosine", "Course of the learning rate.", choices=("constant", "cosine")
+    )
     init: Any = setting(
         "random",
-        "Start of each particle: 'random', 'prior', or a state dict whose tensors may have a leading axis of particles.",
+        "Start of each particle: 'random', 'prior', or a state dict whose tensors may have a "
+        "leading axis of particles.",
         kind=(str, Mapping),
         choices=("random", "prior"),
     )
@@ -59,7 +73,8 @@ class SVGD(Method):
         flat = density.layout.join({n: starts[n] for n in model.random})
         if self.particles > 1 and bool((flat == flat[0]).all()):
             raise SettingError(
-                f"svgd: all {self.particles} particles start at one place and would stay together; give each its own in init."
+                f"svgd: all {self.particles} particles start at one place and would stay "
+                "together; give each its own in init."
             )
         course = Rounds(self.name, swarm.moves - 1, 1, swarm.feed.count)
         kept = run_chains(course, swarm, flat, fit_job, lambda kept: score(density, kept, fit_job))
@@ -91,14 +106,23 @@ class Swarm(Fitting):
     """SVGD steps of all particles on one batch."""
 
     def __init__(self, density: Density, fit_job: FitJob, method: SVGD) -> None:
-        self.density, self.num_data, self.lr, self.method = density, fit_job.source.num_data, fit_job.lr, method
+        self.density, self.num_data, self.lr, self.method = (
+            density,
+            fit_job.source.num_data,
+            fit_job.lr,
+            method,
+        )
         self.feed = Feed(density, fit_job, 1)
         self.moves = fit_job.epochs * self.feed.count
         self.free = Free(density, fit_job.lr, self.moves)
 
     def start(self, position: Tensor, source: torch.Generator) -> State:
         """At rest, for Adam."""
-        return {"position": position, "first": torch.zeros_like(position), "second": torch.zeros_like(position)}
+        return {
+            "position": position,
+            "first": torch.zeros_like(position),
+            "second": torch.zeros_like(position),
+        }
 
     def move(self, state: State, index: int, source: torch.Generator) -> tuple[State, State]:
         """One step along the Stein force of a batch, with Adam's scaling."""
@@ -110,7 +134,15 @@ class Swarm(Fitting):
         first = 0.9 * state["first"] + 0.1 * push
         second = 0.999 * state["second"] + 0.001 * push.square()
         lr = self.lr * decays[self.method.lr_schedule](index / self.moves)
-        size = lr * (first / (1 - 0.9 ** (index + 1))) / ((second / (1 - 0.999 ** (index + 1))).sqrt() + 1e-8)
+        size = (
+            lr
+            * (first / (1 - 0.9 ** (index + 1)))
+            / ((second / (1 - 0.999 ** (index + 1))).sqrt() + 1e-8)
+        )
         if self.free.learns(index):
-            self.free.learn(lambda optimizer: self.density.learn(position, [batch], optimizer, factor))
-        return {"position": position + size, "first": first, "second": second}, {"log_density": value}
+            self.free.learn(
+                lambda optimizer: self.density.learn(position, [batch], optimizer, factor)
+            )
+        return {"position": position + size, "first": first, "second": second}, {
+            "log_density": value
+        }

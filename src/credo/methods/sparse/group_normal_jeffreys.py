@@ -1,9 +1,11 @@
-"""Group normal-Jeffreys: the weights of a unit share a scale, and units whose scale is all noise leave the network.
+"""Group normal-Jeffreys: the weights of a unit share a scale, and units whose scale is all noise
+leave the network.
 
-w = z v with z ~ q(z) = N(mu_z, sigma_z^2) for each group under p(z) ~ 1 / abs(z), and v ~ N(mu, sigma^2) under N(0, 1). The KL of
-a scale falls to zero as alpha = sigma_z^2 / mu_z^2 grows: a group that the data do not need is better all noise, and at log alpha
-= ``threshold`` it is pruned whole. The prior is improper, so there is no evidence. Biases and normalisation are points. The KL
-sets in late: a network that has not learned anything yet would be pruned whole.
+w = z v with z ~ q(z) = N(mu_z, sigma_z^2) for each group under p(z) ~ 1 / abs(z), and v ~ N(mu,
+sigma^2) under N(0, 1). The KL of a scale falls to zero as alpha = sigma_z^2 / mu_z^2 grows: a group
+that the data do not need is better all noise, and at log alpha = ``threshold`` it is pruned whole.
+The prior is improper, so there is no evidence. Biases and normalisation are points. The KL sets in
+late: a network that has not learned anything yet would be pruned whole.
 """
 
 from __future__ import annotations
@@ -26,19 +28,30 @@ class GroupNormalJeffreys(GroupMethod):
 
     name: ClassVar[str] = "group_normal_jeffreys"
     summary: ClassVar[str] = (
-        "Group sparsity: weights of a unit share a Gaussian scale under a log-uniform prior; whole units are pruned."
+        "Group sparsity: weights of a unit share a Gaussian scale under a log-uniform prior; "
+        "whole units are pruned."
     )
-    reference: ClassVar[str] = "Louizos, Ullrich and Welling 2017, Bayesian compression for deep learning."
+    reference: ClassVar[str] = (
+        "Louizos, Ullrich and Welling 2017, Bayesian compression for deep learning."
+    )
     target: ClassVar[str] = "group_normal_jeffreys"
     tolerance: ClassVar[float] = 0.1
     conformance_settings: ClassVar[dict[str, Any]] = {
-        "epochs": 800, "batch_size": None, "lr": 0.02, "train_samples": 4, "kl_schedule": "constant", "lr_schedule": "cosine",
-    }  # fmt: skip
+        "epochs": 800,
+        "batch_size": None,
+        "lr": 0.02,
+        "train_samples": 4,
+        "kl_schedule": "constant",
+        "lr_schedule": "cosine",
+    }
 
-    threshold: float = setting(3.0, "log alpha of its scale from which a group is pruned; 3 is a drop rate of 0.95.")
+    threshold: float = setting(
+        3.0, "log alpha of its scale from which a group is pruned; 3 is a drop rate of 0.95."
+    )
     groups: str = setting(
         "auto",
-        "What shares a scale: input units, output units, or 'auto': filters, gates and units of recurrent layers, words, else inputs.",
+        "What shares a scale: input units, output units, or 'auto': filters, gates and units of "
+        "recurrent layers, words, else inputs.",
         choices=("auto", "input", "output"),
     )
 

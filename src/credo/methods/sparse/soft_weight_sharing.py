@@ -1,11 +1,14 @@
-"""Soft weight sharing: point estimates under a mixture of normals learned with them, so that weights gather at few values.
+"""Soft weight sharing: point estimates under a mixture of normals learned with them, so that
+weights gather at few values.
 
-argmin_w,theta (N / B) sum nll - beta [sum_i log p(w_i given theta) + log p(theta)], p(w) = share N(0, 1 / l_0) + (1 - share)
-sum_k pi_k N(m_k, 1 / l_k), with gamma hyperpriors on the precisions l: without them a component collapses onto a weight and the
-density has no bound. Start from a pretrained network: the mixture takes its range from the weights. With ``quantise`` every
-weight ends at the mean of its most responsible component and zeros are exact. The mixture after the fit, codebook of a codec,
-is ``bnn.model.prior.at(bnn.model.random[name])``: ``loc``, ``scale``, ``weights``. Many modes: the answer depends on the start,
-and as a point it has no epistemic uncertainty.
+argmin_w,theta (N / B) sum nll - beta [sum_i log p(w_i given theta) + log p(theta)], p(w) = share
+N(0, 1 / l_0) + (1 - share) sum_k pi_k N(m_k, 1 / l_k), with gamma hyperpriors on the precisions l:
+without them a component collapses onto a weight and the density has no bound. Start from a
+pretrained network: the mixture takes its range from the weights. With ``quantise`` every weight
+ends at the mean of its most responsible component and zeros are exact. The mixture after the fit,
+codebook of a codec, is ``bnn.model.prior.at(bnn.model.random[name])``: ``loc``, ``scale``,
+``weights``. Many modes: the answer depends on the start, and as a point it has no epistemic
+uncertainty.
 """
 
 from __future__ import annotations
@@ -37,12 +40,17 @@ class SoftWeightSharing(ElboMethod):
     """Weights that gather at the means of a learned mixture."""
 
     name: ClassVar[str] = "soft_weight_sharing"
-    summary: ClassVar[str] = "Soft weight sharing: a point estimate whose weights gather at few learned values, zero above all."
+    summary: ClassVar[str] = (
+        "Soft weight sharing: a point estimate whose weights gather at few learned values, zero "
+        "above all."
+    )
     reference: ClassVar[str] = (
-        "Nowlan and Hinton 1992, Simplifying neural networks by soft weight-sharing; Ullrich, Meeds and Welling 2017."
+        "Nowlan and Hinton 1992, Simplifying neural networks by soft weight-sharing; Ullrich, "
+        "Meeds and Welling 2017."
     )
     target: ClassVar[str] = (
-        "least_squares"  # with more components than weights each has one to itself, whose mean follows it: no pull
+        # with more components than weights each has one to itself, whose mean follows it: no pull
+        "least_squares"
     )
     tolerance: ClassVar[float] = 0.05
     conformance_settings: ClassVar[dict[str, Any]] = {
@@ -53,16 +61,28 @@ class SoftWeightSharing(ElboMethod):
         "share": 0.5,
         "quantise": False,
     }
-    exceptions: ClassVar[dict[str, str]] = {"conjugate_covariance": "a point estimate has no spread"}
+    exceptions: ClassVar[dict[str, str]] = {
+        "conjugate_covariance": "a point estimate has no spread"
+    }
 
     components: int = setting(16, "Components of the mixture besides the one at zero.", ge=1)
-    share: float = setting(0.99, "Mixing proportion of the component at zero, which stays as it is.", gt=0.0, le=0.9999)
-    per: str = setting("global", "What has a mixture of its own.", choices=("global", "layer", "tensor"))
-    mixture_lr: float = setting(1.0, "Learning rate of the mixture, as a multiple of the weights'.", gt=0.0)
-    quantise: bool = setting(True, "End with every weight at the mean of its most responsible component.")
+    share: float = setting(
+        0.99, "Mixing proportion of the component at zero, which stays as it is.", gt=0.0, le=0.9999
+    )
+    per: str = setting(
+        "global", "What has a mixture of its own.", choices=("global", "layer", "tensor")
+    )
+    mixture_lr: float = setting(
+        1.0, "Learning rate of the mixture, as a multiple of the weights'.", gt=0.0
+    )
+    quantise: bool = setting(
+        True, "End with every weight at the mean of its most responsible component."
+    )
 
     def adapt(self, model: Model) -> Model:
-        """Weights under the mixture, over the range that they start in; biases and scales, which are few, are points without a prior."""
+        """Weights under the mixture, over the range that they start in; biases and scales, which
+        are few, are points without a prior.
+        """
         names = [name for name, site in model.random.items() if len(site.shape) > 1]
         own = model.only(names)
         values = model.values(self.init if isinstance(self.init, Mapping) else None)

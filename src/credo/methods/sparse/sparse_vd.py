@@ -1,9 +1,12 @@
-"""Sparse variational dropout: a dropout rate for every weight, and weights whose rate goes to one leave the network.
+"""Sparse variational dropout: a dropout rate for every weight, and weights whose rate goes to one
+leave the network.
 
-q(w) = N(mu, sigma^2) under the log-uniform prior p(w) ~ 1 / abs(w), whose KL depends on alpha = sigma^2 / mu^2 alone and falls to zero as alpha
-grows: a weight that the data do not need is better all noise. The KL is Molchanov et al.'s fit, within 0.01 nats of the integral; the prior is
-improper, so bits of weights hold up to a constant and there is no evidence. Weights are random, biases and scales are points. The KL sets in late
-and rises slowly (``kl_schedule="late"``): a network that has not learned anything yet would be pruned whole.
+q(w) = N(mu, sigma^2) under the log-uniform prior p(w) ~ 1 / abs(w), whose KL depends on alpha =
+sigma^2 / mu^2 alone and falls to zero as alpha grows: a weight that the data do not need is better
+all noise. The KL is Molchanov et al.'s fit, within 0.01 nats of the integral; the prior is
+improper, so bits of weights hold up to a constant and there is no evidence. Weights are random,
+biases and scales are points. The KL sets in late and rises slowly (``kl_schedule="late"``): a
+network that has not learned anything yet would be pruned whole.
 """
 
 from __future__ import annotations
@@ -28,30 +31,63 @@ class SparseVDMethod(ElboMethod):
     """A rate per weight, and pruning by it."""
 
     name: ClassVar[str] = "sparse_vd"
-    summary: ClassVar[str] = "Sparse variational dropout: a rate per weight; weights that are all noise are pruned."
-    reference: ClassVar[str] = "Molchanov, Ashukha and Vetrov 2017, Variational dropout sparsifies deep neural networks."
+    summary: ClassVar[str] = (
+        "Sparse variational dropout: a rate per weight; weights that are all noise are pruned."
+    )
+    reference: ClassVar[str] = (
+        "Molchanov, Ashukha and Vetrov 2017, Variational dropout sparsifies deep neural networks."
+    )
     target: ClassVar[str] = "sparse_vd"
     tolerance: ClassVar[float] = 0.1
     conformance_settings: ClassVar[dict[str, Any]] = {
-        "epochs": 800, "batch_size": None, "lr": 0.02, "train_samples": 4, "kl_schedule": "constant", "lr_schedule": "cosine",
-    }  # fmt: skip
+        "epochs": 800,
+        "batch_size": None,
+        "lr": 0.02,
+        "train_samples": 4,
+        "kl_schedule": "constant",
+        "lr_schedule": "cosine",
+    }
 
-    lr_schedule: str = setting("linear", "Course of the learning rate.", choices=("constant", "cosine", "linear"))
-    kl_schedule: str = setting("late", "Course of the KL's weight.", choices=("constant", "linear", "cosine", "late"))
-    kl_warmup: int = setting(20, "Epochs until the KL counts fully; 'late' leaves it out for the first quarter of them.", ge=0)
+    lr_schedule: str = setting(
+        "linear", "Course of the learning rate.", choices=("constant", "cosine", "linear")
+    )
+    kl_schedule: str = setting(
+        "late", "Course of the KL's weight.", choices=("constant", "linear", "cosine", "late")
+    )
+    kl_warmup: int = setting(
+        20,
+        "Epochs until the KL counts fully; 'late' leaves it out for the first quarter of them.",
+        ge=0,
+    )
     init_std: float = setting(math.exp(-5.0), "Initial standard deviation of every weight.", gt=0.0)
-    threshold: float = setting(3.0, "log alpha from which a weight is pruned; 3 is a drop rate of 0.95.")
-    estimator: str = setting("local", "How noise enters training.", choices=("local", "weights", "per_example", "flipout"))
+    threshold: float = setting(
+        3.0, "log alpha from which a weight is pruned; 3 is a drop rate of 0.95."
+    )
+    estimator: str = setting(
+        "local",
+        "How noise enters training.",
+        choices=("local", "weights", "per_example", "flipout"),
+    )
 
     def adapt(self, model: Model) -> Model:
-        """Weights are random under the log-uniform prior; biases and scales, which are few, are points without a prior."""
-        return log_uniform_over(model, [name for name, site in model.random.items() if len(site.shape) > 1], self.name)
+        """Weights are random under the log-uniform prior; biases and scales, which are few, are
+        points without a prior.
+        """
+        return log_uniform_over(
+            model, [name for name, site in model.random.items() if len(site.shape) > 1], self.name
+        )
 
     def make_posterior(self, model: Model, fit_job: FitJob) -> Posterior:
         """Sparse Gaussians over weights."""
         values = self.start(model, fit_job)
-        groups = [{site.name: values[site.name] for site in group} for group in by_dtype(model.random)]
-        return with_points(model, values, [SparseVD.start(group, self.init_std, threshold=self.threshold) for group in groups])
+        groups = [
+            {site.name: values[site.name] for site in group} for group in by_dtype(model.random)
+        ]
+        return with_points(
+            model,
+            values,
+            [SparseVD.start(group, self.init_std, threshold=self.threshold) for group in groups],
+        )
 
     def make_estimator(self) -> Estimator:
         """The chosen estimator."""

@@ -1,11 +1,13 @@
-"""Structured Bayesian pruning: noise on whole units with a sparse prior, and units whose noise exceeds their signal leave the network.
+"""Structured Bayesian pruning: noise on whole units with a sparse prior, and units whose noise
+exceeds their signal leave the network.
 
-q: w = W s with one s = exp(t) per input unit of a layer (a channel of a convolution, a word of an embedding), t ~ N(mu,
-sigma^2) truncated to [-20, 0]; the prior of t is uniform there. The KL is closed and proper for s, and W is not held back; what
-is pruned makes layers narrower, so that the network gets faster without sparse kernels. ``layers="all"`` prunes the inputs of
-the first layer too. A data set that needs every unit keeps every unit, and with few data the KL, which counts units and not
-weights, is too weak to prune many. The KL sets in late (``kl_schedule``), since a unit that has learned nothing yet would be
-pruned.
+q: w = W s with one s = exp(t) per input unit of a layer (a channel of a convolution, a word of an
+embedding), t ~ N(mu, sigma^2) truncated to [-20, 0]; the prior of t is uniform there. The KL is
+closed and proper for s, and W is not held back; what is pruned makes layers narrower, so that the
+network gets faster without sparse kernels. ``layers="all"`` prunes the inputs of the first layer
+too. A data set that needs every unit keeps every unit, and with few data the KL, which counts units
+and not weights, is too weak to prune many. The KL sets in late (``kl_schedule``), since a unit that
+has learned nothing yet would be pruned.
 """
 
 from __future__ import annotations
@@ -29,33 +31,53 @@ class StructuredBP(DropoutMethod):
     """Truncated log-normal factors on units, and pruning by their signal-to-noise ratio."""
 
     name: ClassVar[str] = "structured_bp"
-    summary: ClassVar[str] = "Structured Bayesian pruning: log-normal noise per unit; units drowned by it are pruned."
+    summary: ClassVar[str] = (
+        "Structured Bayesian pruning: log-normal noise per unit; units drowned by it are pruned."
+    )
     reference: ClassVar[str] = (
-        "Neklyudov, Molchanov, Ashukha and Vetrov 2017, Structured Bayesian pruning via log-normal multiplicative noise."
+        "Neklyudov, Molchanov, Ashukha and Vetrov 2017, Structured Bayesian pruning via "
+        "log-normal multiplicative noise."
     )
     target: ClassVar[str] = "structured_bp"
     tolerance: ClassVar[float] = 0.05
     conformance_settings: ClassVar[dict[str, Any]] = {
-        "epochs": 500, "batch_size": None, "lr": 0.05, "train_samples": 4, "rate_lr": 1.0, "kl_schedule": "constant",
-    }  # fmt: skip
+        "epochs": 500,
+        "batch_size": None,
+        "lr": 0.05,
+        "train_samples": 4,
+        "rate_lr": 1.0,
+        "kl_schedule": "constant",
+    }
 
     p: Any = setting(
         0.01,
-        "Drop rate whose noise the fit starts from, or rates by name pattern; None: those of the network's own dropout modules.",
+        "Drop rate whose noise the fit starts from, or rates by name pattern; None: those of the "
+        "network's own dropout modules.",
         kind=(float, int, Mapping),
         gt=0.0,
         le=0.999,
     )
-    rate_lr: float = setting(3.0, "Learning rate of the noise, as a multiple of the weights'.", gt=0.0)
-    threshold: float = setting(1.0, "Signal-to-noise ratio E[s] / sd[s] below which a unit is pruned.", gt=0.0)
-    kl_schedule: str = setting("late", "Course of the KL's weight.", choices=("constant", "linear", "cosine", "late"))
-    kl_warmup: int = setting(20, "Epochs until the KL counts fully; 'late' leaves it out for the first quarter of them.", ge=0)
+    rate_lr: float = setting(
+        3.0, "Learning rate of the noise, as a multiple of the weights'.", gt=0.0
+    )
+    threshold: float = setting(
+        1.0, "Signal-to-noise ratio E[s] / sd[s] below which a unit is pruned.", gt=0.0
+    )
+    kl_schedule: str = setting(
+        "late", "Course of the KL's weight.", choices=("constant", "linear", "cosine", "late")
+    )
+    kl_warmup: int = setting(
+        20,
+        "Epochs until the KL counts fully; 'late' leaves it out for the first quarter of them.",
+        ge=0,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.length_scale is not None:
             raise SettingError(
-                f"structured_bp: length_scale={self.length_scale:g} does not apply, its prior is log-uniform; use 'mc_dropout'."
+                f"structured_bp: length_scale={self.length_scale:g} does not apply, its prior is "
+                "log-uniform; use 'mc_dropout'."
             )
 
     def adapt(self, model: Model) -> Model:

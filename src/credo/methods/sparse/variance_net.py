@@ -1,12 +1,14 @@
-"""Variance networks: weights with mean zero, N(0, sigma^2), that store what they know in how much they vary.
+"""Variance networks: weights with mean zero, N(0, sigma^2), that store what they know in how much
+they vary.
 
-Under the log-uniform prior the KL does not depend on sigma (zero by convention), so the objective is the expected log-
-likelihood alone, with noise on the outputs of layers (the local estimator). One draw is a poor network and the average over
-many draws a better one; the mean of the weights is zero and predicts nothing, so ``shortcut="mean"`` is refused. A study of
-what averaging over draws can do, and a reminder that pruning by signal-to-noise ratio is not safe for every posterior; not a
-way to better predictions. The last layer keeps its means unless ``layers`` says otherwise: with logits of mean zero E[log
-softmax_y] = -E[logsumexp] <= -log C, so that no sigma beats chance under this objective, and in regression the best sigma is
-zero.
+Under the log-uniform prior the KL does not depend on sigma (zero by convention), so the objective
+is the expected log- likelihood alone, with noise on the outputs of layers (the local estimator).
+One draw is a poor network and the average over many draws a better one; the mean of the weights is
+zero and predicts nothing, so ``shortcut="mean"`` is refused. A study of what averaging over draws
+can do, and a reminder that pruning by signal-to-noise ratio is not safe for every posterior; not a
+way to better predictions. The last layer keeps its means unless ``layers`` says otherwise: with
+logits of mean zero E[log softmax_y] = -E[logsumexp] <= -log C, so that no sigma beats chance under
+this objective, and in regression the best sigma is zero.
 """
 
 from __future__ import annotations
@@ -32,27 +34,47 @@ class VarianceNet(ElboMethod):
     """Deviations learned around means of zero."""
 
     name: ClassVar[str] = "variance_net"
-    summary: ClassVar[str] = "Variance networks: zero-mean weights, whose variances alone are learned."
+    summary: ClassVar[str] = (
+        "Variance networks: zero-mean weights, whose variances alone are learned."
+    )
     reference: ClassVar[str] = (
-        "Neklyudov, Molchanov, Ashukha and Vetrov 2019, Variance networks: when expectation does not meet your expectations."
+        "Neklyudov, Molchanov, Ashukha and Vetrov 2019, Variance networks: when expectation does "
+        "not meet your expectations."
     )
     target: ClassVar[str] = "variance_net"
     tolerance: ClassVar[float] = 0.05
-    conformance_settings: ClassVar[dict[str, Any]] = {"epochs": 600, "batch_size": None, "lr": 0.05, "train_samples": 4}
+    conformance_settings: ClassVar[dict[str, Any]] = {
+        "epochs": 600,
+        "batch_size": None,
+        "lr": 0.05,
+        "train_samples": 4,
+    }
     exceptions: ClassVar[dict[str, str]] = {
-        "conjugate_covariance": "in linear regression the best deviations are zero, which a positive number approaches and never reaches"
+        "conjugate_covariance": "in linear regression the best deviations are zero, which a "
+        "positive number approaches and never reaches"
     }
 
     layers: Any = setting(
         "hidden",
-        "Whose weights have mean zero: 'hidden' (all layers but the last, if there are several), 'all' or name patterns; the rest are points.",
+        "Whose weights have mean zero: 'hidden' (all layers but the last, if there are several), "
+        "'all' or name patterns; the rest are points.",
         kind=(str, tuple, list),
     )
-    init_std: float = setting(1.0, "Initial standard deviation, as a multiple of the absolute value a weight starts at.", gt=0.0)
-    estimator: str = setting("local", "How noise enters training.", choices=("local", "weights", "per_example", "flipout"))
+    init_std: float = setting(
+        1.0,
+        "Initial standard deviation, as a multiple of the absolute value a weight starts at.",
+        gt=0.0,
+    )
+    estimator: str = setting(
+        "local",
+        "How noise enters training.",
+        choices=("local", "weights", "per_example", "flipout"),
+    )
 
     def adapt(self, model: Model) -> Model:
-        """The chosen layers' weights are random under the log-uniform prior; biases and all else are points without a prior."""
+        """The chosen layers' weights are random under the log-uniform prior; biases and all else
+        are points without a prior.
+        """
         sites = model.random | model.point
         ordered = {n: sites[n] for n, _ in model.net.named_parameters() if n in sites}
         if self.layers == "hidden":
@@ -60,10 +82,15 @@ class VarianceNet(ElboMethod):
             chosen = {n for n, site in ordered.items() if site.module not in last} or set(ordered)
         else:
             chosen = choose(model.net, self.layers, ordered, "layers")
-        names = [n for n, site in ordered.items() if n in chosen and n in model.random and len(site.shape) > 1]
+        names = [
+            n
+            for n, site in ordered.items()
+            if n in chosen and n in model.random and len(site.shape) > 1
+        ]
         if not names:
             raise SettingError(
-                f"variance_net: layers={self.layers!r} selects no random parameter with two axes or more; expected weights of layers, e.g. "
+                f"variance_net: layers={self.layers!r} selects no random parameter with two axes "
+                "or more; expected weights of layers, e.g. "
                 "layers='hidden'."
             )
         return log_uniform_over(model, names, self.name)
@@ -71,8 +98,12 @@ class VarianceNet(ElboMethod):
     def make_posterior(self, model: Model, fit_job: FitJob) -> Posterior:
         """Zero means, and deviations of the size of the starting weights."""
         values = self.start(model, fit_job)
-        groups = [{site.name: values[site.name] for site in group} for group in by_dtype(model.random)]
-        return with_points(model, values, [ZeroMean.start(group, self.init_std) for group in groups])
+        groups = [
+            {site.name: values[site.name] for site in group} for group in by_dtype(model.random)
+        ]
+        return with_points(
+            model, values, [ZeroMean.start(group, self.init_std) for group in groups]
+        )
 
     def make_estimator(self) -> Estimator:
         """The chosen estimator."""

@@ -1,7 +1,9 @@
-"""Black-box variational inference: the gradient of the ELBO by the score function, grad E_q[f] = E_q[(f - b) grad log q].
+"""Black-box variational inference: the gradient of the ELBO by the score function, grad E_q[f] =
+E_q[(f - b) grad log q].
 
-Needs only the value of the likelihood, so it serves discrete weights and likelihoods without a gradient. Its variance grows with the
-number of weights: control variates are on by default, and with more than a few hundred continuous weights ``vi`` is the better choice.
+Needs only the value of the likelihood, so it serves discrete weights and likelihoods without a
+gradient. Its variance grows with the number of weights: control variates are on by default, and
+with more than a few hundred continuous weights ``vi`` is the better choice.
 """
 
 from __future__ import annotations
@@ -22,16 +24,29 @@ class BBVI(OfAnyFamily):
     """Variational inference by the score function."""
 
     name: ClassVar[str] = "bbvi"
-    summary: ClassVar[str] = "Black-box variational inference: score-function gradients with control variates."
-    reference: ClassVar[str] = "Ranganath et al. 2014, Black box variational inference; Kool et al. 2019 (leave-one-out)."
+    summary: ClassVar[str] = (
+        "Black-box variational inference: score-function gradients with control variates."
+    )
+    reference: ClassVar[str] = (
+        "Ranganath et al. 2014, Black box variational inference; Kool et al. 2019 (leave-one-out)."
+    )
     lr: ClassVar[float] = 1e-2
     target: ClassVar[str] = "mean_field"
     tolerance: ClassVar[float] = 0.15
-    conformance_settings: ClassVar[dict[str, Any]] = {"epochs": 600, "batch_size": None, "lr": 0.05, "train_samples": 6}
+    conformance_settings: ClassVar[dict[str, Any]] = {
+        "epochs": 600,
+        "batch_size": None,
+        "lr": 0.05,
+        "train_samples": 6,
+    }
 
     train_samples: int = setting(10, "Draws per step, averaged.", ge=1)
-    control: str = setting("leave_one_out", "What is subtracted from the integrand.", choices=CONTROLS)
-    rao_blackwell: bool = setting(True, "Leave terms out of a weight's gradient that do not depend on it.")
+    control: str = setting(
+        "leave_one_out", "What is subtracted from the integrand.", choices=CONTROLS
+    )
+    rao_blackwell: bool = setting(
+        True, "Leave terms out of a weight's gradient that do not depend on it."
+    )
 
     def make_estimator(self) -> Estimator:
         """The score function with the chosen control variates."""

@@ -1,8 +1,10 @@
-"""A mixture of mean-field Gaussians: several variational posteriors, started apart, averaged with equal weights.
+"""A mixture of mean-field Gaussians: several variational posteriors, started apart, averaged with
+equal weights.
 
-q(w) = 1/K sum_k q_k(w). The mean of the components' ELBOs is a lower bound of the evidence; it ignores that the mixture's entropy
-is larger by up to log K, so each component is trained as if alone, all in one loop. Components that start alike end alike: ``init``
-is random by default. Noise of the likelihood and BatchNorm statistics are shared.
+q(w) = 1/K sum_k q_k(w). The mean of the components' ELBOs is a lower bound of the evidence; it
+ignores that the mixture's entropy is larger by up to log K, so each component is trained as if
+alone, all in one loop. Components that start alike end alike: ``init`` is random by default. Noise
+of the likelihood and BatchNorm statistics are shared.
 """
 
 from __future__ import annotations
@@ -28,25 +30,44 @@ class BNNEnsemble(Variational):
     """Several variational posteriors at once."""
 
     name: ClassVar[str] = "bnn_ensemble"
-    summary: ClassVar[str] = "Mixture of variational posteriors: an ensemble whose members have spread."
+    summary: ClassVar[str] = (
+        "Mixture of variational posteriors: an ensemble whose members have spread."
+    )
     reference: ClassVar[str] = (
-        "Wilson and Izmailov 2020, Bayesian deep learning and a probabilistic perspective of generalization."
+        "Wilson and Izmailov 2020, Bayesian deep learning and a probabilistic perspective of "
+        "generalization."
     )
     lr: ClassVar[float] = 1e-2
     target: ClassVar[str] = "mean_field"
     tolerance: ClassVar[float] = 0.1
-    conformance_settings: ClassVar[dict[str, Any]] = {"epochs": 1200, "batch_size": None, "lr": 0.05, "members": 2}
+    conformance_settings: ClassVar[dict[str, Any]] = {
+        "epochs": 1200,
+        "batch_size": None,
+        "lr": 0.05,
+        "members": 2,
+    }
 
     init: Any = setting(
         "random",
-        "Start: 'random' (each member its own), 'pretrained' (all at the network's values), or a state dict.",
+        "Start: 'random' (each member its own), 'pretrained' (all at the network's values), or a "
+        "state dict.",
         kind=(str, Mapping),
         choices=("pretrained", "random"),
     )
     members: int = setting(5, "Components of the mixture.", ge=1)
-    posterior: str = setting("mean_field", "Family of each component.", choices=("mean_field", "low_rank", "kron", "full"))
-    estimator: str = setting("local", "How noise enters training.", choices=("local", "weights", "flipout", "per_example"))
-    scale: str = setting("log", "Parameterisation of the standard deviation.", choices=("log", "softplus"))
+    posterior: str = setting(
+        "mean_field",
+        "Family of each component.",
+        choices=("mean_field", "low_rank", "kron", "full"),
+    )
+    estimator: str = setting(
+        "local",
+        "How noise enters training.",
+        choices=("local", "weights", "flipout", "per_example"),
+    )
+    scale: str = setting(
+        "log", "Parameterisation of the standard deviation.", choices=("log", "softplus")
+    )
     rank: int = setting(4, "Factors of the low-rank family.", ge=1)
 
     def make_posterior(self, model: Model, fit_job: FitJob) -> Posterior:
@@ -54,7 +75,13 @@ class BNNEnsemble(Variational):
         seeds = [mix(fit_job.seed, "member", k) for k in range(self.members)]
         parts = [
             start_posterior(
-                model, self.posterior, initial_values(model, self.init, seed), self.init_std, self.rank, self.scale, seed
+                model,
+                self.posterior,
+                initial_values(model, self.init, seed),
+                self.init_std,
+                self.rank,
+                self.scale,
+                seed,
             )
             for seed in seeds
         ]

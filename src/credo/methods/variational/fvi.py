@@ -1,8 +1,11 @@
-"""Function-space variational inference: maximise E_q[log p(D given w)] - KL[q(f(X)), p(f(X))] over measurement points X.
+"""Function-space variational inference: maximise E_q[log p(D given w)] - KL[q(f(X)), p(f(X))] over
+measurement points X.
 
-q is a Gaussian over weights, judged by the functions it makes; the prior is over functions, a Gaussian process or what the network's own prior gives.
-Points outside the data make the posterior go back to the prior there, which weight-space VI does not. Functions are linearised in the weights for
-the KL, so the bound is approximate for networks; each step takes a Jacobian at all measurement points, which limits it to small ones.
+q is a Gaussian over weights, judged by the functions it makes; the prior is over functions, a
+Gaussian process or what the network's own prior gives. Points outside the data make the posterior
+go back to the prior there, which weight-space VI does not. Functions are linearised in the weights
+for the KL, so the bound is approximate for networks; each step takes a Jacobian at all measurement
+points, which limits it to small ones.
 """
 
 from __future__ import annotations
@@ -33,8 +36,14 @@ class FVI(GradientMethod):
     """A Gaussian over weights by the divergence of its functions."""
 
     name: ClassVar[str] = "fvi"
-    summary: ClassVar[str] = "Function-space variational inference: the prior is over functions, such as a Gaussian process."
-    reference: ClassVar[str] = "Sun et al. 2019, Functional variational BNNs; Rudner et al. 2022, Tractable function-space VI."
+    summary: ClassVar[str] = (
+        "Function-space variational inference: the prior is over functions, such as a Gaussian "
+        "process."
+    )
+    reference: ClassVar[str] = (
+        "Sun et al. 2019, Functional variational BNNs; Rudner et al. 2022, Tractable "
+        "function-space VI."
+    )
     lr: ClassVar[float] = 1e-2
     target: ClassVar[str] = "mean_field"
     tolerance: ClassVar[float] = 0.1
@@ -46,15 +55,27 @@ class FVI(GradientMethod):
         "What functions are expected: those of the network's own prior, or a Gaussian process.",
         choices=("network", "gp"),
     )
-    length_scale: float = setting(1.0, "Distance of inputs over which the Gaussian process varies.", gt=0.0)
+    length_scale: float = setting(
+        1.0, "Distance of inputs over which the Gaussian process varies.", gt=0.0
+    )
     output_scale: float = setting(1.0, "Deviation of the Gaussian process.", gt=0.0)
     points: int = setting(16, "Inputs of the batch at which functions are compared.", ge=1)
     outside: int | None = setting(
-        None, "Further points, drawn from a box around the inputs; None for 16 where inputs are one float tensor.", ge=0, kind=int
+        None,
+        "Further points, drawn from a box around the inputs; None for 16 where inputs are one "
+        "float tensor.",
+        ge=0,
+        kind=int,
     )
-    margin: float = setting(0.5, "How far the box goes beyond the inputs on each side, in units of their range.", ge=0.0)
-    posterior: str = setting("mean_field", "Family of q.", choices=("mean_field", "low_rank", "full"))
-    estimator: str = setting("local", "How noise enters training.", choices=("local", "weights", "flipout"))
+    margin: float = setting(
+        0.5, "How far the box goes beyond the inputs on each side, in units of their range.", ge=0.0
+    )
+    posterior: str = setting(
+        "mean_field", "Family of q.", choices=("mean_field", "low_rank", "full")
+    )
+    estimator: str = setting(
+        "local", "How noise enters training.", choices=("local", "weights", "flipout")
+    )
     init_std: float = setting(0.01, "Initial standard deviation of every weight.", gt=0.0)
     rank: int = setting(4, "Factors of the low-rank family.", ge=1)
     train_samples: int = setting(1, "Draws per step, averaged.", ge=1)
@@ -64,16 +85,30 @@ class FVI(GradientMethod):
         """Descend on the negative bound."""
         if self.compile:
             raise SettingError(
-                f"fvi: compile={self.compile!r} is not supported: a step differentiates derivatives; use compile=False."
+                f"fvi: compile={self.compile!r} is not supported: a step differentiates "
+                "derivatives; use compile=False."
             )
         if model.prior.parts():
-            raise SettingError(f"fvi needs a fixed prior; {model.prior.describe()!r} is learned: use method='vi' for it.")
+            raise SettingError(
+                f"fvi needs a fixed prior; {model.prior.describe()!r} is learned: use method='vi' "
+                "for it."
+            )
         prior: FunctionPrior = NetworkPrior()
         if self.function_prior == "gp":
             prior = GaussianProcessPrior(self.length_scale, self.output_scale)
         posterior = start_posterior(
-            model, self.posterior, self.start(model, fit_job), self.init_std, self.rank, "log", fit_job.seed
+            model,
+            self.posterior,
+            self.start(model, fit_job),
+            self.init_std,
+            self.rank,
+            "log",
+            fit_job.seed,
         )
-        measurement = Measurement(fit_job.source, self.points, self.outside, self.margin, model.device)
-        elbo = FunctionElbo(model, posterior, estimators[self.estimator], self.train_samples, prior, measurement)
+        measurement = Measurement(
+            fit_job.source, self.points, self.outside, self.margin, model.device
+        )
+        elbo = FunctionElbo(
+            model, posterior, estimators[self.estimator], self.train_samples, prior, measurement
+        )
         return self.descend(elbo, fit_job, beta=self.beta)

@@ -1,8 +1,9 @@
 """Variational inference: maximise E_q[log p(D given w)] - KL[q, p] over a family of posteriors.
 
-The data term is scaled by N / B and the KL is a sum over weights, so the objective is the evidence lower bound itself.
-Mean-field VI underfits when the initial standard deviation is large, understates correlations, and is too sure of itself
-between clusters of data; look at ``history`` to see which of the two parts moves.
+The data term is scaled by N / B and the KL is a sum over weights, so the objective is the evidence
+lower bound itself. Mean-field VI underfits when the initial standard deviation is large,
+understates correlations, and is too sure of itself between clusters of data; look at ``history`` to
+see which of the two parts moves.
 """
 
 from __future__ import annotations
@@ -15,7 +16,16 @@ from credo.engine.elbo_fit import OfAnyFamily
 from credo.engine.method import methods
 from credo.estimators import Estimator, estimators
 
-ESTIMATORS = ("local", "weights", "per_example", "flipout", "score", "straight_through", "gumbel", "moments")
+ESTIMATORS = (
+    "local",
+    "weights",
+    "per_example",
+    "flipout",
+    "score",
+    "straight_through",
+    "gumbel",
+    "moments",
+)
 
 
 @methods.register("vi")
@@ -25,14 +35,28 @@ class VI(OfAnyFamily):
 
     name: ClassVar[str] = "vi"
     summary: ClassVar[str] = "Variational inference: a Gaussian posterior by the ELBO."
-    reference: ClassVar[str] = "Blundell et al. 2015, Weight uncertainty in neural networks; Kingma et al. 2015; Wen et al. 2018."
-    lr: ClassVar[float] = 1e-2  # at 1e-3 the standard deviations of a small problem do not leave their start within 2,000 steps
+    reference: ClassVar[str] = (
+        "Blundell et al. 2015, Weight uncertainty in neural networks; Kingma et al. 2015; Wen et "
+        "al. 2018."
+    )
+    lr: ClassVar[float] = (
+        # at 1e-3 the standard deviations of a small problem do not leave their start within 2,000
+        # steps
+        1e-2
+    )
     target: ClassVar[str] = "mean_field"
     tolerance: ClassVar[float] = 0.1
-    conformance_settings: ClassVar[dict[str, Any]] = {"epochs": 600, "batch_size": None, "lr": 0.02, "posterior": "mean_field"}
+    conformance_settings: ClassVar[dict[str, Any]] = {
+        "epochs": 600,
+        "batch_size": None,
+        "lr": 0.02,
+        "posterior": "mean_field",
+    }
 
     estimator: str = setting("local", "How noise enters training.", choices=ESTIMATORS)
-    temperature: float = setting(0.5, "Temperature of the Gumbel relaxation of discrete weights.", gt=0.0)
+    temperature: float = setting(
+        0.5, "Temperature of the Gumbel relaxation of discrete weights.", gt=0.0
+    )
 
     def make_estimator(self) -> Estimator:
         """The chosen estimator."""

@@ -1,10 +1,13 @@
-"""The variational information bottleneck: a network whose inner code of x says as much as y needs, and as little else as possible.
+"""The variational information bottleneck: a network whose inner code of x says as much as y needs,
+and as little else as possible.
 
-Minimises sum_n E_z~q(z given x_n)[-log q(y_n given z)] + beta KL[q(z given x_n), r(z)] with r = N(0, I), over all weights as points without a
-prior, as published. The code is a layer of the network, ``credo.nets.Bottleneck``. Beta is the price of a nat of I(X; Z) in nats of the
-log-likelihood: at 0 this is maximum likelihood with noise, above about 1 a code costs more than it can tell of y, the rate falls to zero
-and predictions to the marginal of y. Draws of a prediction are draws of z, so what spreads them is the code's noise: a regulariser, no
-posterior over weights, and not ignorance that more data would remove.
+Minimises sum_n E_z~q(z given x_n)[-log q(y_n given z)] + beta KL[q(z given x_n), r(z)] with r =
+N(0, I), over all weights as points without a prior, as published. The code is a layer of the
+network, ``credo.nets.Bottleneck``. Beta is the price of a nat of I(X; Z) in nats of the
+log-likelihood: at 0 this is maximum likelihood with noise, above about 1 a code costs more than it
+can tell of y, the rate falls to zero and predictions to the marginal of y. Draws of a prediction
+are draws of z, so what spreads them is the code's noise: a regulariser, no posterior over weights,
+and not ignorance that more data would remove.
 """
 
 from __future__ import annotations
@@ -33,15 +36,22 @@ class VIB(GradientMethod):
     """A noisy code of limited information."""
 
     name: ClassVar[str] = "vib"
-    summary: ClassVar[str] = "Variational information bottleneck: a noisy inner code that pays for what it keeps of x."
-    reference: ClassVar[str] = "Alemi, Fischer, Dillon and Murphy 2017, Deep variational information bottleneck."
+    summary: ClassVar[str] = (
+        "Variational information bottleneck: a noisy inner code that pays for what it keeps of x."
+    )
+    reference: ClassVar[str] = (
+        "Alemi, Fischer, Dillon and Murphy 2017, Deep variational information bottleneck."
+    )
     conformance_settings: ClassVar[dict[str, Any]] = {"epochs": 200, "batch_size": 16, "lr": 0.02}
     exceptions: ClassVar[dict[str, str]] = {
-        "conjugate_mean": "with a code between two linear maps the regression is another model, whose weights are not identified",
+        "conjugate_mean": "with a code between two linear maps the regression is another model, "
+        "whose weights are not identified",
         "conjugate_covariance": "no weight is random, the code is",
     }
 
-    beta: float = setting(1e-3, "Price of a nat of the code, in nats of the log-likelihood.", ge=0.0)
+    beta: float = setting(
+        1e-3, "Price of a nat of the code, in nats of the log-likelihood.", ge=0.0
+    )
     train_samples: int = setting(1, "Draws of the code per step.", ge=1)
 
     @classmethod
@@ -59,9 +69,17 @@ class VIB(GradientMethod):
         noisy_modules = tuple(bottlenecks(model.net))
         if not noisy_modules:
             raise NetworkError(
-                "vib needs a credo.nets.Bottleneck(in_features, latent_dim) in the network, whose code it limits; this network has none: "
-                "put one in front of its last layers, e.g. nn.Sequential(body, Bottleneck(100, 32), nn.Linear(32, 10))."
+                "vib needs a credo.nets.Bottleneck(in_features, latent_dim) in the network, whose "
+                "code it limits; this network has none: "
+                "put one in front of its last layers, e.g. nn.Sequential(body, Bottleneck(100, "
+                "32), nn.Linear(32, 10))."
             )
         values = self.start(model, fit_job)
-        posterior = with_points(model, values, [Stochastic.of({n: values[n] for n in model.random}, noisy_modules)])
-        return self.descend(Bottlenecked(model, posterior, fit_job.source.num_data, self.train_samples), fit_job, beta=self.beta)
+        posterior = with_points(
+            model, values, [Stochastic.of({n: values[n] for n in model.random}, noisy_modules)]
+        )
+        return self.descend(
+            Bottlenecked(model, posterior, fit_job.source.num_data, self.train_samples),
+            fit_job,
+            beta=self.beta,
+        )

@@ -20,9 +20,15 @@ from credo.posteriors import Delta, Samples
 from credo.priors import Flat
 
 DOUBLE = torch.float64
-#: Sums in another order differ by rounding of 1e-16; a few steps of Adam enlarge that by less than a million.
+#: Sums in another order differ by rounding of 1e-16; a few steps of Adam enlarge that by less than
+#: a million.
 CLOSE = {"rtol": 0.0, "atol": 1e-10}
-HOW = {"epochs": 3, "batch_size": 5, "lr": 0.05, "progress": False}  # twelve examples: the last batch has two
+HOW = {
+    "epochs": 3,
+    "batch_size": 5,
+    "lr": 0.05,
+    "progress": False,
+}  # twelve examples: the last batch has two
 
 
 def inputs(name, parts=4):
@@ -35,7 +41,11 @@ def targets(n=12, width=2):
 
 
 def noisy(kind="one"):
-    made = {"one": Gaussian, "each": lambda: Gaussian(num_outputs=2), "full": lambda: FullGaussian(num_outputs=2)}[kind]()
+    made = {
+        "one": Gaussian,
+        "each": lambda: Gaussian(num_outputs=2),
+        "full": lambda: FullGaussian(num_outputs=2),
+    }[kind]()
     return made.double()
 
 
@@ -54,16 +64,30 @@ def pieces(fitted, member):
 
 
 def same_apart(net, data, members=3, seed=0, together=None, **how):
-    """An ensemble, fitted with ``together``, against ``map`` fits with the members' seeds: parameters, noise, buffers, history."""
-    whole = fit(net, data, "deep_ensemble", members=members, seed=seed, **({"vectorise": True} | (together or {})), **how)
-    alone = [fit(net, data, "map", init="random", seed=s, **how) for s in member_seeds(seed, members)]
+    """An ensemble, fitted with ``together``, against ``map`` fits with the members' seeds:
+    parameters, noise, buffers, history.
+    """
+    whole = fit(
+        net,
+        data,
+        "deep_ensemble",
+        members=members,
+        seed=seed,
+        **({"vectorise": True} | (together or {})),
+        **how,
+    )
+    alone = [
+        fit(net, data, "map", init="random", seed=s, **how) for s in member_seeds(seed, members)
+    ]
     for k, each in enumerate(alone):
         wanted, found = pieces(each, 0), pieces(whole, k)
         assert wanted.keys() == found.keys()
         for name, value in wanted.items():
             assert torch.allclose(found[name], value, **CLOSE), f"member {k}: {name}"
     for epoch, row in enumerate(whole.history):
-        assert row["nll"] == pytest.approx(sum(each.history[epoch]["nll"] for each in alone) / members, rel=1e-10)
+        assert row["nll"] == pytest.approx(
+            sum(each.history[epoch]["nll"] for each in alone) / members, rel=1e-10
+        )
         assert row["elbo"] == pytest.approx(-row["nll"] - row["kl"])
     return whole, alone
 
@@ -71,10 +95,14 @@ def same_apart(net, data, members=3, seed=0, together=None, **how):
 def minus_log_prior(each):
     """By hand, of a ``map`` fit."""
     mean = each.posterior.mean()
-    return sum(-float(each.model.prior.at(s).log_prob(mean[n]).sum()) for n, s in each.model.sites.items() if n in each.random)
+    return sum(
+        -float(each.model.prior.at(s).log_prob(mean[n]).sum())
+        for n, s in each.model.sites.items()
+        if n in each.random
+    )
 
 
-# --- members at once are members one after another --------------------------------------------------------------------------
+# --- members at once are members one after another ------------------------------------------------
 
 PLAIN = [name for name in ZOO if name not in ("weight_norm_old", "attention", "transformer")]
 LOOPED = {"lstm", "gru", "custom_function", "checkpointed"}
@@ -86,13 +114,26 @@ def test_members_trained_at_once_end_where_members_trained_apart_do(name):
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         output = "logits" if name == "dicts" else None
-        whole = fit(net, (inputs(name), targets()), "deep_ensemble", members=3, vectorise=True, output=output)
+        whole = fit(
+            net,
+            (inputs(name), targets()),
+            "deep_ensemble",
+            members=3,
+            vectorise=True,
+            output=output,
+        )
     said = [str(w.message) for w in told if "member by member" in str(w.message)]
-    assert len(said) == (name in LOOPED) and all("vmap cannot run this network" in text for text in said)
+    assert len(said) == (name in LOOPED) and all(
+        "vmap cannot run this network" in text for text in said
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        again, _ = same_apart(net, (inputs(name), targets()), output="logits" if name == "dicts" else None)
-    assert all(torch.equal(pieces(whole, k)[n], v) for k in range(3) for n, v in pieces(again, k).items())
+        again, _ = same_apart(
+            net, (inputs(name), targets()), output="logits" if name == "dicts" else None
+        )
+    assert all(
+        torch.equal(pieces(whole, k)[n], v) for k in range(3) for n, v in pieces(again, k).items()
+    )
 
 
 @pytest.mark.parametrize("heavy", [0, HEAVY], ids=["apart", "stacked"])
@@ -100,19 +141,29 @@ def test_members_trained_at_once_end_where_members_trained_apart_do(name):
 def test_members_whose_passes_are_recorded_end_there_too(name, heavy, monkeypatch):
     monkeypatch.setattr("credo.methods.ensembles.parts.threaded_members.HEAVY", heavy)
     net, _ = make(name)
-    same_apart(net, (inputs(name), targets()), output="logits" if name == "dicts" else None, together={"compile": True})
+    same_apart(
+        net,
+        (inputs(name), targets()),
+        output="logits" if name == "dicts" else None,
+        together={"compile": True},
+    )
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize("name", ["attention", "transformer"])
 def test_attention(name):
-    """A bias of keys changes no output, so that Adam turns the rounding of its gradient into a walk; SGD does not."""
+    """A bias of keys changes no output, so that Adam turns the rounding of its gradient into a
+    walk; SGD does not.
+    """
     net, _ = make(name)
     data = (inputs(name), targets())
     whole = fit(net, data, "deep_ensemble", members=2, optimizer="sgd")
     for k, seed in enumerate(member_seeds(0, 2)):
         alone = fit(net, data, "deep_ensemble", members=1, optimizer="sgd", seed=seed)
-        assert all(torch.allclose(pieces(whole, k)[n], v, rtol=0, atol=1e-7) for n, v in pieces(alone, 0).items())
+        assert all(
+            torch.allclose(pieces(whole, k)[n], v, rtol=0, atol=1e-7)
+            for n, v in pieces(alone, 0).items()
+        )
     adam = fit(net, data, "deep_ensemble", members=2)
     maps = [fit(net, data, "map", init="random", seed=s) for s in member_seeds(0, 2)]
     outputs = torch.cat([each.predict(data[0]).outputs for each in maps])
@@ -123,20 +174,33 @@ def test_attention(name):
 def image_net():
     with isolated(0):
         return nn.Sequential(
-            nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 2)
-        ).double()  # fmt: skip
+            nn.Conv2d(2, 4, 3),
+            nn.BatchNorm2d(4),
+            nn.ReLU(),
+            nn.Conv2d(4, 3, 3),
+            nn.BatchNorm2d(3),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(12, 2),
+        ).double()
 
 
 def test_convolutions_take_turns_unless_asked_otherwise():
     assert not pays(image_net()) and pays(make("mlp")[0])
     model = BNN(image_net(), Gaussian(std=1.0)).model
     starts, seeds = [model.values()] * 2, member_seeds(0, 2)
-    assert [Flock(model, starts, seeds, vectorise=v).looped for v in (None, True, False)] == [True, False, True]
+    assert [Flock(model, starts, seeds, vectorise=v).looped for v in (None, True, False)] == [
+        True,
+        False,
+        True,
+    ]
 
 
 @pytest.mark.parametrize("vectorise", [False, True])
 def test_convolutions_with_batch_norm_keep_their_own_statistics(vectorise):
-    whole, _ = same_apart(image_net(), (inputs("conv"), targets()), together={"vectorise": vectorise})
+    whole, _ = same_apart(
+        image_net(), (inputs("conv"), targets()), together={"vectorise": vectorise}
+    )
     shares = pieces(whole, 0)["1.running_mean"], pieces(whole, 1)["1.running_mean"]
     assert not torch.allclose(*shares) and int(whole._fitted.buffers["1.num_batches_tracked"]) == 9
 
@@ -154,9 +218,12 @@ def test_each_member_learns_its_own_noise(kind):
 def elementwise():
     generator = torch.Generator().manual_seed(2)
     return {
-        "0.weight": Normal(torch.randn(6, 5, generator=generator, dtype=DOUBLE), 0.5 + torch.rand(6, 5, generator=generator, dtype=DOUBLE)),
+        "0.weight": Normal(
+            torch.randn(6, 5, generator=generator, dtype=DOUBLE),
+            0.5 + torch.rand(6, 5, generator=generator, dtype=DOUBLE),
+        ),
         "*": Normal(0.25, 0.5),
-    }  # fmt: skip
+    }
 
 
 PRIORS = {
@@ -177,15 +244,30 @@ def test_every_prior_pulls_as_it_does_alone(kind):
     net, _ = make("mlp")
     whole, alone = same_apart(net, (inputs("mlp"), targets()), prior=PRIORS[kind]())
     # the history's -log p(w) is that of the members as the epoch leaves them
-    assert whole.history[-1]["kl"] == pytest.approx(sum(minus_log_prior(each) for each in alone) / 3, rel=1e-9, abs=1e-9)
+    assert whole.history[-1]["kl"] == pytest.approx(
+        sum(minus_log_prior(each) for each in alone) / 3, rel=1e-9, abs=1e-9
+    )
 
 
-@pytest.mark.parametrize("prior", [Normal(0.0, 0.5), {"*weight": Laplace(0.0, 0.5), "2.bias": Normal(0.0, 0.25)}])
+@pytest.mark.parametrize(
+    "prior", [Normal(0.0, 0.5), {"*weight": Laplace(0.0, 0.5), "2.bias": Normal(0.0, 0.25)}]
+)
 def test_point_parameters_are_free_of_the_prior_unless_one_is_named(prior):
     net, _ = make("mlp")
-    whole, _ = same_apart(net, (inputs("mlp"), targets()), random=["*weight"] if isinstance(prior, dict) else "last", prior=prior)
+    whole, _ = same_apart(
+        net,
+        (inputs("mlp"), targets()),
+        random=["*weight"] if isinstance(prior, dict) else "last",
+        prior=prior,
+    )
     assert {type(family) for family in whole.posterior.members} == {Samples}
-    assert set(whole.posterior.names) == {"0.weight", "0.bias", "2.weight", "2.bias", f"{LIKELIHOOD}log_std"}
+    assert set(whole.posterior.names) == {
+        "0.weight",
+        "0.bias",
+        "2.weight",
+        "2.bias",
+        f"{LIKELIHOOD}log_std",
+    }
 
 
 def test_frozen_parameters_stay():
@@ -195,7 +277,9 @@ def test_frozen_parameters_stay():
     assert "0.weight" not in whole.posterior.names
 
 
-@pytest.mark.parametrize("how", [{"batch_size": 5, "shuffle": True}, {"batch_size": 4, "shuffle": False}])
+@pytest.mark.parametrize(
+    "how", [{"batch_size": 5, "shuffle": True}, {"batch_size": 4, "shuffle": False}]
+)
 def test_a_loader_gives_each_member_its_own_order(how):
     net, _ = make("mlp")
     same_apart(net, DataLoader(TensorDataset(inputs("mlp"), targets()), **how))
@@ -234,12 +318,14 @@ def test_an_ensemble_of_one_is_map():
     assert torch.allclose(one_.predict(data[0]).outputs, alone.predict(data[0]).outputs, **CLOSE)
 
 
-# --- networks that make it hard ---------------------------------------------------------------------------------------------
+# --- networks that make it hard -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["checkpointed", "lstm"])
 def test_a_pass_that_fails_half_way_leaves_no_gradients_behind(name):
-    """Under vmap a checkpointed layer fails while it is recomputed, when later layers have their gradients already."""
+    """Under vmap a checkpointed layer fails while it is recomputed, when later layers have their
+    gradients already.
+    """
     net, _ = make(name)
     model = make_model(net, likelihood=Gaussian(std=1.0))
     starts = [model.random_values(seed) for seed in (0, 1)]
@@ -264,7 +350,9 @@ def test_gradients_add_up_even_where_the_first_pass_fails():
         flock.pull(x, y, 0.5)
     first = [p.grad.clone() for p in flock.parameters()]
     flock.pull(x, y, 0.5)
-    assert all(torch.allclose(p.grad - a, a - 1) for p, a in zip(flock.parameters(), first, strict=True))
+    assert all(
+        torch.allclose(p.grad - a, a - 1) for p, a in zip(flock.parameters(), first, strict=True)
+    )
 
 
 def test_a_checkpoint_around_nothing_learned():
@@ -320,12 +408,16 @@ def test_buffers_replaced_by_assignment():
     whole, _ = same_apart(net, (inputs("mlp"), targets()))
     levels = [pieces(whole, k)["level"] for k in range(3)]
     assert not torch.allclose(levels[0], levels[1]) and int(whole._fitted.buffers["count"]) == 9
-    assert float(net.level.abs().max()) == 0 and int(net.count) == 0, "the user's network is as it was"
+    assert float(net.level.abs().max()) == 0 and int(net.count) == 0, (
+        "the user's network is as it was"
+    )
 
 
 def dropping():
     with isolated(0):
-        return nn.Sequential(nn.Linear(5, 32), nn.Dropout(0.5), nn.Tanh(), nn.Linear(32, 2)).double()
+        return nn.Sequential(
+            nn.Linear(5, 32), nn.Dropout(0.5), nn.Tanh(), nn.Linear(32, 2)
+        ).double()
 
 
 def test_members_have_dropout_noise_of_their_own_and_seeds_decide():
@@ -337,10 +429,14 @@ def test_members_have_dropout_noise_of_their_own_and_seeds_decide():
     model.shell().train(True)
     with isolated(0):
         nll, _ = flock.pull(x, y, 1.0)
-    assert not flock.looped and nll[0] != nll[1], "equal members on equal data differ only by their noise"
+    assert not flock.looped and nll[0] != nll[1], (
+        "equal members on equal data differ only by their noise"
+    )
     fits = [fit(net, (x[0], y[0]), "deep_ensemble", members=2, seed=seed) for seed in (0, 0, 1)]
     a, b, c = ([pieces(each, k)["0.weight"] for k in range(2)] for each in fits)
-    assert all(torch.equal(one, two) for one, two in zip(a, b, strict=True)) and not torch.allclose(a[0], c[0])
+    assert all(torch.equal(one, two) for one, two in zip(a, b, strict=True)) and not torch.allclose(
+        a[0], c[0]
+    )
     assert torch.equal(state, torch.get_rng_state())
 
 
@@ -349,12 +445,18 @@ def test_an_ensemble_of_one_with_dropout_sees_the_noise_that_map_sees():
 
 
 def test_a_fallback_repeats_the_random_numbers_of_the_pass_that_failed():
-    """An LSTM after dropout: members in turn after a failed pass against members in turn from the start."""
+    """An LSTM after dropout: members in turn after a failed pass against members in turn from the
+    start.
+    """
 
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
-            self.drop, self.rnn, self.head = nn.Dropout(0.5), nn.LSTM(5, 4, batch_first=True), nn.Linear(4, 2)
+            self.drop, self.rnn, self.head = (
+                nn.Dropout(0.5),
+                nn.LSTM(5, 4, batch_first=True),
+                nn.Linear(4, 2),
+            )
 
         def forward(self, x):
             return self.head(self.rnn(self.drop(x))[0][:, -1])
@@ -373,7 +475,7 @@ def test_a_fallback_repeats_the_random_numbers_of_the_pass_that_failed():
     assert torch.equal(*found) and found[0][0] != found[0][1]
 
 
-# --- what is refused, and what is left ---------------------------------------------------------------------------------------
+# --- what is refused, and what is left ------------------------------------------------------------
 
 
 def test_seeds_of_members():

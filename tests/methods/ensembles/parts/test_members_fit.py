@@ -19,7 +19,9 @@ def model(name="mlp"):
 def fit_job(**how):
     generator = torch.Generator().manual_seed(0)
     x, y = (torch.randn(12, width, generator=generator, dtype=torch.float64) for width in (5, 2))
-    return FitJob(**({"source": intake((x, y)), "epochs": 2, "batch_size": 5, "lr": 0.01, "seed": 3} | how))
+    return FitJob(
+        **({"source": intake((x, y)), "epochs": 2, "batch_size": 5, "lr": 0.01, "seed": 3} | how)
+    )
 
 
 def test_random_members_start_apart_and_the_first_where_a_single_fit_would():
@@ -34,7 +36,10 @@ def test_pretrained_members_start_together_and_part_by_their_data():
     one = model()
     method = DeepEnsemble(init="pretrained")
     flock = method.flock(one, fit_job(), 2)
-    assert all(torch.equal(v[0], v[1]) and torch.equal(v[0], one.values()[n]) for n, v in flock.values().items())
+    assert all(
+        torch.equal(v[0], v[1]) and torch.equal(v[0], one.values()[n])
+        for n, v in flock.values().items()
+    )
     method.train(flock, fit_job(), hold)
     assert not torch.equal(*flock.values()["0.weight"])
 
@@ -69,5 +74,7 @@ def test_a_batch_that_the_network_cannot_take_is_said_with_its_size():
     x, y = (torch.randn(11, width, generator=generator, dtype=torch.float64) for width in (5, 2))
     one, method = model("batchnorm"), DeepEnsemble(members=2)
     given = fit_job(source=intake((x, y)))
-    with pytest.raises(DataError, match="cannot train on a batch of 1: .*choose another batch_size"):
+    with pytest.raises(
+        DataError, match="cannot train on a batch of 1: .*choose another batch_size"
+    ):
         method.fit(one, given)

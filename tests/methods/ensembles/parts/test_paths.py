@@ -17,7 +17,9 @@ def flock(trace, random="all"):
 
 
 def walk(group, trace, epochs):
-    """Put scripted values in place after every epoch and let the trace see; the path ``(epochs, K, *shape)`` by name."""
+    """Put scripted values in place after every epoch and let the trace see; the path ``(epochs, K,
+    *shape)`` by name.
+    """
     path = {n: [] for n in (*group.names, *group.noise_names)}
     tensors = group.values() | group.voices()
     for epoch in range(epochs):
@@ -40,7 +42,9 @@ def deviations(rows, share=None):
     return np.stack(out)
 
 
-@pytest.mark.parametrize(("epochs", "start", "rank"), [(8, 0.0, 3), (8, 0.5, 20), (7, 0.75, 2), (10, 0.3, 7)])
+@pytest.mark.parametrize(
+    ("epochs", "start", "rank"), [(8, 0.0, 3), (8, 0.5, 20), (7, 0.75, 2), (10, 0.3, 7)]
+)
 def test_moments_of_a_scripted_path_are_numpys(epochs, start, rank):
     trace = PathMoments(start, rank, 0.0)
     group = flock(trace)
@@ -54,20 +58,28 @@ def test_moments_of_a_scripted_path_are_numpys(epochs, start, rank):
             assert np.allclose(spread.values[name].numpy(), rows.mean(0), atol=1e-12)
             assert np.allclose(spread.variances[name].numpy(), rows.var(0), atol=1e-12)
             wanted, found = deviations(rows)[-rank:], spread.deviations[name].numpy()
-            assert found.shape == wanted.shape  # the last ones, in whatever order: D D^T is what counts
+            assert (
+                found.shape == wanted.shape
+            )  # the last ones, in whatever order: D D^T is what counts
             wanted, found = wanted.reshape(len(wanted), -1), found.reshape(len(found), -1)
             assert np.allclose(found.T @ found, wanted.T @ wanted, atol=1e-12)
-        assert np.allclose(spread.voices["log_std"].numpy(), path["log_std"][begin:, k].mean(0), atol=1e-6)
+        assert np.allclose(
+            spread.voices["log_std"].numpy(), path["log_std"][begin:, k].mean(0), atol=1e-6
+        )
 
 
 @pytest.mark.parametrize("newest", [0.05, 0.3, 1.0])
 def test_the_exponential_average_is_its_definition(newest):
-    """Weights a_i prod_{j > i} (1 - a_j) with a_i = max(1 / i, newest), and the variance under these weights."""
+    """Weights a_i prod_{j > i} (1 - a_j) with a_i = max(1 / i, newest), and the variance under
+    these weights.
+    """
     trace = PathMoments(0.0, 2, newest)
     group = flock(trace)
     path = walk(group, trace, 9)
     shares = [max(1 / n, newest) for n in range(1, 10)]
-    weights = np.array([a * np.prod([1 - b for b in shares[i + 1 :]]) for i, a in enumerate(shares)])
+    weights = np.array(
+        [a * np.prod([1 - b for b in shares[i + 1 :]]) for i, a in enumerate(shares)]
+    )
     assert np.isclose(weights.sum(), 1.0)
     for name in group.names:
         rows = path[name][:, 1]
@@ -76,7 +88,10 @@ def test_the_exponential_average_is_its_definition(newest):
         assert np.allclose(trace.spread(group, 1).values[name].numpy(), mean, atol=1e-12)
         assert np.allclose(trace.spread(group, 1).variances[name].numpy(), var, atol=1e-12)
         last = deviations(rows, newest)[-1]
-        assert min(np.abs(d.numpy() - last).max() for d in trace.spread(group, 1).deviations[name]) < 1e-12
+        assert (
+            min(np.abs(d.numpy() - last).max() for d in trace.spread(group, 1).deviations[name])
+            < 1e-12
+        )
 
 
 def test_points_have_a_mean_and_no_spread():
@@ -84,7 +99,9 @@ def test_points_have_a_mean_and_no_spread():
     group = flock(trace, "last")
     path = walk(group, trace, 4)
     spread = trace.spread(group, 0)
-    assert set(spread.values) == set(group.names) and set(spread.variances) == set(spread.deviations) == {"2.weight", "2.bias"}
+    assert set(spread.values) == set(group.names) and set(spread.variances) == set(
+        spread.deviations
+    ) == {"2.weight", "2.bias"}
     assert np.allclose(spread.values["0.weight"].numpy(), path["0.weight"][:, 0].mean(0))
 
 
@@ -109,7 +126,9 @@ class Still:
 
 
 def test_gathering_begins_with_the_epoch_that_start_says():
-    """Of a hundred epochs exactly the last 100 (1 - start), whatever start times a hundred rounds to."""
+    """Of a hundred epochs exactly the last 100 (1 - start), whatever start times a hundred rounds
+    to.
+    """
     for percent in range(100):
         trace = PathMoments(percent / 100, 0, 0.0)
         for epoch in range(100):

@@ -13,7 +13,9 @@ def draw(*shape, seed=0):
 
 
 def pair(x, w, b, in_dims=(0, 0, 0)):
-    """Outputs and gradients of all that is given: by vmap with the mode, and member by member without."""
+    """Outputs and gradients of all that is given: by vmap with the mode, and member by member
+    without.
+    """
 
     def member(tensor, dim, k):
         return tensor if tensor is None or dim is None else tensor.select(dim, k)
@@ -26,7 +28,12 @@ def pair(x, w, b, in_dims=(0, 0, 0)):
                 given = [t for t in leaves if t is not None]
                 out = torch.vmap(lambda *a: torch.tanh(F.linear(*a)), in_dims[: len(given)])(*given)
         else:
-            rows = [torch.tanh(F.linear(*(member(t, d, k) for t, d in zip(leaves, in_dims, strict=True)))) for k in range(K)]
+            rows = [
+                torch.tanh(
+                    F.linear(*(member(t, d, k) for t, d in zip(leaves, in_dims, strict=True)))
+                )
+                for k in range(K)
+            ]
             out = torch.stack(rows)
         out.square().sum().backward()
         found.append([out.detach(), *(t.grad for t in leaves if t is not None)])
@@ -42,12 +49,17 @@ def test_outputs_and_gradients_are_those_of_members_one_by_one(inner, bias):
     assert ours[0].shape == (K, *inner, 6)
 
 
-@pytest.mark.parametrize("in_dims", [(None, 0, 0), (0, None, 0), (0, 0, None), (0, None, None), (1, 2, 1)])
+@pytest.mark.parametrize(
+    "in_dims", [(None, 0, 0), (0, None, 0), (0, 0, None), (0, None, None), (1, 2, 1)]
+)
 def test_what_members_share_and_other_places_of_their_axis(in_dims):
     def at(shape, dim):
         return shape if dim is None else (*shape[:dim], K, *shape[dim:])
 
-    x, w, b = (draw(*at(shape, dim), seed=i) for i, (shape, dim) in enumerate(zip([(4, 5), (6, 5), (6,)], in_dims, strict=True)))
+    x, w, b = (
+        draw(*at(shape, dim), seed=i)
+        for i, (shape, dim) in enumerate(zip([(4, 5), (6, 5), (6,)], in_dims, strict=True))
+    )
     ours, theirs = pair(x, w, b, in_dims)
     assert all(torch.allclose(a, c) for a, c in zip(ours, theirs, strict=True))
 
@@ -94,7 +106,12 @@ def test_outside_vmap_it_is_the_plain_function(bias):
 
 def test_a_linear_map_that_no_member_changes():
     """A frozen layer on inputs that all members share."""
-    x, w, b, scale = draw(4, 5), draw(6, 5, seed=1), draw(6, seed=2), draw(K, seed=3).requires_grad_()
+    x, w, b, scale = (
+        draw(4, 5),
+        draw(6, 5, seed=1),
+        draw(6, seed=2),
+        draw(K, seed=3).requires_grad_(),
+    )
     with StackedLinear():
         out = torch.vmap(lambda s: s * F.linear(x, w, b))(scale)
     out.sum().backward()
@@ -104,9 +121,15 @@ def test_a_linear_map_that_no_member_changes():
 
 def test_other_functions_pass_and_modules_are_caught():
     layer = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.LayerNorm(6), nn.Linear(6, 2)).double()
-    values = {n: torch.stack([p.detach() + 0.1 * k for k in range(K)]) for n, p in layer.named_parameters()}
+    values = {
+        n: torch.stack([p.detach() + 0.1 * k for k in range(K)])
+        for n, p in layer.named_parameters()
+    }
     x = draw(K, 4, 5)
     with StackedLinear():
         out = torch.vmap(lambda v, a: torch.func.functional_call(layer, v, (a,)))(values, x)
-    rows = [torch.func.functional_call(layer, {n: v[k] for n, v in values.items()}, (x[k],)) for k in range(K)]
+    rows = [
+        torch.func.functional_call(layer, {n: v[k] for n, v in values.items()}, (x[k],))
+        for k in range(K)
+    ]
     assert torch.allclose(out, torch.stack(rows))

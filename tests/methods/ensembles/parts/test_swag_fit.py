@@ -31,7 +31,9 @@ def data(n=20):
 
 
 def fit(net=None, method="swag", likelihood=None, random="all", callbacks=(), **how):
-    bnn = BNN(make("mlp")[0] if net is None else net, likelihood or Gaussian(std=0.5), random=random)
+    bnn = BNN(
+        make("mlp")[0] if net is None else net, likelihood or Gaussian(std=0.5), random=random
+    )
     settings = {"epochs": 12, "batch_size": 5, "lr": 0.05, "progress": False}
     return bnn.fit(data(), method, callbacks=callbacks, **(settings | how))
 
@@ -41,7 +43,9 @@ def linear_spread(columns, seed=0):
     shapes = {n: s.shape for n, s in model.random.items()}
     values = {n: draw(*s, seed=seed) for n, s in shapes.items()}
     variances = {n: 0.1 + draw(*s, seed=seed + 1).square() for n, s in shapes.items()}
-    return model, Spread(values, {}, variances, {n: draw(columns, *s, seed=seed + 2) for n, s in shapes.items()})
+    return model, Spread(
+        values, {}, variances, {n: draw(columns, *s, seed=seed + 2) for n, s in shapes.items()}
+    )
 
 
 def flat(params):
@@ -50,7 +54,9 @@ def flat(params):
 
 @pytest.mark.parametrize("columns", [2, 5])
 def test_draws_have_half_the_variance_and_half_the_deviations(columns):
-    """cov = diag(var) / 2 + D D^T / (2 (R - 1)), entry by entry, with power against leaving either half out."""
+    """cov = diag(var) / 2 + D D^T / (2 (R - 1)), entry by entry, with power against leaving either
+    half out.
+    """
     model, spread = linear_spread(columns)
     (family,) = _gaussians(model, spread)
     draws = flat(Posterior([family]).sample(20_000))
@@ -77,17 +83,29 @@ def test_mixed_types_get_a_gaussian_each():
     net = nn.Sequential(nn.Linear(2, 2).double(), nn.Linear(2, 1))
     model = make_model(net, likelihood=Gaussian(std=1.0))
     values = model.values()
-    spread = Spread(values, {}, {n: v.square() for n, v in values.items()}, {n: torch.stack([v, -v]) for n, v in values.items()})
+    spread = Spread(
+        values,
+        {},
+        {n: v.square() for n, v in values.items()},
+        {n: torch.stack([v, -v]) for n, v in values.items()},
+    )
     families = _gaussians(model, spread)
     assert [f.factor.dtype for f in families] == [DOUBLE, torch.float32]
 
 
 def weights_after(net=None, **how):
-    """Weights and noise after each epoch, read off by fits whose last gathered average is one epoch: newest=1 keeps the newest."""
+    """Weights and noise after each epoch, read off by fits whose last gathered average is one
+    epoch: newest=1 keeps the newest.
+    """
     seen = []
     for last in range(1, how["epochs"]):
         found = fit(
-            net, start=0.0, average="exponential", newest=1.0, callbacks=[lambda row, last=last: row["epoch"] == last], **how
+            net,
+            start=0.0,
+            average="exponential",
+            newest=1.0,
+            callbacks=[lambda row, last=last: row["epoch"] == last],
+            **how,
         )
         seen.append(found.posterior.mean())
     return seen
@@ -130,21 +148,33 @@ def test_the_learning_rate_falls_to_a_constant():
 
 @pytest.mark.parametrize(("epochs", "start", "count"), [(4, 0.99, 0), (4, 0.75, 1), (1, 0.0, 1)])
 def test_too_little_to_gather_is_said_before_training(epochs, start, count):
-    with pytest.raises(SettingError, match=rf"epochs={epochs} with start={start} leaves {count} to gather; it takes 2"):
+    with pytest.raises(
+        SettingError,
+        match=rf"epochs={epochs} with start={start} leaves {count} to gather; it takes 2",
+    ):
         fit(epochs=epochs, start=start)
 
 
 def test_a_fit_stopped_too_early_says_so_and_one_stopped_later_is_what_was_gathered():
-    with pytest.raises(CredoError, match="callback stopped swag after 1 gathered epochs; it takes 2"):
+    with pytest.raises(
+        CredoError, match="callback stopped swag after 1 gathered epochs; it takes 2"
+    ):
         fit(start=0.5, callbacks=[lambda row: row["epoch"] == 6])
     assert fit(start=0.5, callbacks=[lambda row: row["epoch"] == 8]).posterior.members[0].rank == 3
 
 
 @pytest.mark.parametrize(
     ("given", "text"),
-    [({"rank": 1}, "rank=1"), ({"start": 1.0}, "start=1.0"), ({"swa_lr": 0.0}, "swa_lr=0.0"), ({"covariance": "full"}, "covariance='full'"),
-     ({"average": "median"}, "average='median'"), ({"newest": 0.0}, "newest=0.0"), ({"draws": 1}, "draws=1")],
-)  # fmt: skip
+    [
+        ({"rank": 1}, "rank=1"),
+        ({"start": 1.0}, "start=1.0"),
+        ({"swa_lr": 0.0}, "swa_lr=0.0"),
+        ({"covariance": "full"}, "covariance='full'"),
+        ({"average": "median"}, "average='median'"),
+        ({"newest": 0.0}, "newest=0.0"),
+        ({"draws": 1}, "draws=1"),
+    ],
+)
 def test_bad_settings_are_named(given, text):
     with pytest.raises(SettingError, match=text):
         SWAG(**given)
@@ -163,21 +193,27 @@ def test_points_are_averaged_and_have_no_spread():
     fitted = fit(random="last", start=0.5)
     assert [type(f) for f in fitted.posterior.members] == [LowRank, Delta]
     draws = fitted.posterior.sample(3)
-    assert torch.equal(draws["0.weight"][0], draws["0.weight"][1]) and not torch.equal(draws["2.weight"][0], draws["2.weight"][1])
+    assert torch.equal(draws["0.weight"][0], draws["0.weight"][1]) and not torch.equal(
+        draws["2.weight"][0], draws["2.weight"][1]
+    )
 
 
-# --- batch normalisation ----------------------------------------------------------------------------------------------------
+# --- batch normalisation --------------------------------------------------------------------------
 
 
 def normalised():
     with isolated(0):
-        return nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 2)).double()
+        return nn.Sequential(
+            nn.Linear(5, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 2)
+        ).double()
 
 
 def test_every_draw_has_the_statistics_of_its_weights_and_predicts_with_them():
     net = normalised()
     fitted = fit(net, draws=4, start=0.25, epochs=8)
-    assert fitted.posterior.atoms == 4 and all(isinstance(f, Samples) for f in fitted.posterior.members)
+    assert fitted.posterior.atoms == 4 and all(
+        isinstance(f, Samples) for f in fitted.posterior.members
+    )
     draws = fitted.posterior.realise(range(4), 0)
     rows = [{n: draws[n][i] for n in fitted.random} for i in range(4)]
     wanted = statistics(fitted.model, FitJob(intake(data()), 8, 5, 0.05, 0), rows)
@@ -186,12 +222,16 @@ def test_every_draw_has_the_statistics_of_its_weights_and_predicts_with_them():
         assert torch.equal(draws["1.running_mean"][i], wanted["1.running_mean"][i])
         state = values | {n: wanted[n][i] for n in wanted}
         net.eval()
-        assert torch.allclose(outputs[i], torch.func.functional_call(net, state, (x,)), rtol=0, atol=1e-12)
+        assert torch.allclose(
+            outputs[i], torch.func.functional_call(net, state, (x,)), rtol=0, atol=1e-12
+        )
     assert (draws["1.running_var"].std(0) > 0).all()
 
 
 def test_draws_with_statistics_are_draws_of_the_gaussian():
-    """z-tests of the mean and of every covariance against the path's own, read off epoch by epoch."""
+    """z-tests of the mean and of every covariance against the path's own, read off epoch by
+    epoch.
+    """
     how = {"epochs": 8, "swa_lr": 1.0, "lr_schedule": "constant", "covariance": "diagonal"}
     rows = weights_after(normalised(), draws=2, **how)[1:]  # after epochs 2 to 7
     fitted = fit(normalised(), draws=2000, start=0.25, **how)

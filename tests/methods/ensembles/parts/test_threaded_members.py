@@ -7,8 +7,8 @@ from torch import nn
 import credo
 from credo.core.errors import SettingError
 from credo.data.source import Arrays, Source
-from credo.engine import apart
 from credo.engine.fit_job import FitJob
+from credo.methods.ensembles.parts import threaded_members as apart
 from credo.methods.ensembles.parts.members import Flock, member_seeds
 from credo.methods.ensembles.parts.members_step import FlockStep, moving
 from credo.methods.ensembles.parts.threaded_members import Apart, stepping
@@ -40,7 +40,9 @@ def state(bnn):
 
 def same(one, other, atol=1e-10):
     one, other = state(one), state(other)
-    return one.keys() == other.keys() and all(torch.allclose(other[n], t, rtol=0, atol=atol) for n, t in one.items())
+    return one.keys() == other.keys() and all(
+        torch.allclose(other[n], t, rtol=0, atol=atol) for n, t in one.items()
+    )
 
 
 def flock(prior=None):
@@ -69,7 +71,9 @@ def test_members_apart_learn_what_members_at_once_do(stride, batch, monkeypatch)
     plain, alone = fit(False, batch_size=batch), fit(True, batch_size=batch)
     assert seen and same(plain, alone)
     for a, b in zip(plain.history, alone.history, strict=True):
-        assert a["nll"] == pytest.approx(b["nll"], rel=1e-10) and a["kl"] == pytest.approx(b["kl"], rel=1e-10)
+        assert a["nll"] == pytest.approx(b["nll"], rel=1e-10) and a["kl"] == pytest.approx(
+            b["kl"], rel=1e-10
+        )
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -115,7 +119,9 @@ def test_small_networks_learn_at_once(monkeypatch):
 def test_convolutions_can_be_recorded_too(monkeypatch):
     seen = took(monkeypatch)
     torch.manual_seed(0)
-    convolutional = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(18, 2)).double()
+    convolutional = nn.Sequential(
+        nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(18, 2)
+    ).double()
     data = (torch.randn(N, 1, 5, 5, dtype=torch.float64), Y)
     plain, alone = (fit(c, copy.deepcopy(convolutional), data=data) for c in (False, True))
     assert seen and same(plain, alone)
@@ -127,7 +133,9 @@ def test_what_cannot_be_replayed_is_said_in_one_sentence():
             return found[0][:, -1]
 
     recurrent = nn.Sequential(nn.LSTM(5, 4, batch_first=True), Last(), nn.Linear(4, 2))
-    with pytest.raises(SettingError, match="the passes of this network cannot be traced .*; use compile=False"):
+    with pytest.raises(
+        SettingError, match="the passes of this network cannot be traced .*; use compile=False"
+    ):
         fit(True, recurrent, data=(torch.randn(N, 3, 5), Y))
 
 
@@ -137,7 +145,15 @@ def test_the_noise_of_a_likelihood_is_learned_apart(monkeypatch):
     def gaussian(compile):
         bnn = credo.BNN(net(), credo.likelihoods.Gaussian(initial_std=0.5))
         data = (X, X[:, :2].tanh())
-        return bnn.fit(data, "deep_ensemble", members=K, epochs=3, batch_size=4, compile=compile, progress=False)
+        return bnn.fit(
+            data,
+            "deep_ensemble",
+            members=K,
+            epochs=3,
+            batch_size=4,
+            compile=compile,
+            progress=False,
+        )
 
     assert same(gaussian(False), gaussian(True)) and seen
 
@@ -162,7 +178,9 @@ def test_a_killed_run_goes_on_to_the_same_numbers(tmp_path, monkeypatch):
 
 
 def test_an_error_in_a_thread_is_the_fits_and_stops_it(monkeypatch):
-    monkeypatch.setattr(Apart, "_move", lambda *_: (_ for _ in ()).throw(RuntimeError("in a thread")))
+    monkeypatch.setattr(
+        Apart, "_move", lambda *_: (_ for _ in ()).throw(RuntimeError("in a thread"))
+    )
     before = torch.get_num_threads()
     with pytest.raises(RuntimeError, match="in a thread"):
         fit(True)
@@ -171,7 +189,11 @@ def test_an_error_in_a_thread_is_the_fits_and_stops_it(monkeypatch):
 
 @pytest.mark.parametrize(
     "optimizer, prior, reach",
-    [("sgd", None, None), ("adam", torch.distributions.Laplace(0.0, 1.0), None), ("adam", None, torch.tensor(0.1))],
+    [
+        ("sgd", None, None),
+        ("adam", torch.distributions.Laplace(0.0, 1.0), None),
+        ("adam", None, torch.tensor(0.1)),
+    ],
 )
 def test_what_does_not_suit_steps_at_once(optimizer, prior, reach):
     group = flock(prior)
@@ -182,7 +204,10 @@ def test_what_does_not_suit_steps_at_once(optimizer, prior, reach):
 def test_how_a_flock_steps():
     group = flock()
     mover = moving("adam", 0.9)(group, 0.1, N)
-    with pytest.raises(SettingError, match="compile='graph' captures the step as a CUDA graph; on a CPU use True or False"):
+    with pytest.raises(
+        SettingError,
+        match="compile='graph' captures the step as a CUDA graph; on a CPU use True or False",
+    ):
         stepping()(group, mover, N, "graph")
     assert isinstance(stepping()(group, mover, N, False), FlockStep)
     assert isinstance(stepping()(group, mover, N, True), Apart) and group.traced is None

@@ -1,4 +1,6 @@
-"""Parts of the method by themselves: noise, widths by validation, earlier posteriors, and the course of an online prior."""
+"""Parts of the method by themselves: noise, widths by validation, earlier posteriors, and the
+course of an online prior.
+"""
 
 import math
 
@@ -11,7 +13,6 @@ from zoo.models import make_model
 from zoo.regression import problem
 
 from credo.core.errors import SettingError
-from credo.curvature import laplace as module
 from credo.curvature.centred_prior import centred
 from credo.curvature.linear import linear_outputs
 from credo.curvature.log_evidence import GRID, log_evidence
@@ -19,6 +20,7 @@ from credo.curvature.structures import STRUCTURES, Measured
 from credo.data.intake import intake
 from credo.engine.initial_posterior import point_posterior
 from credo.likelihoods import Gaussian, StudentT
+from credo.methods.laplace.parts import laplace_fit as module
 from credo.methods.laplace.parts.laplace_fit import (
     OnlineElbo,
     choose_by_validation,
@@ -35,7 +37,9 @@ from credo.priors import Scaled
 def linear_model(likelihood=None, prior=None, outputs=1):
     torch.manual_seed(0)
     net = nn.Linear(3, outputs).double()
-    return make_model(net, likelihood=likelihood or Gaussian(std=0.5), prior=prior or Normal(0.0, 1.0))
+    return make_model(
+        net, likelihood=likelihood or Gaussian(std=0.5), prior=prior or Normal(0.0, 1.0)
+    )
 
 
 @pytest.mark.parametrize("each", [False, True])
@@ -92,7 +96,9 @@ def test_the_gaussian_has_points_beside_it():
     x = torch.randn(6, 3).double()
     sweep = make_sweep(net, x, targets(6), random="last")
     blocks = STRUCTURES["full"].measure(sweep, 0).blocks
-    posterior = gaussian_posterior(sweep.model, sweep.values, blocks, centred(sweep.model, sweep.values).precision)
+    posterior = gaussian_posterior(
+        sweep.model, sweep.values, blocks, centred(sweep.model, sweep.values).precision
+    )
     assert [type(m) for m in posterior.members] == [Full, Delta]
     assert all(torch.equal(v, sweep.values[n]) for n, v in posterior.mean().items())
 
@@ -121,12 +127,21 @@ def test_a_joint_prior_counts_whole():
     total = curve + torch.linalg.inv(cover)
     torch.testing.assert_close(posterior.members[0].covariance().detach(), torch.linalg.inv(total))
     log_prior = family.log_prob(values).detach()
-    expected = -measured.nll + log_prior + 0.5 * len(total) * math.log(2 * math.pi) - 0.5 * torch.logdet(total)
-    assert float(log_evidence(measured.blocks, measured.nll, prior)) == pytest.approx(float(expected), rel=1e-9)
+    expected = (
+        -measured.nll
+        + log_prior
+        + 0.5 * len(total) * math.log(2 * math.pi)
+        - 0.5 * torch.logdet(total)
+    )
+    assert float(log_evidence(measured.blocks, measured.nll, prior)) == pytest.approx(
+        float(expected), rel=1e-9
+    )
 
 
 def test_a_joint_prior_beside_a_rounded_curvature():
-    """Only the curvature is mended, never the prior's part, which alone is not positive definite."""
+    """Only the curvature is mended, never the prior's part, which alone is not positive
+    definite.
+    """
     model = linear_model()
     family, cover = earlier_full(model, 1e-2)
     model.prior = PosteriorPrior(Posterior([family]))
@@ -143,7 +158,9 @@ def test_an_independent_prior_counts_by_weight():
     family = MeanField.start(model.values(), 0.5)
     model.prior = PosteriorPrior(Posterior([family]))
     prior = prior_seen(model, model.values(), Measured([], 0.0))
-    assert prior.precision["weight"].shape == (1, 3) and torch.allclose(prior.precision["bias"], torch.tensor(4.0).double())
+    assert prior.precision["weight"].shape == (1, 3) and torch.allclose(
+        prior.precision["bias"], torch.tensor(4.0).double()
+    )
 
 
 def test_a_joint_prior_over_other_parameters_is_refused():
@@ -151,7 +168,10 @@ def test_a_joint_prior_over_other_parameters_is_refused():
     model.prior = PosteriorPrior(Posterior([Full.start({"weight": model.values()["weight"]})]))
     x, y, _ = problem()
     blocks = STRUCTURES["full"].measure(make_sweep(model.net, x, y, Gaussian(std=0.5)), 0).blocks
-    with pytest.raises(SettingError, match="an earlier posterior over the same parameters; this one is 'full' over weight"):
+    with pytest.raises(
+        SettingError,
+        match="an earlier posterior over the same parameters; this one is 'full' over weight",
+    ):
         prior_seen(model, model.values(), Measured(blocks, 0.0))
 
 
@@ -184,16 +204,25 @@ def test_held_out_scores_are_those_of_predictions():
     model = linear_model()
     sweep = make_sweep(model.net, x, y, Gaussian(std=0.5))
     blocks = STRUCTURES["full"].measure(sweep, 0).blocks
-    posterior = gaussian_posterior(model, model.values(), blocks, centred(model, model.values()).precision)
+    posterior = gaussian_posterior(
+        model, model.values(), blocks, centred(model, model.values()).precision
+    )
     outputs = linear_outputs(model, posterior, x, {}, module.POINTS, None)
     expected = -float(Predictive(outputs, model.likelihood).log_prob(y).sum())
-    assert module._held_out(model, intake((x, y)), posterior, {}, "linear") == pytest.approx(expected)
+    assert module._held_out(model, intake((x, y)), posterior, {}, "linear") == pytest.approx(
+        expected
+    )
 
 
 def test_an_online_prior_is_renewed_every_few_epochs_but_not_at_the_end():
     model = linear_model()
     seen = []
-    elbo = OnlineElbo(model, point_posterior(model, model.values()), lambda values, buffers: seen.append(values), 3)
+    elbo = OnlineElbo(
+        model,
+        point_posterior(model, model.values()),
+        lambda values, buffers: seen.append(values),
+        3,
+    )
     renewed = []
     for epoch in range(20):
         before = len(seen)

@@ -8,17 +8,25 @@ from torch.utils.data import DataLoader, TensorDataset
 from zoo.curvature import ALL, OUTPUT, columns, ggn, make, make_sweep, some, targets
 
 from credo.core.errors import SettingError
-from credo.curvature import subnetwork as module
 from credo.curvature import sweep as sweep_module
 from credo.curvature.structures import STRUCTURES
 from credo.curvature.sweep import Sweep
 from credo.data.intake import intake
 from credo.engine.fit_job import FitJob
 from credo.likelihoods import Gaussian
-from credo.methods.laplace.parts.subnetwork import CHOICES, largest_magnitude, largest_variance, masked, subnetwork
+from credo.methods.laplace.parts import subnetwork as module
+from credo.methods.laplace.parts.subnetwork import (
+    CHOICES,
+    largest_magnitude,
+    largest_variance,
+    masked,
+    subnetwork,
+)
 
 pytestmark = pytest.mark.filterwarnings(
-    "ignore:Using padding='same'", "ignore:There is a performance drop", "ignore:Derivatives of .* example by example"
+    "ignore:Using padding='same'",
+    "ignore:There is a performance drop",
+    "ignore:Derivatives of .* example by example",
 )
 
 
@@ -36,7 +44,9 @@ def test_every_network_by_brute_force(name):
     at = columns(chosen, sweep.model)
     torch.testing.assert_close(matrix(sweep, chosen), truth[at][:, at])
     found = subnetwork(sweep, chosen)
-    assert found.chosen == chosen and found.nll == pytest.approx(STRUCTURES["full"].measure(sweep, 0).nll)
+    assert found.chosen == chosen and found.nll == pytest.approx(
+        STRUCTURES["full"].measure(sweep, 0).nll
+    )
 
 
 @pytest.mark.parametrize("kind", ["ggn", "empirical", "mc"])
@@ -51,9 +61,14 @@ def test_with_all_weights_it_is_the_full_form(kind):
 def test_several_outputs_and_many_chosen_weights():
     """Several directions, and more columns than are multiplied at once."""
     torch.manual_seed(0)
-    net, x = nn.Sequential(nn.Linear(9, 40), nn.Tanh(), nn.Linear(40, 3)).double(), torch.randn(20, 9).double()
+    net, x = (
+        nn.Sequential(nn.Linear(9, 40), nn.Tanh(), nn.Linear(40, 3)).double(),
+        torch.randn(20, 9).double(),
+    )
     sweep = make_sweep(net, x, torch.randn(20, 3).double(), Gaussian([0.5, 1.0, 2.0]).double())
-    chosen = {n: torch.arange(0, s.numel, 1 + (n == "0.weight")) for n, s in sweep.model.random.items()}
+    chosen = {
+        n: torch.arange(0, s.numel, 1 + (n == "0.weight")) for n, s in sweep.model.random.items()
+    }
     at = columns(chosen, sweep.model)
     assert len(at) > 256
     torch.testing.assert_close(matrix(sweep, chosen), ggn(net, x, sweep.model)[at][:, at])
@@ -70,9 +85,14 @@ def test_little_memory_gives_the_same_numbers(name, monkeypatch):
 
 
 def test_memory_follows_the_chosen_weights(monkeypatch):
-    """Of a layer of a million weights no derivative is written out: ten thousand numbers are held where an example has a million."""
+    """Of a layer of a million weights no derivative is written out: ten thousand numbers are held
+    where an example has a million.
+    """
     torch.manual_seed(0)
-    net, x = nn.Sequential(nn.Linear(1000, 1000), nn.Tanh(), nn.Linear(1000, 2)), torch.randn(10, 1000)
+    net, x = (
+        nn.Sequential(nn.Linear(1000, 1000), nn.Tanh(), nn.Linear(1000, 2)),
+        torch.randn(10, 1000),
+    )
     sweep = make_sweep(net, x, targets(10))
     largest = []
     monkeypatch.setattr(module.Gram, "add", lambda self, rows: largest.append(rows.numel()))
@@ -93,7 +113,7 @@ def test_batches_of_a_loader_add_up():
     torch.testing.assert_close(matrix(parts, some(model)), matrix(whole, some(model)))
 
 
-# --- which ones -----------------------------------------------------------------------------------------------------------
+# --- which ones -----------------------------------------------------------------------------------
 
 
 def variances(net, x, sweep, precision):
@@ -114,7 +134,9 @@ def test_the_largest_variances_are_chosen(name, size):
 def test_a_wider_prior_has_the_larger_variances():
     """Where priors differ they decide as much as the curvature does."""
     net, x = make("mlp")
-    sweep = make_sweep(net, x, targets(), prior={"0.*": Normal(0.0, 1e-3), "2.*": Normal(0.0, 10.0)})
+    sweep = make_sweep(
+        net, x, targets(), prior={"0.*": Normal(0.0, 1e-3), "2.*": Normal(0.0, 10.0)}
+    )
     assert set(largest_variance(sweep, 14)) == {"2.weight", "2.bias"}
     chosen = largest_variance(sweep, 15)
     assert sum(len(chosen[n]) for n in ("0.weight", "0.bias") if n in chosen) == 1
@@ -138,7 +160,10 @@ def test_equal_weights_are_taken_in_order_and_places_ascend(choice):
     chosen = CHOICES[choice](make_sweep(net, x, targets(4)), 5)
     assert {n: p.tolist() for n, p in chosen.items()} == {"weight": [0, 1, 2, 3, 4]}
     everything = CHOICES[choice](make_sweep(net, x, targets(4)), 14)
-    assert {n: p.tolist() for n, p in everything.items()} == {"weight": list(range(12)), "bias": [0, 1]}
+    assert {n: p.tolist() for n, p in everything.items()} == {
+        "weight": list(range(12)),
+        "bias": [0, 1],
+    }
 
 
 def test_weights_that_no_example_reaches_come_first():
@@ -157,7 +182,7 @@ def test_only_random_parameters_are_looked_at():
         assert set(choose(sweep, 5)) <= {"2.weight", "2.bias"}
 
 
-# --- masks ----------------------------------------------------------------------------------------------------------------
+# --- masks ----------------------------------------------------------------------------------------
 
 
 def blank(model):
@@ -173,7 +198,9 @@ def test_masks_are_flat_places_in_the_networks_order():
     assert list(found) == ["0.weight", "2.bias"]
     assert found["0.weight"].tolist() == [4, 7] and found["2.bias"].tolist() == [1]
     arrays = {"0.weight": masks["0.weight"].numpy(), "2.bias": [False, True]}
-    assert {n: p.tolist() for n, p in masked(arrays, model).items()} == {n: p.tolist() for n, p in found.items()}
+    assert {n: p.tolist() for n, p in masked(arrays, model).items()} == {
+        n: p.tolist() for n, p in found.items()
+    }
 
 
 @pytest.mark.parametrize(
@@ -181,20 +208,30 @@ def test_masks_are_flat_places_in_the_networks_order():
     [
         (
             {"0.wieght": [True]},
-            r"a mask is given for '0.wieght', which is no trainable parameter. Did you mean '0.weight'\? Known: 0.bias",
+            r"a mask is given for '0.wieght', which is no trainable parameter. Did you mean "
+            r"'0.weight'\? Known: 0.bias",
         ),
         (
             {"2.bias": torch.ones(3, dtype=torch.bool)},
             r"the mask of '2.bias' has shape \(3,\); expected that of the parameter, \(2,\)",
         ),
-        ({"2.bias": torch.ones(2)}, "the mask of '2.bias' is of torch.float32; expected torch.bool"),
+        (
+            {"2.bias": torch.ones(2)},
+            "the mask of '2.bias' is of torch.float32; expected torch.bool",
+        ),
         ({"2.bias": [0, 1]}, "the mask of '2.bias' is of torch.int64; expected torch.bool"),
         (
             {"2.bias": [False, False], "0.bias": [False] * 6},
             "the masks of 2.bias, 0.bias choose no weight; set at least one to True",
         ),
-        ({"2.bias": "first"}, r"the mask of '2.bias' cannot be read as a tensor \(.*\); give one of torch.bool"),
-        ({"2.weight": [[True], [True, False]]}, "the mask of '2.weight' cannot be read as a tensor"),
+        (
+            {"2.bias": "first"},
+            r"the mask of '2.bias' cannot be read as a tensor \(.*\); give one of torch.bool",
+        ),
+        (
+            {"2.weight": [[True], [True, False]]},
+            "the mask of '2.weight' cannot be read as a tensor",
+        ),
         ({}, "the masks of no parameter choose no weight"),
     ],
 )

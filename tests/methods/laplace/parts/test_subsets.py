@@ -38,15 +38,23 @@ def test_settings_and_what_they_mean(subset, size, structure, kind):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (("largest_variance", None, "full"), "subset='largest_variance' needs size=, the number of single weights to keep"),
+        (
+            ("largest_variance", None, "full"),
+            "subset='largest_variance' needs size=, the number of single weights to keep",
+        ),
         (
             ("largest_variance", 3, "kfac"),
-            r"structure='kfac' is not for single weights \(subset='largest_variance'\).*set structure='full'",
+            r"structure='kfac' is not for single weights \(subset='largest_variance'\).*set "
+            r"structure='full'",
         ),
-        ((MASKS, None, "diagonal"), r"structure='diagonal' is not for single weights \(subset=masks\)"),
+        (
+            (MASKS, None, "diagonal"),
+            r"structure='diagonal' is not for single weights \(subset=masks\)",
+        ),
         (
             (MASKS, 3, "full"),
-            "size=3 is how many single weights subset='largest_variance' or 'largest_magnitude' keeps; other subsets take none",
+            "size=3 is how many single weights subset='largest_variance' or 'largest_magnitude' "
+            "keeps; other subsets take none",
         ),
         (("last", 3, "full"), "size=3 is how many single weights"),
     ],
@@ -61,10 +69,15 @@ def test_layers_are_narrowed_by_name_and_measured_in_any_form():
     assert Layers("all").narrow(given.model) is given.model
     assert list(Layers("last").narrow(given.model).random) == ["2.weight", "2.bias"]
     with pytest.raises(
-        SettingError, match=r"subset: the pattern 'lost\.\*' matches no parameter. Known: 0.bias, 0.weight, 2.bias"
+        SettingError,
+        match=r"subset: the pattern 'lost\.\*' matches no parameter. Known: 0.bias, 0.weight, "
+        r"2.bias",
     ):
         Layers("lost.*").narrow(given.model)
-    assert Layers("all").measure("diagonal", given, 0, None).chosen is None and not Layers("all").given()
+    assert (
+        Layers("all").measure("diagonal", given, 0, None).chosen is None
+        and not Layers("all").given()
+    )
     with pytest.raises(SettingError, match="structure='full' over 40002 parameters is too large"):
         Layers("all").check("full", make_model(nn.Linear(20_000, 2)))
 
@@ -72,7 +85,11 @@ def test_layers_are_narrowed_by_name_and_measured_in_any_form():
 def test_masks_make_other_parameters_points():
     subset, given = Masked(MASKS), sweep()
     model = subset.narrow(given.model)
-    assert list(model.random) == ["2.bias"] and list(model.point) == ["0.weight", "0.bias", "2.weight"]
+    assert list(model.random) == ["2.bias"] and list(model.point) == [
+        "0.weight",
+        "0.bias",
+        "2.weight",
+    ]
     subset.check("full", model)
     found = subset.measure("full", given, 0, None)
     (full,) = STRUCTURES["full"].measure(given, 0).blocks
@@ -93,13 +110,20 @@ def test_weights_stay_chosen():
 
 def test_any_random_weight_may_be_among_the_largest():
     model = sweep().model
-    assert Largest("largest_variance", 2).narrow(model) is model and not Largest("largest_variance", 2).given()
+    assert (
+        Largest("largest_variance", 2).narrow(model) is model
+        and not Largest("largest_variance", 2).given()
+    )
     Largest("largest_variance", 50).check("full", model)
-    with pytest.raises(SettingError, match="size=51 is more than the 50 random weights there are; choose fewer"):
+    with pytest.raises(
+        SettingError, match="size=51 is more than the 50 random weights there are; choose fewer"
+    ):
         Largest("largest_variance", 51).check("full", model)
     large = make_model(nn.Linear(20_000, 2))
     with pytest.raises(
-        SettingError, match=r"a full covariance over 20001 single weights is too large \(at most 20000\); choose fewer"
+        SettingError,
+        match=r"a full covariance over 20001 single weights is too large \(at most 20000\); "
+        r"choose fewer",
     ):
         Largest("largest_variance", 20_001).check("full", large)
     with pytest.raises(SettingError, match="over 40000 single weights is too large"):
@@ -110,12 +134,16 @@ def test_earlier_posteriors():
     """One that says something of every weight by itself may be the prior; a joint one may not."""
     model, subset = sweep(prior=Normal(0.0, 1.0)).model, Largest("largest_variance", 4)
     values = model.values()
-    model.prior = PosteriorPrior(Posterior([MeanField.start(values), Delta.start({"rest": torch.zeros(2)})]))
+    model.prior = PosteriorPrior(
+        Posterior([MeanField.start(values), Delta.start({"rest": torch.zeros(2)})])
+    )
     subset.check("full", model)
     part = Subnetwork.of(values, {"2.bias": torch.tensor([0])}, torch.eye(1).double())
     for family in (Full.start(values), part):
         model.prior = PosteriorPrior(Posterior([family]))
         with pytest.raises(
-            SettingError, match=f"about single weights to an earlier posterior of the family '{family.name}'; fit all data"
+            SettingError,
+            match=f"about single weights to an earlier posterior of the family '{family.name}'; "
+            "fit all data",
         ):
             subset.check("full", model)

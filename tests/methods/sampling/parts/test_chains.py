@@ -23,7 +23,9 @@ SHORT = HMC(num_steps=4)
 def data(n=12):
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(n, 2, generator=generator, dtype=DOUBLE)
-    return x, x @ torch.tensor([[1.0], [-0.5]], dtype=DOUBLE) + 0.3 * torch.randn(n, 1, generator=generator, dtype=DOUBLE)
+    return x, x @ torch.tensor([[1.0], [-0.5]], dtype=DOUBLE) + 0.3 * torch.randn(
+        n, 1, generator=generator, dtype=DOUBLE
+    )
 
 
 def bnn(likelihood=None, hidden=False, **how):
@@ -42,11 +44,13 @@ def rows(history):
     return [{key: value for key, value in row.items() if key != "seconds"} for row in history]
 
 
-# --- the loop ---------------------------------------------------------------------------------------------------------------
+# --- the loop -------------------------------------------------------------------------------------
 
 
 class Walk(Transition):
-    """A walk whose every number is known: position after move t is start + t + 1 + noise(t); something outside the state counts too."""
+    """A walk whose every number is known: position after move t is start + t + 1 + noise(t);
+    something outside the state counts too.
+    """
 
     def __init__(self):
         self.outside = torch.zeros(1, dtype=DOUBLE)
@@ -56,8 +60,16 @@ class Walk(Transition):
 
     def move(self, state, index, source):
         self.outside += 1
-        moved = state["position"] + 1 + torch.randn(state["position"].shape, generator=source, dtype=DOUBLE) + 0 * self.outside
-        return {"position": moved, "first": state["first"]}, {"log_density": moved[:, 0], "extra": self.outside.clone()}
+        moved = (
+            state["position"]
+            + 1
+            + torch.randn(state["position"].shape, generator=source, dtype=DOUBLE)
+            + 0 * self.outside
+        )
+        return {"position": moved, "first": state["first"]}, {
+            "log_density": moved[:, 0],
+            "extra": self.outside.clone(),
+        }
 
     def record(self):
         return {"outside": self.outside}
@@ -73,23 +85,32 @@ def fit_job(**how):
 START = torch.tensor([[0.0, 10.0], [100.0, 200.0]], dtype=DOUBLE)
 
 
-@pytest.mark.parametrize(("warmup", "draws", "thin"), [(0, 1, 1), (0, 4, 1), (7, 3, 1), (7, 3, 4), (0, 3, 5), (1, 2, 3)])
+@pytest.mark.parametrize(
+    ("warmup", "draws", "thin"), [(0, 1, 1), (0, 4, 1), (7, 3, 1), (7, 3, 4), (0, 3, 5), (1, 2, 3)]
+)
 def test_draws_are_the_positions_after_every_thin_moves(warmup, draws, thin):
     course = Course("walk", warmup, draws, thin)
     work = fit_job()
     kept = run_chains(course, Walk(), START, work)
     everything = run_chains(Course("walk", 0, course.moves()), Walk(), START, fit_job())
-    assert kept.shape == (2, draws, 2) and torch.equal(kept, everything[:, warmup + thin - 1 :: thin])
+    assert kept.shape == (2, draws, 2) and torch.equal(
+        kept, everything[:, warmup + thin - 1 :: thin]
+    )
     numbers = [course.draw_after(index) for index in range(course.moves())]
     assert [n for n in numbers if n is not None] == list(range(draws)) and numbers[-1] == draws - 1
     noted = [row for row in work.history if not row["warmup"]]
     assert len(noted) == draws and [row["log_density"] for row in noted] == kept[:, :, 0].T.tolist()
-    assert [row["warmup"] for row in work.history] == sorted((row["warmup"] for row in work.history), reverse=True)
+    assert [row["warmup"] for row in work.history] == sorted(
+        (row["warmup"] for row in work.history), reverse=True
+    )
     assert all(isinstance(row["extra"], float) and row["seconds"] >= 0 for row in work.history)
 
 
 def test_a_run_interrupted_anywhere_goes_on_with_the_same_numbers(tmp_path, monkeypatch):
-    """Checkpoints at moves 2 and 5 only; interrupted after moves 1, 3, 6 and 8. Draws since the last checkpoint are made again."""
+    """Checkpoints at moves 2 and 5 only; interrupted after moves 1, 3, 6 and 8.
+
+    Draws since the last checkpoint are made again.
+    """
 
     class Stop(Exception):
         pass
@@ -101,7 +122,9 @@ def test_a_run_interrupted_anywhere_goes_on_with_the_same_numbers(tmp_path, monk
         run.begin({})
         write = run.checkpoint
         monkeypatch.setattr(
-            run, "checkpoint", lambda tensors, index, write=write: write(tensors, index) if index in (2, 5) else None
+            run,
+            "checkpoint",
+            lambda tensors, index, write=write: write(tensors, index) if index in (2, 5) else None,
         )
 
         class Dying(Walk):
@@ -111,7 +134,9 @@ def test_a_run_interrupted_anywhere_goes_on_with_the_same_numbers(tmp_path, monk
                 return super().move(state, index, source)
 
         with pytest.raises(Stop):
-            run_chains(Course("walk", 3, 4, 2), Dying(), START, fit_job(run=run, checkpoint_seconds=0.0))
+            run_chains(
+                Course("walk", 3, 4, 2), Dying(), START, fit_job(run=run, checkpoint_seconds=0.0)
+            )
         again, rest = Walk(), fit_job(run=run, checkpoint_seconds=1e9)
         kept = run_chains(Course("walk", 3, 4, 2), again, START, rest)
         assert torch.equal(kept, wanted) and torch.equal(again.outside, whole.outside)
@@ -124,11 +149,15 @@ def test_a_callback_ends_the_run_with_the_draws_made_so_far():
     assert torch.equal(run_chains(Course("walk", 2, 6), Walk(), START, work), wanted[:, :3])
     assert len(work.history) == 5
     with pytest.raises(CredoError, match="stopped walk at move 1, before the first draw"):
-        run_chains(Course("walk", 2, 6), Walk(), START, fit_job(callbacks=[lambda row: row["epoch"] == 1]))
+        run_chains(
+            Course("walk", 2, 6), Walk(), START, fit_job(callbacks=[lambda row: row["epoch"] == 1])
+        )
 
 
 def test_stopping_between_draws_keeps_the_earlier_ones():
-    """A cyclical course pauses its draws while it explores; a stop then must not lose what there is."""
+    """A cyclical course pauses its draws while it explores; a stop then must not lose what there
+    is.
+    """
 
     class Pausing(Course):
         def draw_after(self, index):
@@ -141,7 +170,9 @@ def test_stopping_between_draws_keeps_the_earlier_ones():
             return True
 
     wanted = run_chains(Pausing("walk", 0, 3), Walk(), START, fit_job())
-    kept = run_chains(Pausing("walk", 0, 3), Walk(), START, fit_job(callbacks=[lambda row: row["epoch"] == 5]))
+    kept = run_chains(
+        Pausing("walk", 0, 3), Walk(), START, fit_job(callbacks=[lambda row: row["epoch"] == 5])
+    )
     assert torch.equal(kept, wanted[:, :2])
 
 
@@ -161,11 +192,13 @@ class Broken(Walk):
 
 @pytest.mark.parametrize("chains", [[0, 1], [1]], ids=["all", "one"])
 def test_chains_that_leave_the_numbers_are_reported_and_never_kept(chains):
-    with pytest.raises(CredoError, match="walk: the log density of chains .* is not finite at move 3"):
+    with pytest.raises(
+        CredoError, match="walk: the log density of chains .* is not finite at move 3"
+    ):
         run_chains(Course("walk", 2, 6), Broken(chains), START.clone(), fit_job())
 
 
-# --- through fit ------------------------------------------------------------------------------------------------------------
+# --- through fit ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", [SHORT, "nuts", "sgld"])
@@ -180,7 +213,9 @@ def test_draws_lie_chain_after_chain_and_predictions_use_all_chains(method):
     if method != "sgld":  # whose rows are of the batch before the step
         target = FullBatch.of(Density(fitted.model, fitted.model.values()), intake((x, y)), None)
         for d in range(5):
-            assert torch.allclose(target(draws[:, d])[0], torch.tensor(values[d], dtype=DOUBLE), rtol=1e-9)
+            assert torch.allclose(
+                target(draws[:, d])[0], torch.tensor(values[d], dtype=DOUBLE), rtol=1e-9
+            )
     outputs = fitted.predict(x, samples=6).outputs
     order = [i * 15 // 6 for i in range(6)]
     by_hand = torch.stack([x @ family.flat[i][:2].unsqueeze(-1) + family.flat[i][2] for i in order])
@@ -226,7 +261,9 @@ def test_a_network_that_draws_numbers_does_not_touch_the_callers():
     one = model.fit(data(), "sgld", **QUICK)
     assert torch.equal(state, torch.get_rng_state())
     torch.manual_seed(1)
-    assert torch.equal(flat(one), flat(BNN(model.net, Gaussian(std=0.3)).fit(data(), "sgld", **QUICK)))
+    assert torch.equal(
+        flat(one), flat(BNN(model.net, Gaussian(std=0.3)).fit(data(), "sgld", **QUICK))
+    )
 
 
 def test_draws_on_disk_are_those_in_memory(tmp_path):
@@ -238,12 +275,18 @@ def test_draws_on_disk_are_those_in_memory(tmp_path):
     left = {path.name for path in (tmp_path / "run").iterdir()}
     assert POSTERIOR in left and not {DRAWS, CHECKPOINT} & left
     again = credo.load(tmp_path / "run", disk.net)
-    assert torch.equal(flat(again), flat(memory)) and torch.equal(again.predict(x).outputs, memory.predict(x).outputs)
+    assert torch.equal(flat(again), flat(memory)) and torch.equal(
+        again.predict(x).outputs, memory.predict(x).outputs
+    )
     assert again.posterior.members[0].chains == 3
     disk.save(tmp_path / "copy")  # the draws outlive the run's own file
     assert torch.equal(flat(credo.load(tmp_path / "copy", disk.net)), flat(memory))
-    finished = bnn().fit((x, y), SHORT, store="disk", run=tmp_path / "run", **QUICK)  # a finished run is taken over
-    assert torch.equal(flat(finished), flat(memory)) and rows(finished.history) == rows(memory.history)
+    finished = bnn().fit(
+        (x, y), SHORT, store="disk", run=tmp_path / "run", **QUICK
+    )  # a finished run is taken over
+    assert torch.equal(flat(finished), flat(memory)) and rows(finished.history) == rows(
+        memory.history
+    )
     with pytest.raises(SettingError, match="store='disk' .* give one with run="):
         bnn().fit((x, y), SHORT, store="disk", **QUICK)
 
@@ -263,7 +306,7 @@ def test_a_stopped_run_is_complete(tmp_path):
     assert torch.equal(flat(credo.load(tmp_path / "run", one.net)), flat(one))
 
 
-# --- where chains start ---------------------------------------------------------------------------------------------------
+# --- where chains start ---------------------------------------------------------------------------
 
 
 def test_random_starts_are_the_modules_own_and_differ_by_chain():
@@ -272,14 +315,18 @@ def test_random_starts_are_the_modules_own_and_differ_by_chain():
     for c in range(3):
         own = model.random_values(mix(4, "chain", c))
         assert all(torch.equal(starts[n][c], own[n]) for n in model.random)
-    assert all(torch.equal(starts[n][0], starts[n][2]) for n in model.point)  # point parameters are one for all
+    assert all(
+        torch.equal(starts[n][0], starts[n][2]) for n in model.point
+    )  # point parameters are one for all
     assert not torch.equal(starts["2.weight"][0], starts["2.weight"][1])
 
 
 def test_pretrained_and_prior_starts():
     model = bnn(prior=Normal(7.0, 0.01)).model
     same = start_values(model, "pretrained", 3, 0)
-    assert all(torch.equal(same[n][c], p) for n, p in model.net.named_parameters() for c in range(3))
+    assert all(
+        torch.equal(same[n][c], p) for n, p in model.net.named_parameters() for c in range(3)
+    )
     drawn = start_values(model, "prior", 3, 0)
     assert all((v - 7).abs().max() < 0.1 and not torch.equal(v[0], v[1]) for v in drawn.values())
     assert all(torch.equal(drawn[n], start_values(model, "prior", 3, 0)[n]) for n in drawn)
@@ -309,9 +356,18 @@ def test_a_start_without_a_density_is_refused():
 
 
 def test_settings_that_cannot_be_meant_are_refused():
-    with pytest.raises(SettingError, match="epochs=3: hmc counts moves; set num_warmup, num_draws and thin"):
+    with pytest.raises(
+        SettingError, match="epochs=3: hmc counts moves; set num_warmup, num_draws and thin"
+    ):
         bnn().fit(data(), SHORT, epochs=3, **QUICK)
-    for bad in ({"num_chains": 0}, {"num_draws": 0}, {"thin": 0}, {"num_warmup": -1}, {"init": "here"}, {"store": "cloud"}):
+    for bad in (
+        {"num_chains": 0},
+        {"num_draws": 0},
+        {"thin": 0},
+        {"num_warmup": -1},
+        {"init": "here"},
+        {"store": "cloud"},
+    ):
         with pytest.raises(SettingError, match=next(iter(bad))):
             bnn().fit(data(), SHORT, **(QUICK | bad))
 

@@ -20,7 +20,9 @@ QUICK = {"num_warmup": 10, "num_draws": 5, "num_chains": 3, "progress": False}
 def data(n=12):
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(n, 2, generator=generator, dtype=DOUBLE)
-    return x, x @ torch.tensor([[1.0], [-0.5]], dtype=DOUBLE) + 0.3 * torch.randn(n, 1, generator=generator, dtype=DOUBLE)
+    return x, x @ torch.tensor([[1.0], [-0.5]], dtype=DOUBLE) + 0.3 * torch.randn(
+        n, 1, generator=generator, dtype=DOUBLE
+    )
 
 
 def bnn():
@@ -38,7 +40,9 @@ def rows(history):
 
 
 def killed(make, run, after):
-    """``make(run=, callbacks=)`` in a process that dies at the row of move ``after`` without a chance to clean up."""
+    """``make(run=, callbacks=)`` in a process that dies at the row of move ``after`` without a
+    chance to clean up.
+    """
 
     def die(row):
         if row["epoch"] >= after:
@@ -61,7 +65,11 @@ def loader(n=12):
 CYCLES = {"num_draws": 6, "num_cycles": 2, "exploration": 0.5, "num_warmup": 4, "thin": 2}
 KILLED = {
     "hmc": ("hmc", data, {"max_steps": 20}),
-    "hmc_dense": ("hmc", data, {"mass": "dense", "num_warmup": 22, "batch_size": 5, "max_steps": 20}),
+    "hmc_dense": (
+        "hmc",
+        data,
+        {"mass": "dense", "num_warmup": 22, "batch_size": 5, "max_steps": 20},
+    ),
     "nuts": ("nuts", data, {"num_warmup": 22}),
     "sgld_arrays": ("sgld", data, {"batch_size": 5, "thin": 2}),
     "sgld_loader": ("sgld", loader, {"thin": 3}),
@@ -89,7 +97,9 @@ def test_a_killed_run_goes_on_with_bit_identical_numbers(case, tmp_path, monkeyp
     killed(make, run, moves - 2)
     resumed = make(run=run)
     assert torch.equal(flat(resumed), flat(straight))
-    assert torch.equal(resumed.likelihood.log_std, straight.likelihood.log_std) and bool(straight.likelihood.log_std != 0)
+    assert torch.equal(resumed.likelihood.log_std, straight.likelihood.log_std) and bool(
+        straight.likelihood.log_std != 0
+    )
     assert rows(resumed.history) == rows(straight.history)
     assert not (run / DRAWS).exists() and not (run / CHECKPOINT).exists()
 
@@ -101,4 +111,6 @@ def test_a_run_killed_before_its_first_checkpoint_starts_over(tmp_path):
     killed(make, tmp_path / "run", 7)
     assert not (tmp_path / "run" / CHECKPOINT).exists()
     resumed, straight = make(run=tmp_path / "run"), make()
-    assert torch.equal(flat(resumed), flat(straight)) and rows(resumed.history) == rows(straight.history)
+    assert torch.equal(flat(resumed), flat(straight)) and rows(resumed.history) == rows(
+        straight.history
+    )

@@ -4,7 +4,15 @@ import warnings
 import pytest
 import torch
 from torch import nn
-from torch.distributions import Categorical, Exponential, Laplace, MultivariateNormal, Normal, Poisson, Uniform
+from torch.distributions import (
+    Categorical,
+    Exponential,
+    Laplace,
+    MultivariateNormal,
+    Normal,
+    Poisson,
+    Uniform,
+)
 from torch.func import functional_call
 from zoo.chains import density, split, weights
 from zoo.models import make_model, make_posterior
@@ -29,9 +37,9 @@ def naive(model, w, x, log_likelihood, log_prior):
         row = row.clone().requires_grad_()
         params = split(model, row)
         args = (x,) if isinstance(x, torch.Tensor) else x
-        value = log_likelihood(functional_call(net, params, *(((), args) if isinstance(args, dict) else (args,)))) + log_prior(
-            params
-        )
+        value = log_likelihood(
+            functional_call(net, params, *(((), args) if isinstance(args, dict) else (args,)))
+        ) + log_prior(params)
         values.append(value.detach())
         slopes.append(torch.autograd.grad(value, row)[0])
     return torch.stack(values), torch.stack(slopes)
@@ -51,14 +59,29 @@ def normal_prior(params):
 
 
 def same(got, wanted, rtol=1e-9):
-    assert all(a.shape == b.shape and torch.allclose(a, b, rtol=rtol, atol=1e-9) for a, b in zip(got, wanted, strict=True))
+    assert all(
+        a.shape == b.shape and torch.allclose(a, b, rtol=rtol, atol=1e-9)
+        for a, b in zip(got, wanted, strict=True)
+    )
 
 
 CASES = {
-    "gaussian": (Gaussian(std=0.5), lambda y: lambda f: noise(f).log_prob(y).sum(), lambda n: torch.randn(n, 2).double()),
-    "categorical": ("categorical", lambda y: lambda f: Categorical(logits=f).log_prob(y).sum(), lambda n: torch.arange(n) % 2),
-    "poisson": ("poisson", lambda y: lambda f: Poisson(f.exp()).log_prob(y).sum(), lambda n: (torch.arange(2 * n) % 5).reshape(n, 2).double()),
-}  # fmt: skip
+    "gaussian": (
+        Gaussian(std=0.5),
+        lambda y: lambda f: noise(f).log_prob(y).sum(),
+        lambda n: torch.randn(n, 2).double(),
+    ),
+    "categorical": (
+        "categorical",
+        lambda y: lambda f: Categorical(logits=f).log_prob(y).sum(),
+        lambda n: torch.arange(n) % 2,
+    ),
+    "poisson": (
+        "poisson",
+        lambda y: lambda f: Poisson(f.exp()).log_prob(y).sum(),
+        lambda n: (torch.arange(2 * n) % 5).reshape(n, 2).double(),
+    ),
+}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -74,8 +97,24 @@ def test_value_and_slope_are_those_of_a_naive_loop(case):
     assert got[0].dtype == DOUBLE
 
 
-NETWORKS = ("mlp", "inplace", "tied", "shared_layer", "batchnorm", "conv", "grouped", "embedding", "attention", "transformer",
-            "lstm", "weight_norm_new", "matmul", "custom_function", "cross_bias", "sequence")  # fmt: skip
+NETWORKS = (
+    "mlp",
+    "inplace",
+    "tied",
+    "shared_layer",
+    "batchnorm",
+    "conv",
+    "grouped",
+    "embedding",
+    "attention",
+    "transformer",
+    "lstm",
+    "weight_norm_new",
+    "matmul",
+    "custom_function",
+    "cross_bias",
+    "sequence",
+)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -86,7 +125,11 @@ def test_every_kind_of_network(name):
     model = make_model(net, likelihood="categorical", prior=Normal(0.0, 1.25))
     w = weights(model)
     got = FullBatch(density(model), [(x, y)])(w)
-    same(got, naive(model, w, x, lambda f: Categorical(logits=f).log_prob(y).sum(), normal_prior), 1e-7)
+    same(
+        got,
+        naive(model, w, x, lambda f: Categorical(logits=f).log_prob(y).sum(), normal_prior),
+        1e-7,
+    )
 
 
 def test_a_checkpointed_network():
@@ -96,7 +139,9 @@ def test_a_checkpointed_network():
     model = make_model(net, likelihood="categorical", prior=Normal(0.0, 1.25))
     w = weights(model)
     got = FullBatch(density(model), [(x, y)])(w)
-    model.net.use = False  # functional_call puts the parameters back before the backward pass, and then recomputes with them
+    # functional_call puts the parameters back before the backward pass, and then recomputes with
+    # them
+    model.net.use = False
     same(got, naive(model, w, x, lambda f: Categorical(logits=f).log_prob(y).sum(), normal_prior))
 
 
@@ -109,7 +154,11 @@ class Decides(nn.Module):
 
     def forward(self, x):
         inner = lambda x: torch.tanh(self.a(x))  # noqa: E731
-        h = torch.utils.checkpoint.checkpoint(inner, x, use_reentrant=False) if self.use else inner(x)
+        h = (
+            torch.utils.checkpoint.checkpoint(inner, x, use_reentrant=False)
+            if self.use
+            else inner(x)
+        )
         return self.b(h if float(h.detach().sum()) < 1e9 else 2 * h)
 
 
@@ -130,10 +179,17 @@ def test_dictionaries_as_inputs_and_outputs():
     y = torch.arange(len(x["left"])) % 2
     model = make_model(net, likelihood="categorical", prior=Normal(0.0, 1.25), output="logits")
     w = weights(model)
-    wanted = naive(model, w, x, lambda f: Categorical(logits=f["logits"]).log_prob(y).sum(), normal_prior)
+    wanted = naive(
+        model, w, x, lambda f: Categorical(logits=f["logits"]).log_prob(y).sum(), normal_prior
+    )
     same(FullBatch(density(model), [(x, y)])(w), wanted)
-    batch = {k: torch.stack([v, v.flip(0), v]) for k, v in x.items()}, torch.stack([y, y.flip(0), y])
-    same(density(model).slope(w, [batch], 1.0, own=True), wanted)  # the order of the rows does not matter
+    batch = (
+        {k: torch.stack([v, v.flip(0), v]) for k, v in x.items()},
+        torch.stack([y, y.flip(0), y]),
+    )
+    same(
+        density(model).slope(w, [batch], 1.0, own=True), wanted
+    )  # the order of the rows does not matter
 
 
 class Scalar(nn.Module):
@@ -153,7 +209,10 @@ def test_a_parameter_without_axes():
     y = torch.randn(4, 2).double()
     model = make_model(net, likelihood=Gaussian(std=0.5), prior=Normal(0.0, 1.25))
     w = weights(model)
-    same(FullBatch(density(model), [(x, y)])(w), naive(model, w, x, lambda f: noise(f).log_prob(y).sum(), normal_prior))
+    same(
+        FullBatch(density(model), [(x, y)])(w),
+        naive(model, w, x, lambda f: noise(f).log_prob(y).sum(), normal_prior),
+    )
 
 
 def test_priors_by_pattern():
@@ -164,10 +223,16 @@ def test_priors_by_pattern():
     w = weights(model)
 
     def log_prior(p):
-        own = plain(0.25, 0.75, Laplace).log_prob(p["0.weight"]).sum() + plain(0.0, 1.25).log_prob(p["2.weight"]).sum()
+        own = (
+            plain(0.25, 0.75, Laplace).log_prob(p["0.weight"]).sum()
+            + plain(0.0, 1.25).log_prob(p["2.weight"]).sum()
+        )
         return own + sum(plain(-1.0, 2.0).log_prob(p[n]).sum() for n in ("0.bias", "2.bias"))
 
-    same(FullBatch(density(model), [(x, y)])(w), naive(model, w, x, lambda f: Categorical(logits=f).log_prob(y).sum(), log_prior))
+    same(
+        FullBatch(density(model), [(x, y)])(w),
+        naive(model, w, x, lambda f: Categorical(logits=f).log_prob(y).sum(), log_prior),
+    )
 
 
 def test_a_prior_with_a_value_for_every_element():
@@ -176,7 +241,8 @@ def test_a_prior_with_a_value_for_every_element():
     model = make_model(net, prior={"0.weight": Normal(loc, 0.5), "*": Normal(0.0, 1.25)})
     w = weights(model)
     wanted = [
-        Normal(loc, 0.5).log_prob(p["0.weight"]).sum() + sum(Normal(0.0, 1.25).log_prob(p[n]).sum() for n in p if n != "0.weight")
+        Normal(loc, 0.5).log_prob(p["0.weight"]).sum()
+        + sum(Normal(0.0, 1.25).log_prob(p[n]).sum() for n in p if n != "0.weight")
         for p in (split(model, row) for row in w)
     ]
     assert torch.allclose(density(model).log_prior(w), torch.stack(wanted))
@@ -184,7 +250,9 @@ def test_a_prior_with_a_value_for_every_element():
 
 @pytest.mark.parametrize("prior", [Uniform(-1.0, 1.0), Exponential(2.0)])
 def test_outside_a_priors_support_the_density_is_zero(prior):
-    """torch does not look at the support where validation is off: an exponential would go on growing below zero."""
+    """torch does not look at the support where validation is off: an exponential would go on
+    growing below zero.
+    """
     net = nn.Linear(1, 1, bias=False).double()
     model = make_model(net, likelihood=Gaussian(std=1.0), prior=prior)
     w = torch.tensor([[-0.5], [0.5], [-3.0]], dtype=DOUBLE)
@@ -208,7 +276,11 @@ def test_an_earlier_posterior_as_prior(kind):
     if kind == "mean_field":
         family = earlier.members[0]
         wanted = [
-            sum(Normal(family.mean()[n], family.std()[n]).log_prob(p).sum() for n, p in split(model, row).items()) for row in w
+            sum(
+                Normal(family.mean()[n], family.std()[n]).log_prob(p).sum()
+                for n, p in split(model, row).items()
+            )
+            for row in w
         ]
         assert torch.allclose(got, torch.stack(wanted).detach())
     if kind == "full":
@@ -226,7 +298,10 @@ def test_a_posterior_without_a_density_is_refused():
     model = make_model(net)
     for kind in ("samples", "delta"):
         prior = PosteriorPrior(make_posterior(kind, model))
-        with pytest.raises(SettingError, match="earlier posterior .* has no density over the same parameters; fit with 'vi'"):
+        with pytest.raises(
+            SettingError,
+            match="earlier posterior .* has no density over the same parameters; fit with 'vi'",
+        ):
             density(make_model(net, prior=prior))
 
 
@@ -250,7 +325,9 @@ def test_parts_powers_and_the_joint_agree():
     model = make_model(net, likelihood="categorical", prior=Normal(0.0, 1.25))
     target, w = FullBatch(density(model), [(x, y)]), weights(model)
     prior, fit = target.parts(w)
-    assert torch.allclose(prior + fit, target(w)[0]) and torch.allclose(target.density.joint(w, target.batches), target(w)[0])
+    assert torch.allclose(prior + fit, target(w)[0]) and torch.allclose(
+        target.density.joint(w, target.batches), target(w)[0]
+    )
     power = torch.tensor([0.0, 0.5, 1.0], dtype=DOUBLE)
     tempered = target.tempered(power)
     value, slope = tempered(w)
@@ -312,9 +389,14 @@ def test_looped_and_vmapped_numbers_are_the_same():
 def test_a_network_that_cannot_take_the_inputs_shows_its_own_error():
     net, _ = make("mlp")
     model = make_model(net)
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied|size mismatch"), warnings.catch_warnings():
+    with (
+        pytest.raises(RuntimeError, match="shapes cannot be multiplied|size mismatch"),
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("ignore")
-        FullBatch(density(model), [(torch.zeros(3, 4).double(), torch.zeros(3, 2).double())])(weights(model))
+        FullBatch(density(model), [(torch.zeros(3, 4).double(), torch.zeros(3, 2).double())])(
+            weights(model)
+        )
 
 
 def test_frozen_parameters_and_buffers_are_the_networks():
@@ -336,7 +418,9 @@ def test_frozen_parameters_and_buffers_are_the_networks():
 
 
 def test_single_precision_networks_have_double_precision_sums():
-    """log p of 20,000 data is of the order of 1e4, at which float32 can no longer tell differences of 1e-3; acceptance needs them."""
+    """log p of 20,000 data is of the order of 1e4, at which float32 can no longer tell differences
+    of 1e-3; acceptance needs them.
+    """
     torch.manual_seed(0)
     net = nn.Linear(2, 1)
     x, y = torch.randn(20_000, 2), torch.randn(20_000, 1)
@@ -344,7 +428,9 @@ def test_single_precision_networks_have_double_precision_sums():
     w = weights(single).float()
     value, slope = FullBatch(density(single), [(x, y)])(w)
     assert value.dtype == DOUBLE and slope.dtype == torch.float32
-    twin = make_model(nn.Linear(2, 1).double(), likelihood=Gaussian(std=0.5), prior=Normal(0.0, 1.25))
+    twin = make_model(
+        nn.Linear(2, 1).double(), likelihood=Gaussian(std=0.5), prior=Normal(0.0, 1.25)
+    )
     exact, steep = FullBatch(density(twin), [(x.double(), y.double())])(w.double())
     assert float((value - exact).abs().max()) < 1e-2 and float(exact.abs().max()) > 1e4
     assert torch.allclose(slope.double(), steep, rtol=1e-4)

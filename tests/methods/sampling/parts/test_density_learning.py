@@ -39,11 +39,18 @@ def test_point_parameters_are_held_and_learned_by_the_gradient_of_the_mean_log_j
     net = model.net
     for name in start:
         leaf = start[name].clone().requires_grad_()
-        joint = [noise(functional_call(net, split(model, row) | start | {name: leaf}, (x,))).log_prob(y).sum() for row in w]
+        joint = [
+            noise(functional_call(net, split(model, row) | start | {name: leaf}, (x,)))
+            .log_prob(y)
+            .sum()
+            for row in w
+        ]
         (slope,) = torch.autograd.grad(torch.stack(joint).mean(), leaf)
         assert torch.allclose(own.points[name], start[name] + 1e-3 * slope)
     assert not any(t.requires_grad or t.grad is not None for t in own.free)
-    assert torch.equal(start["0.weight"], model.net[0].weight)  # the caller's network is not touched
+    assert torch.equal(
+        start["0.weight"], model.net[0].weight
+    )  # the caller's network is not touched
 
 
 def test_a_point_parameter_whose_prior_the_user_named_feels_it():
@@ -90,5 +97,7 @@ def test_a_failed_step_leaves_nothing_tracked():
     model, x, y = last_only()
     own = density(model)
     with pytest.raises((RuntimeError, IndexError)):
-        own.learn(weights(model), [(x[:, :2], y)], torch.optim.SGD(own.free, lr=1.0))  # inputs of another width
+        own.learn(
+            weights(model), [(x[:, :2], y)], torch.optim.SGD(own.free, lr=1.0)
+        )  # inputs of another width
     assert not any(t.requires_grad for t in own.free)

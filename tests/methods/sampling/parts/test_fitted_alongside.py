@@ -16,7 +16,8 @@ def free(lr=0.1):
 def test_values_and_adams_averages_survive_a_record():
     one = free()
     goal = [
-        torch.randn(t.shape, generator=torch.Generator().manual_seed(i), dtype=t.dtype) for i, t in enumerate(one.density.free)
+        torch.randn(t.shape, generator=torch.Generator().manual_seed(i), dtype=t.dtype)
+        for i, t in enumerate(one.density.free)
     ]
 
     def step(each):

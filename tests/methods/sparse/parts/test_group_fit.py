@@ -1,4 +1,6 @@
-"""Which weights form groups, for every kind of layer, and the model that group-sparse methods see."""
+"""Which weights form groups, for every kind of layer, and the model that group-sparse methods
+see.
+"""
 
 import pytest
 import torch
@@ -20,9 +22,21 @@ class Everything(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.words, self.conv, self.norm = nn.Embedding(7, 4), nn.Conv1d(4, 6, 2, groups=2), nn.BatchNorm1d(6)
-        self.up, self.rnn, self.cell = nn.ConvTranspose1d(6, 4, 2, groups=2), nn.LSTM(4, 3, 2, batch_first=True), nn.GRUCell(3, 5)
-        self.attention, self.head, self.own = nn.MultiheadAttention(4, 2), nn.Linear(5, 2), nn.Parameter(torch.randn(3, 4))
+        self.words, self.conv, self.norm = (
+            nn.Embedding(7, 4),
+            nn.Conv1d(4, 6, 2, groups=2),
+            nn.BatchNorm1d(6),
+        )
+        self.up, self.rnn, self.cell = (
+            nn.ConvTranspose1d(6, 4, 2, groups=2),
+            nn.LSTM(4, 3, 2, batch_first=True),
+            nn.GRUCell(3, 5),
+        )
+        self.attention, self.head, self.own = (
+            nn.MultiheadAttention(4, 2),
+            nn.Linear(5, 2),
+            nn.Parameter(torch.randn(3, 4)),
+        )
 
 
 SITES = sites_of(Everything())
@@ -59,7 +73,10 @@ def test_the_groups_that_are_asked_for(groups, count):
 
 def test_units_share_their_scale_with_biases_and_recurrent_weights():
     places = unit_places(SITES)
-    assert places["head.bias"] == Place("head.weight", 0, 1, "output") and places["up.bias"].bank == "up.weight"
+    assert (
+        places["head.bias"] == Place("head.weight", 0, 1, "output")
+        and places["up.bias"].bank == "up.weight"
+    )
     layer = {n for n, p in places.items() if p.bank == "rnn.weight_ih_l1"}
     assert layer == {"rnn.weight_ih_l1", "rnn.weight_hh_l1", "rnn.bias_ih_l1", "rnn.bias_hh_l1"}
     assert {n for n, p in places.items() if p.bank == "cell.weight_ih"} == {
@@ -69,7 +86,9 @@ def test_units_share_their_scale_with_biases_and_recurrent_weights():
         "cell.bias_hh",
     }
     assert not {"norm.weight", "norm.bias", "own"} & places.keys()
-    assert places["words.weight"] == Place("words.weight", 1, 1, "output"), "the units of an embedding are its dimensions"
+    assert places["words.weight"] == Place("words.weight", 1, 1, "output"), (
+        "the units of an embedding are its dimensions"
+    )
 
 
 METHODS = ("group_normal_jeffreys", "group_horseshoe", "horseshoe")
@@ -95,8 +114,13 @@ def test_a_network_without_units_is_refused(name):
         def forward(self, x):
             return x @ self.w
 
-    with pytest.raises(SettingError, match=rf"{name}: none of the random parameters \(w\) is a weight with known units"):
-        BNN(Own()).fit((torch.randn(4, 3), torch.tensor([0, 1, 0, 1])), name, epochs=1, progress=False)
+    with pytest.raises(
+        SettingError,
+        match=rf"{name}: none of the random parameters \(w\) is a weight with known units",
+    ):
+        BNN(Own()).fit(
+            (torch.randn(4, 3), torch.tensor([0, 1, 0, 1])), name, epochs=1, progress=False
+        )
 
 
 def test_scales_have_a_learning_rate_of_their_own():
@@ -104,8 +128,19 @@ def test_scales_have_a_learning_rate_of_their_own():
         net, x = nn.Linear(3, 2), torch.randn(8, 3)
     fits = {}
     for rate in (1.0, 10.0):
-        how = {"epochs": 1, "lr": 1e-3, "batch_size": 8, "scale_lr": rate, "kl_schedule": "constant", "progress": False}
-        family = BNN(net).fit((x, torch.arange(8) % 2), "group_horseshoe", **how).posterior.members[0]
+        how = {
+            "epochs": 1,
+            "lr": 1e-3,
+            "batch_size": 8,
+            "scale_lr": rate,
+            "kl_schedule": "constant",
+            "progress": False,
+        }
+        family = (
+            BNN(net).fit((x, torch.arange(8) % 2), "group_horseshoe", **how).posterior.members[0]
+        )
         assert isinstance(family, GroupScale)
         fits[rate] = (family.scales.raw_std.detach() - torch.tensor(0.1).log()).abs().max()
-    assert float(fits[1.0]) == pytest.approx(1e-3, rel=0.05) and float(fits[10.0]) == pytest.approx(1e-2, rel=0.05)
+    assert float(fits[1.0]) == pytest.approx(1e-3, rel=0.05) and float(fits[10.0]) == pytest.approx(
+        1e-2, rel=0.05
+    )

@@ -49,7 +49,9 @@ def objective(net=None, random="all", train_samples=1, num_data=N):
     net = (Plain if net is None else net)().double()
     model = make_model(net, random, Gaussian(std=STD)).flat()
     values, noisy_modules = model.values(), ["code"]
-    posterior = with_points(model, values, [Stochastic.of({n: values[n] for n in model.random}, noisy_modules)])
+    posterior = with_points(
+        model, values, [Stochastic.of({n: values[n] for n in model.random}, noisy_modules)]
+    )
     made = Bottlenecked(model, posterior, num_data, train_samples)
     model.shell().train(True)
     return made
@@ -57,7 +59,11 @@ def objective(net=None, random="all", train_samples=1, num_data=N):
 
 def by_name(made):
     """Parameters of the posterior by the network's names."""
-    return {n: v for family in made.posterior.members for n, v in zip(family.names, family.values, strict=True)}
+    return {
+        n: v
+        for family in made.posterior.members
+        for n, v in zip(family.names, family.values, strict=True)
+    }
 
 
 def by_hand(made, x, y, noise, beta):
@@ -70,7 +76,9 @@ def by_hand(made, x, y, noise, beta):
     w = p["head.weight"]
     residual = y - z @ w.T - p["head.bias"]
     scale = N / len(x)
-    nll = (residual.square() / (2 * STD**2) + 0.5 * torch.log(torch.tensor(2 * torch.pi * STD**2))).sum()
+    nll = (
+        residual.square() / (2 * STD**2) + 0.5 * torch.log(torch.tensor(2 * torch.pi * STD**2))
+    ).sum()
     kl = scale * (0.5 * (mean.square() + std.square() - 1) - std.log()).sum()
     for_z = -(residual / STD**2) * w
     for_mean = for_z + beta * mean
@@ -114,11 +122,16 @@ def test_a_step_descends_on_the_mean_over_examples():
     expected = by_hand(made, X[:5], Y[:5], noise, beta)[2]
     with isolated(7):
         step(X[:5], Y[:5], beta)
-    torch.testing.assert_close({n: before[n] - p.detach() for n, p in named.items()}, {n: g / N for n, g in expected.items()})
+    torch.testing.assert_close(
+        {n: before[n] - p.detach() for n, p in named.items()},
+        {n: g / N for n, g in expected.items()},
+    )
 
 
 def test_the_codes_kl_is_scaled_as_the_data_term():
-    """Without noise in it: the KL of the whole data set is exactly the mean over batches of equal size."""
+    """Without noise in it: the KL of the whole data set is exactly the mean over batches of equal
+    size.
+    """
     made = objective()
     with torch.no_grad():
         whole = made(X, Y)[1]
@@ -138,7 +151,9 @@ def test_batches_have_the_gradient_of_the_whole_on_average():
     order = torch.Generator().manual_seed(3)
     with isolated(0):
         whole = torch.stack([gradient(torch.arange(N)) for _ in range(draws)])
-        batches = torch.stack([gradient(torch.randperm(N, generator=order)[:4]) for _ in range(draws)])
+        batches = torch.stack(
+            [gradient(torch.randperm(N, generator=order)[:4]) for _ in range(draws)]
+        )
     same_mean(whole, batches)
 
 
@@ -177,7 +192,9 @@ def test_the_rate_is_the_mean_over_an_epochs_examples():
     shares = [(slice(0, 8), 8), (slice(8, 12), 4)]
     with torch.no_grad():
         kls = [float(made(X[rows], Y[rows])[1]) * size / N for rows, size in shares]
-    assert made.rate() == pytest.approx(sum(kls) / N) and float(made.divergence()) == pytest.approx(sum(kls))
+    assert made.rate() == pytest.approx(sum(kls) / N) and float(made.divergence()) == pytest.approx(
+        sum(kls)
+    )
     assert made.monitor()["rate"] == made.rate() and "tally" not in made.state_dict()
     made.after_epoch(0, 1)
     with torch.no_grad():
@@ -215,7 +232,9 @@ class Idle(nn.Module):
 
 
 def test_codes_without_the_examples_in_front_are_refused():
-    with pytest.raises(NetworkError, match=r"codes for \(3,\) examples where the batch has 12.*examples first"):
+    with pytest.raises(
+        NetworkError, match=r"codes for \(3,\) examples where the batch has 12.*examples first"
+    ):
         objective(Turned)(X, Y)
 
 
@@ -233,5 +252,7 @@ def test_a_compiled_step_has_the_same_expectation(net):
         made = objective(net)
         step = make_step(made, torch.optim.SGD(made.parameters(), lr=0.0), N, compile)
         with isolated(5):
-            means[compile] = torch.stack([torch.stack(step(X, Y, 0.1)).clone() for _ in range(draws)])
+            means[compile] = torch.stack(
+                [torch.stack(step(X, Y, 0.1)).clone() for _ in range(draws)]
+            )
     same_mean(means[False], means[True])

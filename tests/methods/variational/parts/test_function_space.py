@@ -11,7 +11,12 @@ from credo.core.seeds import isolated
 from credo.data.intake import intake
 from credo.engine.initial_posterior import start_posterior
 from credo.estimators import estimators
-from credo.methods.variational.parts.function_space import FunctionElbo, GaussianProcessPrior, Measurement, NetworkPrior
+from credo.methods.variational.parts.function_space import (
+    FunctionElbo,
+    GaussianProcessPrior,
+    Measurement,
+    NetworkPrior,
+)
 
 X = torch.randn(12, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 Y = torch.randn(12, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
@@ -31,7 +36,9 @@ def linear():
 
 @pytest.mark.parametrize("kind", ["mean_field", "full", "low_rank"])
 def test_for_a_linear_network_functions_diverge_as_weights_do(kind):
-    """Three weights, twelve points: the map from weights to values is one to one, so both divergences are equal but for the nugget."""
+    """Three weights, twelve points: the map from weights to values is one to one, so both
+    divergences are equal but for the nugget.
+    """
     module = elbo(linear(), NetworkPrior(), kind)
     family = module.posterior.members[0]
     prior = credo.posteriors.prior_of(family, module.model.prior, module.model.sites)
@@ -48,7 +55,9 @@ def test_against_a_gaussian_process_it_is_the_divergence_of_two_gaussians():
     nugget = GaussianProcessPrior.nugget * 1.3**2 * torch.eye(12, dtype=torch.float64)
     weights = torch.cat([v.reshape(-1) for v in family.mean().values()])
     q = MultivariateNormal(design @ weights, 0.3**2 * design @ design.T + nugget)
-    expected = kl_divergence(q, MultivariateNormal(torch.zeros(12, dtype=torch.float64), kernel + nugget))
+    expected = kl_divergence(
+        q, MultivariateNormal(torch.zeros(12, dtype=torch.float64), kernel + nugget)
+    )
     assert float(module.function_kl(X)) == pytest.approx(float(expected), rel=1e-9)
 
 
@@ -77,5 +86,7 @@ def test_token_inputs_have_no_box():
     tokens = torch.randint(5, (12, 3))
     source = intake((tokens, Y))
     assert Measurement(source, 4, None, 0.5, torch.device("cpu")).points(tokens).shape == (4, 3)
-    with pytest.raises(SettingError, match="outside=8 points beyond the data need inputs of one float tensor"):
+    with pytest.raises(
+        SettingError, match="outside=8 points beyond the data need inputs of one float tensor"
+    ):
         Measurement(source, 4, 8, 0.5, torch.device("cpu"))

@@ -1,4 +1,6 @@
-"""What methods that train several networks share: how many start where, the optimizer, and the loop."""
+"""What methods that train several networks share: how many start where, the optimizer, and the
+loop.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ class EnsembleMethod(GradientMethod):
 
     init: Any = setting(
         "random",
-        "Start: 'random' (each member its own), 'pretrained' (all at the network's values), or a state dict.",
+        "Start: 'random' (each member its own), 'pretrained' (all at the network's values), or a "
+        "state dict.",
         kind=(str, Mapping),
         choices=("pretrained", "random"),
     )
@@ -32,17 +35,41 @@ class EnsembleMethod(GradientMethod):
     momentum: float = setting(0.9, "Of SGD.", ge=0.0, le=0.999)
     vectorise: Any = setting(
         None,
-        "Run all members in one vmapped pass; by default unless the network has convolutions, which are slower so.",
+        "Run all members in one vmapped pass; by default unless the network has convolutions, "
+        "which are slower so.",
         kind=bool,
     )
 
-    def flock(self, model: Model, fit_job: FitJob, members: int, trace: Trace | None = None) -> Flock:
+    def flock(
+        self, model: Model, fit_job: FitJob, members: int, trace: Trace | None = None
+    ) -> Flock:
         """Members with their own seeds; the first has the fit's."""
         seeds = member_seeds(fit_job.seed, members)
-        return Flock(model, [initial_values(model, self.init, seed) for seed in seeds], seeds, trace, self.vectorise)
+        return Flock(
+            model,
+            [initial_values(model, self.init, seed) for seed in seeds],
+            seeds,
+            trace,
+            self.vectorise,
+        )
 
-    def train(self, flock: Flock, fit_job: FitJob, decay: Callable[[float], float], adversarial: float = 0.0) -> Fitted:
+    def train(
+        self,
+        flock: Flock,
+        fit_job: FitJob,
+        decay: Callable[[float], float],
+        adversarial: float = 0.0,
+    ) -> Fitted:
         """The members' descent."""
-        reach = reaches(on_device(fit_job.source, flock.model), adversarial) if adversarial else None
+        reach = (
+            reaches(on_device(fit_job.source, flock.model), adversarial) if adversarial else None
+        )
         reach = flock.model.move(reach)
-        return train(flock, fit_job, moving(self.optimizer, self.momentum), stepping(reach), decay=decay, compile=self.compile)
+        return train(
+            flock,
+            fit_job,
+            moving(self.optimizer, self.momentum),
+            stepping(reach),
+            decay=decay,
+            compile=self.compile,
+        )

@@ -1,4 +1,6 @@
-"""What a fit gathers on its way: copies of the weights at the ends of cycles, or their mean and spread along the path."""
+"""What a fit gathers on its way: copies of the weights at the ends of cycles, or their mean and
+spread along the path.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ class Gathered(Trace):
 
 @final
 class Snapshots(Gathered):
-    """The members at the end of each of ``cycles`` equal parts of the fit: ``(cycles, K, *shape)``."""
+    """The members at the end of each of ``cycles`` equal parts of the fit: ``(cycles, K,
+    *shape)``.
+    """
 
     def __init__(self, cycles: int) -> None:
         super().__init__()
@@ -61,12 +65,16 @@ class Snapshots(Gathered):
         """Parameters and learned noise of the snapshots taken, ``(M K, *shape)``."""
         count = int(self.seen)
         tables = (self.kept("value", flock.names), self.kept("voice", flock.noise_names))
-        values, voices = ({n: t[:count].flatten(0, 1) for n, t in table.items()} for table in tables)
+        values, voices = (
+            {n: t[:count].flatten(0, 1) for n, t in table.items()} for table in tables
+        )
         return values, voices
 
 
 class Spread(NamedTuple):
-    """Of one member: means of all that was learned, variances and the last deviations ``(R, *shape)`` of what is random."""
+    """Of one member: means of all that was learned, variances and the last deviations ``(R,
+    *shape)`` of what is random.
+    """
 
     values: Params
     voices: Params
@@ -76,10 +84,12 @@ class Spread(NamedTuple):
 
 @final
 class PathMoments(Gathered):
-    """Mean, variance and the last ``rank`` deviations of the members after every epoch from the share ``start`` of the fit on.
+    """Mean, variance and the last ``rank`` deviations of the members after every epoch from the
+    share ``start`` of the fit on.
 
-    With weight a = max(1 / n, ``newest``) for the n-th: mean += a (w - mean) and var = (1 - a) (var + a (w - mean)^2), so ``newest`` = 0 is the
-    plain average and a larger one the exponential, without a bias towards its start.
+    With weight a = max(1 / n, ``newest``) for the n-th: mean += a (w - mean) and var = (1 - a) (var
+    + a (w - mean)^2), so ``newest`` = 0 is the plain average and a larger one the exponential,
+    without a bias towards its start.
     """
 
     def __init__(self, start: float, rank: int, newest: float) -> None:
@@ -117,7 +127,11 @@ class PathMoments(Gathered):
         """What was gathered of one member."""
         random = tuple(n for n in flock.names if n in flock.model.random)
         columns = min(int(self.seen), self.rank)
-        tables = (self.kept("value", flock.names), self.kept("voice", flock.noise_names), self.kept("variance", random))
+        tables = (
+            self.kept("value", flock.names),
+            self.kept("voice", flock.noise_names),
+            self.kept("variance", random),
+        )
         values, voices, variances = ({n: t[member] for n, t in table.items()} for table in tables)
         last = {n: t[:columns, member] for n, t in self.kept("deviation", random).items()}
         return Spread(values, voices, variances, last)

@@ -1,7 +1,8 @@
 """``F.linear`` of many members at once, with gradients laid out as the weights are.
 
-Under vmap torch differentiates the batched product and hands back the weights' gradient transposed, which an optimizer has to copy first:
-for layers of a few hundred units that copy costs as much as the optimizer itself.
+Under vmap torch differentiates the batched product and hands back the weights' gradient transposed,
+which an optimizer has to copy first: for layers of a few hundred units that copy costs as much as
+the optimizer itself.
 """
 
 from __future__ import annotations
@@ -56,8 +57,12 @@ class _Linear(torch.autograd.Function):
         )
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, w: Tensor, b: Tensor | None) -> tuple[Tensor, int]:
-        x, w, b = (_lead(t, dim, info.batch_size) for t, dim in zip((x, w, b), in_dims, strict=True))  # type: ignore[misc]
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], x: Tensor, w: Tensor, b: Tensor | None
+    ) -> tuple[Tensor, int]:
+        x, w, b = (
+            _lead(t, dim, info.batch_size) for t, dim in zip((x, w, b), in_dims, strict=True)
+        )  # type: ignore[misc]
         assert x is not None and w is not None
         inner = x.shape[1:-1]
         out = _Stacked.apply(x.reshape(len(x), -1, x.shape[-1]), w, b)
@@ -75,7 +80,13 @@ def _lead(tensor: Tensor | None, dim: int | None, count: int) -> Tensor | None:
 class StackedLinear(TorchFunctionMode):
     """While it is entered, linear layers inside one level of vmap run as one batched product."""
 
-    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
         """Everything but ``F.linear`` passes."""
         if func is not F.linear:
             return func(*args, **(kwargs or {}))

@@ -1,7 +1,8 @@
 """Members of a flock that learn apart from each other, on a thread each: what a CPU does best.
 
-A stack of members streams through memory at every step. One member alone, for several steps on end, stays in its core's cache, and cores work
-at different members instead of sharing one product. Nothing is computed differently: a member's steps are its own in any order.
+A stack of members streams through memory at every step. One member alone, for several steps on end,
+stays in its core's cache, and cores work at different members instead of sharing one product.
+Nothing is computed differently: a member's steps are its own in any order.
 """
 
 from __future__ import annotations
@@ -24,11 +25,14 @@ from credo.methods.ensembles.parts.members import Flock
 from credo.methods.ensembles.parts.members_step import FlockStep
 
 STRIDE = 16  # steps of one member before the next has its turn
-HEAVY = 2_000_000  # parameters times examples in a batch from which products take longer than the Python around them
+# parameters times examples in a batch from which products take longer than the Python around them
+HEAVY = 2_000_000
 
 
 class Group(NamedTuple):
-    """A member's part of a group of the optimizer: which leaves, these parameters, both moments, and what the kernel is told."""
+    """A member's part of a group of the optimizer: which leaves, these parameters, both moments,
+    and what the kernel is told.
+    """
 
     places: list[int]
     params: list[Tensor]
@@ -38,7 +42,9 @@ class Group(NamedTuple):
 
 
 class Member(NamedTuple):
-    """Views of one member's parameters, buffers and state of Adam; ``steps`` counts those it has taken."""
+    """Views of one member's parameters, buffers and state of Adam; ``steps`` counts those it has
+    taken.
+    """
 
     leaves: list[Tensor]
     buffers: list[Tensor]
@@ -48,10 +54,12 @@ class Member(NamedTuple):
 
 @final
 class Apart(Step):
-    """Adam's steps of every member by itself, ``STRIDE`` at a time, recorded once and replayed on as many threads as torch has.
+    """Adam's steps of every member by itself, ``STRIDE`` at a time, recorded once and replayed on
+    as many threads as torch has.
 
-    Data that stream, networks so small that Python takes longer than their products, and networks that draw numbers while they train, which
-    threads would draw in any order, go through ``whole`` instead.
+    Data that stream, networks so small that Python takes longer than their products, and networks
+    that draw numbers while they train, which threads would draw in any order, go through ``whole``
+    instead.
     """
 
     def __init__(self, whole: FlockStep) -> None:
@@ -65,10 +73,19 @@ class Apart(Step):
     @staticmethod
     def suits(step: FlockStep) -> bool:
         """Members, moved by Adam, whose pull is that of their data and their decay alone."""
-        return step.flock.count > 1 and isinstance(step.optimizer, torch.optim.Adam) and step.reach is None and not step.taxes
+        return (
+            step.flock.count > 1
+            and isinstance(step.optimizer, torch.optim.Adam)
+            and step.reach is None
+            and not step.taxes
+        )
 
-    def feed(self, source: Source, orders: Sequence[torch.Generator], batch_size: int | None) -> Iterator[tuple[Any, Tensor]]:
-        """Where the batches of the next ``STRIDE`` steps lie, ``(K, STRIDE B)``, in place of the data: each thread fetches its own."""
+    def feed(
+        self, source: Source, orders: Sequence[torch.Generator], batch_size: int | None
+    ) -> Iterator[tuple[Any, Tensor]]:
+        """Where the batches of the next ``STRIDE`` steps lie, ``(K, STRIDE B)``, in place of the
+        data: each thread fetches its own.
+        """
         arrays, self.batch = source.arrays(), batch_size or source.num_data
         self.members = [self._member(k) for k in range(self.flock.count)]
         if arrays is None or not self._ready(*arrays):
@@ -78,18 +95,29 @@ class Apart(Step):
             return
         threads = torch.get_num_threads()
         try:
-            with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as self.pool:
-                for rows in own_orders(orders, len(arrays[1]), arrays[1].device).split(STRIDE * self.batch, 1):
+            with ThreadPoolExecutor(
+                threads, initializer=torch.set_num_threads, initargs=(1,)
+            ) as self.pool:
+                for rows in own_orders(orders, len(arrays[1]), arrays[1].device).split(
+                    STRIDE * self.batch, 1
+                ):
                     yield rows, rows
         finally:
             self.pool = None
-            torch.set_num_threads(threads)  # threads to come inherit the number that was set last, wherever
+            torch.set_num_threads(
+                threads
+            )  # threads to come inherit the number that was set last, wherever
 
     def __call__(self, x: Any, y: Tensor, weight: float) -> tuple[Tensor, Tensor]:
-        """All steps of a stride, or one of all members at once; the nll summed over batches and averaged over members."""
+        """All steps of a stride, or one of all members at once; the nll summed over batches and
+        averaged over members.
+        """
         if self.pool is None:
             return self.whole(x, y, weight)
-        jobs = [self.pool.submit(self._go, member, rows) for member, rows in zip(self.members, x, strict=True)]
+        jobs = [
+            self.pool.submit(self._go, member, rows)
+            for member, rows in zip(self.members, x, strict=True)
+        ]
         nll = torch.stack([fit_job.result() for fit_job in jobs]).mean()
         for state in self.optimizer.state.values():
             state["step"].copy_(self.members[0].steps)
@@ -111,11 +139,18 @@ class Apart(Step):
                 buffer.copy_(value)
         member.steps.add_(1)
         for group in member.groups:
-            grads, steps = [found[place] for place in group.places], [member.steps] * len(group.places)
-            torch._fused_adam_(group.params, grads, group.first, group.second, [], steps, **group.settings)  # type: ignore[attr-defined]
+            grads, steps = (
+                [found[place] for place in group.places],
+                [member.steps] * len(group.places),
+            )
+            torch._fused_adam_(
+                group.params, grads, group.first, group.second, [], steps, **group.settings
+            )  # type: ignore[attr-defined]
 
     def _member(self, k: int) -> Member:
-        """Views, made anew every epoch: a resumed optimizer has other tensors than it was made with, and its learning rate moves."""
+        """Views, made anew every epoch: a resumed optimizer has other tensors than it was made
+        with, and its learning rate moves.
+        """
         leaves = [*self.flock.stacked, *self.flock.noise]
         place = {id(leaf): index for index, leaf in enumerate(leaves)}
         own, groups, steps = [leaf.detach()[k] for leaf in leaves], [], torch.zeros(())
@@ -123,12 +158,21 @@ class Apart(Step):
             states = [self.optimizer.state[p] for p in group["params"]]
             for state, p in zip(states, group["params"], strict=True):
                 if not state:
-                    state |= {"step": torch.zeros(()), "exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+                    state |= {
+                        "step": torch.zeros(()),
+                        "exp_avg": torch.zeros_like(p),
+                        "exp_avg_sq": torch.zeros_like(p),
+                    }
                 steps = state["step"].clone()
             places = [place[id(p)] for p in group["params"]]
-            (beta1, beta2), names = group["betas"], ("lr", "weight_decay", "eps", "amsgrad", "maximize")
+            (beta1, beta2), names = (
+                group["betas"],
+                ("lr", "weight_decay", "eps", "amsgrad", "maximize"),
+            )
             settings = {"beta1": beta1, "beta2": beta2} | {name: group[name] for name in names}
-            first, second = ([state[key][k] for state in states] for key in ("exp_avg", "exp_avg_sq"))
+            first, second = (
+                [state[key][k] for state in states] for key in ("exp_avg", "exp_avg_sq")
+            )
             groups.append(Group(places, [own[index] for index in places], first, second, settings))
         return Member(own, [buffer[k] for buffer in self.flock.buffers_().values()], groups, steps)
 
@@ -145,7 +189,9 @@ class Apart(Step):
             def slopes(*tensors: Tensor, share: float = 1.0 / size) -> list[Tensor]:
                 return self.flock.slopes(tensors, shape, share, alone=True)
 
-            graph = record(slopes, [*member.leaves, *member.buffers, *(leaf[:size] for leaf in self.inputs)])
+            graph = record(
+                slopes, [*member.leaves, *member.buffers, *(leaf[:size] for leaf in self.inputs)]
+            )
             if draws(graph):
                 return False
             self.passes[size] = graph.forward
@@ -153,12 +199,21 @@ class Apart(Step):
 
 
 def stepping(reach: Any = None) -> MakeStep[Flock]:
-    """How a flock steps; with ``compile`` its passes are recorded, on a GPU the whole step is one CUDA graph."""
+    """How a flock steps; with ``compile`` its passes are recorded, on a GPU the whole step is one
+    CUDA graph.
+    """
 
-    def make(flock: Flock, optimizer: torch.optim.Optimizer, num_data: int, compile: bool | str) -> Step:
-        step, graph = FlockStep(flock, optimizer, num_data, reach), flock.model.device.type == "cuda"
+    def make(
+        flock: Flock, optimizer: torch.optim.Optimizer, num_data: int, compile: bool | str
+    ) -> Step:
+        step, graph = (
+            FlockStep(flock, optimizer, num_data, reach),
+            flock.model.device.type == "cuda",
+        )
         if compile == "graph" and not graph:
-            raise SettingError("compile='graph' captures the step as a CUDA graph; on a CPU use True or False.")
+            raise SettingError(
+                "compile='graph' captures the step as a CUDA graph; on a CPU use True or False."
+            )
         if not compile:
             return step
         if graph:

@@ -1,4 +1,6 @@
-"""The bound of a sparse process, learned by descent: a learner, where it starts, and what two methods share."""
+"""The bound of a sparse process, learned by descent: a learner, where it starts, and what two
+methods share.
+"""
 
 from __future__ import annotations
 
@@ -32,23 +34,33 @@ ROWS = 2048  # examples at most, that scales and inducing points are taken from
 
 @final
 class ProcessElbo(Learner):
-    """``forward(x, y) -> (nll, kl)``: the batch's sum of E_q(f)[-log p(y given f)], and KL[q(u), p(u)] of the process.
+    """``forward(x, y) -> (nll, kl)``: the batch's sum of E_q(f)[-log p(y given f)], and KL[q(u),
+    p(u)] of the process.
 
-    The expectation is the likelihood's own, in closed form or by quadrature; where hidden layers are drawn it is averaged over
-    ``train_samples`` draws. Point estimates beside the process have a flat prior, or one that the user named for them, which then
-    counts to the KL.
+    The expectation is the likelihood's own, in closed form or by quadrature; where hidden layers
+    are drawn it is averaged over ``train_samples`` draws. Point estimates beside the process have a
+    flat prior, or one that the user named for them, which then counts to the KL.
     """
 
     def __init__(self, model: Model, posterior: Posterior, train_samples: int = 1) -> None:
         super().__init__()
         if model.prior.parts():
             raise SettingError(
-                f"A Gaussian process leaves no weights to learn the prior {model.prior.describe()!r} from; give a fixed one, or none."
+                "A Gaussian process leaves no weights to learn the prior "
+                f"{model.prior.describe()!r} from; give a fixed one, or none."
             )
-        self.posterior, self.likelihood, self.train_samples = posterior, model.likelihood, train_samples
+        self.posterior, self.likelihood, self.train_samples = (
+            posterior,
+            model.likelihood,
+            train_samples,
+        )
         self.buffers_ = Buffers(model.buffers())
         self._model = [model]  # in a list, so that the network is not registered
-        self.points = [(family, family_prior(family, model)) for family in posterior.members if family.atoms == 1]
+        self.points = [
+            (family, family_prior(family, model))
+            for family in posterior.members
+            if family.atoms == 1
+        ]
 
     @property
     def model(self) -> Model:
@@ -87,7 +99,9 @@ class ProcessElbo(Learner):
 class ProcessStep(Step):
     """Plain autograd."""
 
-    def __init__(self, learner: ProcessElbo, optimizer: torch.optim.Optimizer, num_data: int) -> None:
+    def __init__(
+        self, learner: ProcessElbo, optimizer: torch.optim.Optimizer, num_data: int
+    ) -> None:
         self.learner, self.optimizer, self.num_data = learner, optimizer, num_data
 
     def __call__(self, x: Any, y: Tensor, weight: float) -> tuple[Tensor, Tensor]:
@@ -103,11 +117,17 @@ class ProcessStep(Step):
 class ProcessMethod(Method):
     """A method whose ``fit`` is a descent on the bound of a sparse process."""
 
-    inducing: int = setting(64, "Inducing points, at most one per different training example.", ge=1)
-    lr_schedule: str = setting("cosine", "Course of the learning rate.", choices=("constant", "cosine"))
+    inducing: int = setting(
+        64, "Inducing points, at most one per different training example.", ge=1
+    )
+    lr_schedule: str = setting(
+        "cosine", "Course of the learning rate.", choices=("constant", "cosine")
+    )
 
     def descend(self, learner: ProcessElbo, fit_job: FitJob, faster: float = 1.0) -> Fitted:
-        """Adam; the process and the likelihood move ``faster`` than point estimates of the network."""
+        """Adam; the process and the likelihood move ``faster`` than point estimates of the
+        network.
+        """
 
         def adam(learner: ProcessElbo, lr: float | Tensor, num_data: int) -> torch.optim.Optimizer:
             points = [p for family, _ in learner.points for p in family.parameters()]
@@ -118,7 +138,12 @@ class ProcessMethod(Method):
                 groups.append({"params": points})
             return torch.optim.Adam(groups, lr=lr, fused=True, capturable=isinstance(lr, Tensor))
 
-        def step(learner: ProcessElbo, optimizer: torch.optim.Optimizer, num_data: int, compile: bool | str) -> Step:
+        def step(
+            learner: ProcessElbo,
+            optimizer: torch.optim.Optimizer,
+            num_data: int,
+            compile: bool | str,
+        ) -> Step:
             return ProcessStep(learner, optimizer, num_data)
 
         return train(learner, fit_job, adam, step, decay=decays[self.lr_schedule])
@@ -132,11 +157,16 @@ class Last(NamedTuple):
 
 
 def last_layer(model: Model, x: Any) -> Last:
-    """The module that owns the model's random parameters, refused by name unless what it gives is what the network gives."""
+    """The module that owns the model's random parameters, refused by name unless what it gives is
+    what the network gives.
+    """
     paths = {site.module for site in model.random.values()}
     path = paths.pop()
     if paths:
-        raise NetworkError(f"A process takes the place of one layer, and {', '.join(sorted([path, *paths]))} were chosen.")
+        raise NetworkError(
+            f"A process takes the place of one layer, and {', '.join(sorted([path, *paths]))} "
+            "were chosen."
+        )
     module = model.shell().module.get_submodule(path)
     given: list[Any] = []
     handle = module.register_forward_hook(lambda module, args, output: given.append(output))
@@ -145,9 +175,12 @@ def last_layer(model: Model, x: Any) -> Last:
     finally:
         handle.remove()
     last = given[-1] if given and isinstance(given[-1], Tensor) else None
-    if last is None or not torch.equal(last.reshape(len(last), -1), outputs[0].reshape(len(outputs[0]), -1)):
+    if last is None or not torch.equal(
+        last.reshape(len(last), -1), outputs[0].reshape(len(outputs[0]), -1)
+    ):
         raise NetworkError(
-            f"{described(module, path)} owns the network's last trainable parameters, but what it gives is not what the network gives; a process in "
+            f"{described(module, path)} owns the network's last trainable parameters, but what it "
+            "gives is not what the network gives; a process in "
             "its place would leave out what follows: end the network with that layer."
         )
     return Last(path, outputs.shape[-1])
@@ -159,8 +192,12 @@ def num_outputs(model: Model, x: Any) -> int:
 
 
 @torch.no_grad()
-def first_rows(model: Model, fit_job: FitJob, values: Params, read: Callable[[Shell, Any], Tensor]) -> Tensor:
-    """What ``read`` gives for up to 2,048 random examples, ``(R, D)``, from a network with ``values`` as it is when training begins."""
+def first_rows(
+    model: Model, fit_job: FitJob, values: Params, read: Callable[[Shell, Any], Tensor]
+) -> Tensor:
+    """What ``read`` gives for up to 2,048 random examples, ``(R, D)``, from a network with
+    ``values`` as it is when training begins.
+    """
     shell = model.shell()
     shell.train(True)
     shell.place(model.frozen() | model.buffers() | values)
@@ -171,7 +208,8 @@ def first_rows(model: Model, fit_job: FitJob, values: Params, read: Callable[[Sh
                 rows.append(read(shell, model.move(x)))
             except ValueError as error:  # such as BatchNorm's about a batch of one example
                 raise DataError(
-                    f"The network cannot train on a batch of {batch_of(x)}: {error}; choose another batch_size."
+                    f"The network cannot train on a batch of {batch_of(x)}: {error}; choose "
+                    "another batch_size."
                 ) from error
             if sum(map(len, rows)) >= ROWS:
                 break

@@ -1,4 +1,6 @@
-"""Parts of Laplace's approximation beside the curvature itself: training with a prior that is tuned on the way, noise, and the Gaussian."""
+"""Parts of Laplace's approximation beside the curvature itself: training with a prior that is tuned
+on the way, noise, and the Gaussian.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +37,19 @@ class OnlineElbo(Elbo):
     """A point estimate whose prior is renewed every few epochs (Immer et al. 2021)."""
 
     def __init__(
-        self, model: Model, posterior: Posterior, renew: Callable[[Params, Mapping[str, Tensor]], None], every: int
+        self,
+        model: Model,
+        posterior: Posterior,
+        renew: Callable[[Params, Mapping[str, Tensor]], None],
+        every: int,
     ) -> None:
         super().__init__(model, posterior, estimators["weights"])
         self._renew, self._every = renew, every
 
     def after_epoch(self, epoch: int, epochs: int) -> None:
-        """Not after the last epochs: the weights must still come to rest under the prior that stays."""
+        """Not after the last epochs: the weights must still come to rest under the prior that
+        stays.
+        """
         if (epoch + 1) % self._every == 0 and epoch + 1 <= 0.9 * epochs:
             values = {n: v.detach().clone() for n, v in self.posterior.mean().items()}
             self._renew(values, self.buffers_.tensors())
@@ -60,41 +68,57 @@ def held_fixed(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
             parameter.requires_grad_(True)
 
 
-def gaussian_posterior(model: Model, values: Params, blocks: Sequence[Block], precision: Precision) -> Posterior:
+def gaussian_posterior(
+    model: Model, values: Params, blocks: Sequence[Block], precision: Precision
+) -> Posterior:
     """The Gaussian of every block, and points for what is not random."""
     random = {name: values[name] for name in model.random}
     return with_points(model, dict(values), [block.family(random, precision) for block in blocks])
 
 
 def prior_seen(model: Model, values: Params, measured: Measured) -> Centred:
-    """The prior of the weights that curvature was measured of; where an earlier posterior is joint, its covariances go into the blocks."""
+    """The prior of the weights that curvature was measured of; where an earlier posterior is joint,
+    its covariances go into the blocks.
+    """
     prior, blocks = model.prior, measured.blocks
     for family in prior.posterior.members if isinstance(prior, PosteriorPrior) else ():
         if isinstance(family, MeanField) or family.atoms == 1:
             continue
         block = next((b for b in blocks if set(b.names) == set(family.names)), None)
-        if not (isinstance(family, Full) and isinstance(block, FullBlock) and tuple(family.names) == block.names):
+        if not (
+            isinstance(family, Full)
+            and isinstance(block, FullBlock)
+            and tuple(family.names) == block.names
+        ):
             raise SettingError(
-                f"laplace can add data to an earlier posterior over the same parameters; this one is {family.name!r} over {', '.join(family.names)}."
+                "laplace can add data to an earlier posterior over the same parameters; this one "
+                f"is {family.name!r} over {', '.join(family.names)}."
             )
         return _with_full(family, block, values)
     return centred(model, values, places=measured.chosen)
 
 
 def _with_full(family: Full, block: FullBlock, values: Params) -> Centred:
-    """P0 = its diagonal, which the evidence counts by weight, and the rest, which is the block's."""
+    """P0 = its diagonal, which the evidence counts by weight, and the rest, which is the
+    block's.
+    """
     inverse = torch.cholesky_inverse(family.scale_tril().detach().double())
-    offset = block.layout.join({n: values[n].double() for n in block.names}) - family.flat_mean.detach().double()
+    offset = (
+        block.layout.join({n: values[n].double() for n in block.names})
+        - family.flat_mean.detach().double()
+    )
     diagonal = inverse.diagonal().clone()
     block.joint = inverse - torch.diag(diagonal)
-    block.shift = float(0.5 * torch.linalg.slogdet(inverse).logabsdet - 0.5 * diagonal.log().sum()) - float(
-        0.5 * offset @ block.joint @ offset
-    )
+    block.shift = float(
+        0.5 * torch.linalg.slogdet(inverse).logabsdet - 0.5 * diagonal.log().sum()
+    ) - float(0.5 * offset @ block.joint @ offset)
     return Centred(block.layout.split(diagonal), block.layout.split(offset))
 
 
 def fit_noise(model: Model, fit_job: FitJob, values: Params, buffers: Mapping[str, Tensor]) -> None:
-    """What the likelihood learns, such as noise, by maximum likelihood given a network that is trained already."""
+    """What the likelihood learns, such as noise, by maximum likelihood given a network that is
+    trained already.
+    """
     learned = [p for p in model.likelihood.parameters() if p.requires_grad]
     if not learned:
         return
@@ -119,22 +143,37 @@ def fit_noise(model: Model, fit_job: FitJob, values: Params, buffers: Mapping[st
 
 
 def choose_by_validation(
-    model: Model, source: Source, values: Params, buffers: Mapping[str, Tensor], measured: Measured, shortcut: str | None
+    model: Model,
+    source: Source,
+    values: Params,
+    buffers: Mapping[str, Tensor],
+    measured: Measured,
+    shortcut: str | None,
 ) -> None:
-    """The factor on the prior's precision, one for all, whose predictions of held-out data are best."""
+    """The factor on the prior's precision, one for all, whose predictions of held-out data are
+    best.
+    """
     prior = model.prior
     assert isinstance(prior, Scaled)
     best, found = math.inf, 0.0
     for scale in GRID[::2].tolist():
         prior.set({name: torch.as_tensor(scale) for group in prior.groups() for name in group})
-        posterior = gaussian_posterior(model, values, measured.blocks, prior_seen(model, values, measured).precision)
+        posterior = gaussian_posterior(
+            model, values, measured.blocks, prior_seen(model, values, measured).precision
+        )
         nll = _held_out(model, source, posterior, buffers, shortcut)
         if nll < best:
             best, found = nll, scale
     prior.set({name: torch.as_tensor(found) for group in prior.groups() for name in group})
 
 
-def _held_out(model: Model, source: Source, posterior: Posterior, buffers: Mapping[str, Tensor], shortcut: str | None) -> float:
+def _held_out(
+    model: Model,
+    source: Source,
+    posterior: Posterior,
+    buffers: Mapping[str, Tensor],
+    shortcut: str | None,
+) -> float:
     total = 0.0
     for x, y in source(None, 1000):
         outputs: Any
@@ -142,5 +181,7 @@ def _held_out(model: Model, source: Source, posterior: Posterior, buffers: Mappi
             outputs, _ = sampled_outputs(model, Draws.of(posterior, POINTS, 0), x, buffers, 0)
         else:
             outputs = SHORTCUTS[shortcut](model, posterior, x, buffers, POINTS, None)
-        total -= float(Predictive(outputs, model.likelihood).log_prob(y.to(outputs.device)).double().sum())
+        total -= float(
+            Predictive(outputs, model.likelihood).log_prob(y.to(outputs.device)).double().sum()
+        )
     return total

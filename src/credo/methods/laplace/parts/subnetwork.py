@@ -1,7 +1,9 @@
-"""A subnetwork: single weights of any layers, chosen at the trained values, with all of their curvature; the others stay where they are.
+"""A subnetwork: single weights of any layers, chosen at the trained values, with all of their
+curvature; the others stay where they are.
 
-With the other weights as constants this is the curvature of the log-likelihood by the chosen ones, so nothing is left out of it but how they make up
-for the fixed ones. Daxberger et al. 2021, Bayesian deep learning via subnetwork inference.
+With the other weights as constants this is the curvature of the log-likelihood by the chosen ones,
+so nothing is left out of it but how they make up for the fixed ones. Daxberger et al. 2021,
+Bayesian deep learning via subnetwork inference.
 """
 
 from __future__ import annotations
@@ -21,14 +23,18 @@ from credo.curvature.sweep import BUDGET, Looked, Sweep, cut, example_rows, look
 from credo.curvature.taps import Tap, layer_rows
 from credo.engine.model import Model
 
-Chosen = Mapping[str, Tensor]  # flat places of single weights, ascending, by parameter with at least one
+Chosen = Mapping[
+    str, Tensor
+]  # flat places of single weights, ascending, by parameter with at least one
 
 
 def largest_variance(sweep: Sweep, size: int) -> Chosen:
-    """The weights with the largest 1 / (h + d), h the diagonal of the curvature and d the prior's precision as it stands.
+    """The weights with the largest 1 / (h + d), h the diagonal of the curvature and d the prior's
+    precision as it stands.
 
-    Among independent Gaussians these leave the posterior nearest to that of all weights, in Wasserstein distance. A weight that no example
-    reaches has the prior's variance, the largest there is.
+    Among independent Gaussians these leave the posterior nearest to that of all weights, in
+    Wasserstein distance. A weight that no example reaches has the prior's variance, the largest
+    there is.
     """
     precision = centred(sweep.model, sweep.values).precision
     found = {}
@@ -40,7 +46,11 @@ def largest_variance(sweep: Sweep, size: int) -> Chosen:
 
 def largest_magnitude(sweep: Sweep, size: int) -> Chosen:
     """The weights farthest from zero."""
-    return _largest(sweep.model, {name: sweep.values[name].detach().abs().double() for name in sweep.model.random}, size)
+    return _largest(
+        sweep.model,
+        {name: sweep.values[name].detach().abs().double() for name in sweep.model.random},
+        size,
+    )
 
 
 CHOICES: dict[str, Callable[[Sweep, int], Chosen]] = {
@@ -55,44 +65,57 @@ def _largest(model: Model, scores: Mapping[str, Tensor], size: int) -> Chosen:
     mask = torch.zeros(len(flat), dtype=torch.bool, device=flat.device)
     mask[flat.argsort(descending=True, stable=True)[:size]] = True
     pieces = mask.split([site.numel for site in model.random.values()])
-    return {name: piece.nonzero().reshape(-1) for name, piece in zip(model.random, pieces, strict=True) if bool(piece.any())}
+    return {
+        name: piece.nonzero().reshape(-1)
+        for name, piece in zip(model.random, pieces, strict=True)
+        if bool(piece.any())
+    }
 
 
 def masked(masks: Mapping[str, Any], model: Model) -> Chosen:
-    """The weights that boolean masks by parameter mark, each in its parameter's shape; masks that mark nothing are refused."""
+    """The weights that boolean masks by parameter mark, each in its parameter's shape; masks that
+    mark nothing are refused.
+    """
     sites, found = model.sites, {}
     for name, given in masks.items():
         if name not in sites:
             raise SettingError(
-                f"subset: a mask is given for {name!r}, which is no trainable parameter.{nearest(str(name), sites)}"
+                f"subset: a mask is given for {name!r}, which is no trainable "
+                f"parameter.{nearest(str(name), sites)}"
             )
         try:
             mask = torch.as_tensor(given, device=model.device)
         except (TypeError, ValueError, RuntimeError) as error:
             raise SettingError(
-                f"subset: the mask of {name!r} cannot be read as a tensor ({error}); give one of torch.bool."
+                f"subset: the mask of {name!r} cannot be read as a tensor ({error}); give one of "
+                "torch.bool."
             ) from error
         if mask.dtype != torch.bool:
             raise SettingError(
-                f"subset: the mask of {name!r} is of {mask.dtype}; expected torch.bool, True where a weight is random."
+                f"subset: the mask of {name!r} is of {mask.dtype}; expected torch.bool, True "
+                "where a weight is random."
             )
         if mask.shape != sites[name].shape:
             raise SettingError(
-                f"subset: the mask of {name!r} has shape {tuple(mask.shape)}; expected that of the parameter, {tuple(sites[name].shape)}."
+                f"subset: the mask of {name!r} has shape {tuple(mask.shape)}; expected that of "
+                f"the parameter, {tuple(sites[name].shape)}."
             )
         if bool(mask.any()):
             found[name] = mask.reshape(-1).nonzero().reshape(-1)
     if not found:
         raise SettingError(
-            f"subset: the masks of {', '.join(masks) or 'no parameter'} choose no weight; set at least one to True."
+            f"subset: the masks of {', '.join(masks) or 'no parameter'} choose no weight; set at "
+            "least one to True."
         )
     return {name: found[name] for name in sites if name in found}
 
 
 def subnetwork(sweep: Sweep, chosen: Chosen) -> Measured:
-    """All curvature of the chosen weights, ``(S, S)``; of the others no derivative is written out where layers have factors.
+    """All curvature of the chosen weights, ``(S, S)``; of the others no derivative is written out
+    where layers have factors.
 
-    One direction of the outputs after another, so that a large network's gradients are held once and not for each of them.
+    One direction of the outputs after another, so that a large network's gradients are held once
+    and not for each of them.
     """
     sweep = replace(sweep, model=sweep.model.only(chosen))
     chosen = {name: chosen[name] for name in sweep.model.random}
@@ -109,7 +132,12 @@ def subnetwork(sweep: Sweep, chosen: Chosen) -> Measured:
                 parts = _columns(taps, chosen, seen, grads, rows)
                 if others:
                     found = example_rows(
-                        sweep.model, sweep.values, sweep.buffers, others, cut(x, rows, seen.examples), column[rows]
+                        sweep.model,
+                        sweep.values,
+                        sweep.buffers,
+                        others,
+                        cut(x, rows, seen.examples),
+                        column[rows],
                     )
                     parts |= {name: found[name][..., chosen[name]] for name in others}
                 total.add(torch.cat([parts[name] for name in chosen], -1))
@@ -117,7 +145,9 @@ def subnetwork(sweep: Sweep, chosen: Chosen) -> Measured:
 
 
 def _written(model: Model, taps: Mapping[str, Tap], chosen: Chosen) -> int:
-    """Numbers of one derivative that are written out on the way: of parameters without factors all, else what ``Rows.at`` needs."""
+    """Numbers of one derivative that are written out on the way: of parameters without factors all,
+    else what ``Rows.at`` needs.
+    """
     places = {name: tap.places for tap in taps.values() for name in tap.names}
     total = 0
     for name, site in model.random.items():
@@ -129,7 +159,9 @@ def _written(model: Model, taps: Mapping[str, Tap], chosen: Chosen) -> int:
 def _columns(
     taps: Mapping[str, Tap], chosen: Chosen, seen: Looked, grads: Mapping[str, Tensor], rows: slice
 ) -> dict[str, Tensor]:
-    """A few examples' derivatives in one direction by the chosen weights of layers with factors, ``(n, 1, S)`` by parameter."""
+    """A few examples' derivatives in one direction by the chosen weights of layers with factors,
+    ``(n, 1, S)`` by parameter.
+    """
     parts: dict[str, Tensor] = {}
     for path, tap in taps.items():
         found = layer_rows(tap, seen.inputs[path][rows], grads[path][rows].unsqueeze(1))

@@ -31,7 +31,9 @@ class Subset(ABC):
 
     @abstractmethod
     def check(self, structure: str, model: Model) -> None:
-        """Refuse what cannot end well whatever the data are, so that it is said before any training."""
+        """Refuse what cannot end well whatever the data are, so that it is said before any
+        training.
+        """
 
     @abstractmethod
     def measure(self, structure: str, sweep: Sweep, rank: int, before: Measured | None) -> Measured:
@@ -70,13 +72,15 @@ class _Single(Subset):
         count = self.count(model)
         if count > MAX_NUMEL:
             raise SettingError(
-                f"subset: a full covariance over {count} single weights is too large (at most {MAX_NUMEL}); choose fewer."
+                f"subset: a full covariance over {count} single weights is too large (at most "
+                f"{MAX_NUMEL}); choose fewer."
             )
         earlier = model.prior.posterior.members if isinstance(model.prior, PosteriorPrior) else []
         odd = next((f.name for f in earlier if f.atoms != 1 and not isinstance(f, MeanField)), None)
         if odd is not None:
             raise SettingError(
-                f"laplace cannot add data about single weights to an earlier posterior of the family {odd!r}; fit all data at once, or choose "
+                "laplace cannot add data about single weights to an earlier posterior of the "
+                f"family {odd!r}; fit all data at once, or choose "
                 "whole layers with subset= and structure='full'."
             )
 
@@ -107,7 +111,9 @@ class Masked(_Single):
 
 @final
 class Largest(_Single):
-    """The ``size`` first among all random weights by one of ``CHOICES``, which sees the trained network."""
+    """The ``size`` first among all random weights by one of ``CHOICES``, which sees the trained
+    network.
+    """
 
     def __init__(self, choice: str, size: int) -> None:
         self.choice, self.size = choice, size
@@ -116,7 +122,10 @@ class Largest(_Single):
         """``size``, which there must be."""
         numel = sum(site.numel for site in model.random.values())
         if self.size > numel:
-            raise SettingError(f"laplace: size={self.size} is more than the {numel} random weights there are; choose fewer.")
+            raise SettingError(
+                f"laplace: size={self.size} is more than the {numel} random weights there are; "
+                "choose fewer."
+            )
         return self.size
 
     def narrow(self, model: Model) -> Model:
@@ -126,26 +135,34 @@ class Largest(_Single):
     def measure(self, structure: str, sweep: Sweep, rank: int, before: Measured | None) -> Measured:
         """Of weights chosen at these values, unless they were chosen before."""
         chosen = None if before is None else before.chosen
-        return subnetwork(sweep, CHOICES[self.choice](sweep, self.size) if chosen is None else chosen)
+        return subnetwork(
+            sweep, CHOICES[self.choice](sweep, self.size) if chosen is None else chosen
+        )
 
 
 def subset_of(subset: Any, size: int | None, structure: str) -> Subset:
     """The subset that settings describe; settings that do not go together are refused."""
     masks: Mapping[str, Any] | None = subset if isinstance(subset, Mapping) else None
-    choice = "" if masks is not None or not isinstance(subset, str) or subset not in CHOICES else subset
+    choice = (
+        "" if masks is not None or not isinstance(subset, str) or subset not in CHOICES else subset
+    )
     if size is not None and not choice:
         raise SettingError(
-            f"laplace: size={size} is how many single weights subset={' or '.join(map(repr, CHOICES))} keeps; other subsets take none."
+            f"laplace: size={size} is how many single weights "
+            f"subset={' or '.join(map(repr, CHOICES))} keeps; other subsets take none."
         )
     if masks is None and not choice:
         return Layers(subset)
     if structure != "full":
         raise SettingError(
-            f"laplace: structure={structure!r} is not for single weights (subset={repr(choice) if choice else 'masks'}), which keep all of "
+            f"laplace: structure={structure!r} is not for single weights "
+            f"(subset={repr(choice) if choice else 'masks'}), which keep all of "
             "their covariance: set structure='full'."
         )
     if masks is not None:
         return Masked(masks)
     if size is None:
-        raise SettingError(f"laplace: subset={choice!r} needs size=, the number of single weights to keep.")
+        raise SettingError(
+            f"laplace: subset={choice!r} needs size=, the number of single weights to keep."
+        )
     return Largest(choice, size)

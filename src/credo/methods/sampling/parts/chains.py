@@ -1,6 +1,8 @@
-"""What all samplers share: chains that start apart, a loop of moves, draws kept in memory or on disk, and resuming at the next draw.
+"""What all samplers share: chains that start apart, a loop of moves, draws kept in memory or on
+disk, and resuming at the next draw.
 
-Move t takes its random numbers from (seed, t) alone and everything else from a dictionary of tensors, so a checkpoint is that dictionary.
+Move t takes its random numbers from (seed, t) alone and everything else from a dictionary of
+tensors, so a checkpoint is that dictionary.
 """
 
 from __future__ import annotations
@@ -34,7 +36,10 @@ INFO = ("log_density", "energy", "divergent")  # kept chain by chain; other diag
 
 
 class Transition(ABC):
-    """Moves all chains at once. The state holds ``position`` ``(C, P)`` and whatever else the next move needs."""
+    """Moves all chains at once.
+
+    The state holds ``position`` ``(C, P)`` and whatever else the next move needs.
+    """
 
     @abstractmethod
     def start(self, position: Tensor, source: torch.Generator) -> State:
@@ -75,7 +80,9 @@ class Course:
         return draw - 1 if draw >= 1 and rest == 0 else None
 
     def noted(self, index: int) -> bool:
-        """Whether move ``index`` makes a row of the history: every draw does, and the warm-up at the same pace."""
+        """Whether move ``index`` makes a row of the history: every draw does, and the warm-up at
+        the same pace.
+        """
         return (index - self.num_warmup + 1) % self.thin == 0
 
     def number(self, index: int) -> int:
@@ -91,18 +98,24 @@ class Sampler(Method):
     batch_size: ClassVar[int | None] = None
 
     num_chains: int = setting(4, "Chains, run at once.", ge=1)
-    num_warmup: int = setting(1000, "Moves of every chain before the first draw, during which it adapts.", ge=0)
+    num_warmup: int = setting(
+        1000, "Moves of every chain before the first draw, during which it adapts.", ge=0
+    )
     num_draws: int = setting(1000, "Draws kept of every chain.", ge=1)
     thin: int = setting(1, "Moves per draw.", ge=1)
     init: Any = setting(
         "random",
-        "Start of each chain: 'random' (as the network's modules initialise themselves), 'annealing' (a mode found by simulated annealing "
-        "from there), 'prior', 'pretrained' (all at the network's values), or a state dict whose tensors may have a leading axis of chains.",
+        "Start of each chain: 'random' (as the network's modules initialise themselves), "
+        "'annealing' (a mode found by simulated annealing "
+        "from there), 'prior', 'pretrained' (all at the network's values), or a state dict whose "
+        "tensors may have a leading axis of chains.",
         kind=(str, Mapping),
         choices=("random", "annealing", "prior", "pretrained"),
     )
     store: str = setting(
-        "memory", "Where draws are kept after the fit: in 'memory', or on 'disk' with run=.", choices=("memory", "disk")
+        "memory",
+        "Where draws are kept after the fit: in 'memory', or on 'disk' with run=.",
+        choices=("memory", "disk"),
     )
 
     @abstractmethod
@@ -116,7 +129,9 @@ class Sampler(Method):
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Run the chains and keep their draws."""
         if self.store == "disk" and fit_job.run is None:
-            raise SettingError("store='disk' keeps draws in the run's directory; give one with run=.")
+            raise SettingError(
+                "store='disk' keeps draws in the run's directory; give one with run=."
+            )
         starts = start_values(model, self.init, self.num_chains, fit_job.seed)
         density = Density(model, {n: v[0] for n, v in starts.items()})
         transition = self.transition(density, fit_job)
@@ -124,17 +139,25 @@ class Sampler(Method):
         flat = density.layout.join({n: starts[n] for n in model.random})
         if self.init == "annealing" and (fit_job.run is None or fit_job.run.restore() is None):
             target = FullBatch.of(density, fit_job.source, fit_job.batch_size)
-            flat = anneal(Integrator(target), flat, generator(fit_job.seed, "annealing", device=flat.device))
-        kept = run_chains(self.course(), transition, flat, fit_job, lambda kept: score(density, kept, fit_job))
+            flat = anneal(
+                Integrator(target), flat, generator(fit_job.seed, "annealing", device=flat.device)
+            )
+        kept = run_chains(
+            self.course(), transition, flat, fit_job, lambda kept: score(density, kept, fit_job)
+        )
         if self.store == "memory" and fit_job.run is not None:
             kept = kept.to(model.device, copy=True)  # the run's file goes when the run is finished
         return of_draws(density, kept, len(kept))
 
 
 def posterior_of(density: Density, kept: Tensor, chains: int) -> Posterior:
-    """The posterior of draws ``(C, D, P)``, as they are, and of the points that were fitted alongside."""
+    """The posterior of draws ``(C, D, P)``, as they are, and of the points that were fitted
+    alongside.
+    """
     shapes = {n: tuple(s) for n, s in density.layout.shapes.items()}
-    return with_points(density.model, density.points, [Samples.hold(kept.flatten(0, 1), shapes, chains)])
+    return with_points(
+        density.model, density.points, [Samples.hold(kept.flatten(0, 1), shapes, chains)]
+    )
 
 
 def of_draws(density: Density, kept: Tensor, chains: int) -> Fitted:
@@ -147,7 +170,11 @@ def score(density: Density, kept: Tensor, fit_job: FitJob) -> dict[str, float]:
     """The validation nll of all draws, where there are data to validate on."""
     if fit_job.validate is None:
         return {}
-    return {"validation_nll": fit_job.validate(posterior_of(density, kept.to(density.model.device), len(kept)), density.buffers)}
+    return {
+        "validation_nll": fit_job.validate(
+            posterior_of(density, kept.to(density.model.device), len(kept)), density.buffers
+        )
+    }
 
 
 def run_chains(
@@ -157,9 +184,11 @@ def run_chains(
     fit_job: FitJob,
     score: Callable[[Tensor], dict[str, float]] = lambda _: {},
 ) -> Tensor:
-    """Draws ``(C, D, P)`` of chains that start at ``flat`` ``(C, P)``, or where an earlier run was when it was killed.
+    """Draws ``(C, D, P)`` of chains that start at ``flat`` ``(C, P)``, or where an earlier run was
+    when it was killed.
 
-    ``score`` adds to the last row what it says of all draws. A network that draws random numbers by itself leaves the caller's alone.
+    ``score`` adds to the last row what it says of all draws. A network that draws random numbers by
+    itself leaves the caller's alone.
     """
     device = flat.device
     state, first = _restore(course, transition, fit_job)
@@ -175,32 +204,45 @@ def run_chains(
         if fit_job.run is None
         else fit_job.run.draws(size.numel(), here.dtype).reshape(size)
     )
-    count = max([draw + 1 for index in range(first) if (draw := course.draw_after(index)) is not None], default=0)
+    count = max(
+        [draw + 1 for index in range(first) if (draw := course.draw_after(index)) is not None],
+        default=0,
+    )
     saved, started = time.monotonic(), time.perf_counter()
     with progress(fit_job, course.moves()) as advance:
         advance(first)
         for index in range(first, course.moves()):
             with isolated(mix(fit_job.seed, "ambient", index), device):
-                state, info = transition.move(state, index, generator(fit_job.seed, "move", index, device=device))
+                state, info = transition.move(
+                    state, index, generator(fit_job.seed, "move", index, device=device)
+                )
             draw = course.draw_after(index)
             if draw is not None:
                 kept[:, draw] = transition.kept(state).to(kept.device)
                 count = draw + 1
             row, stop = None, False
             if course.noted(index):
-                row = _row(course.number(index), index < course.num_warmup, info, time.perf_counter() - started)
+                row = _row(
+                    course.number(index),
+                    index < course.num_warmup,
+                    info,
+                    time.perf_counter() - started,
+                )
                 started = time.perf_counter()
                 _check(course.name, row, draw is not None)
                 row |= score(kept) if index == course.moves() - 1 else {}
                 stop = fit_job.note(row)
-            if fit_job.run is not None and (stop or time.monotonic() - saved >= fit_job.checkpoint_seconds):
+            if fit_job.run is not None and (
+                stop or time.monotonic() - saved >= fit_job.checkpoint_seconds
+            ):
                 fit_job.run.checkpoint(_flat(state, transition), index)
                 saved = time.monotonic()
             advance(1, _text(row))
             if stop:
                 if not count:
                     raise CredoError(
-                        f"A callback stopped {course.name} at move {index}, before the first draw; nothing was kept."
+                        f"A callback stopped {course.name} at move {index}, before the first "
+                        "draw; nothing was kept."
                     )
                 return kept[:, :count].clone()
     return kept
@@ -211,12 +253,19 @@ def _lost(values: Any) -> list[int]:
 
 
 def _check_start(name: str, transition: Transition, state: State) -> None:
-    """A chain that starts where there is no density would hold up the others, whose step size it shares."""
+    """A chain that starts where there is no density would hold up the others, whose step size it
+    shares.
+    """
     bad = sorted(
-        {*_lost(transition.kept(state).double().sum(1).tolist()), *_lost(state["value"].tolist() if "value" in state else ())}
+        {
+            *_lost(transition.kept(state).double().sum(1).tolist()),
+            *_lost(state["value"].tolist() if "value" in state else ()),
+        }
     )
     if bad:
-        raise CredoError(f"{name}: chains {bad} start where the log density is not finite; choose another init.")
+        raise CredoError(
+            f"{name}: chains {bad} start where the log density is not finite; choose another init."
+        )
 
 
 def _check(name: str, row: dict[str, Any], drawn: bool) -> None:
@@ -224,7 +273,8 @@ def _check(name: str, row: dict[str, Any], drawn: bool) -> None:
     bad = _lost(row["log_density"])
     if len(bad) == len(row["log_density"]) or (bad and drawn):
         raise CredoError(
-            f"{name}: the log density of chains {bad} is not finite at move {row['epoch']}; use a smaller lr, a longer warm-up or another init."
+            f"{name}: the log density of chains {bad} is not finite at move {row['epoch']}; use a "
+            "smaller lr, a longer warm-up or another init."
         )
 
 
@@ -235,18 +285,26 @@ def _restore(course: Course, transition: Transition, fit_job: FitJob) -> tuple[S
     if found is None:
         return None, 0
     tensors, index = found
-    transition.recall({n.removeprefix("more/"): t for n, t in tensors.items() if n.startswith("more/")})
-    return {n.removeprefix("state/"): t for n, t in tensors.items() if n.startswith("state/")}, index + 1
+    transition.recall(
+        {n.removeprefix("more/"): t for n, t in tensors.items() if n.startswith("more/")}
+    )
+    return {
+        n.removeprefix("state/"): t for n, t in tensors.items() if n.startswith("state/")
+    }, index + 1
 
 
 def _flat(state: State, transition: Transition) -> State:
-    return {f"state/{n}": t for n, t in state.items()} | {f"more/{n}": t for n, t in transition.record().items()}
+    return {f"state/{n}": t for n, t in state.items()} | {
+        f"more/{n}": t for n, t in transition.record().items()
+    }
 
 
 def _row(index: int, warm: bool, info: State, seconds: float) -> dict[str, Any]:
     row: dict[str, Any] = {"epoch": index, "warmup": warm}
     for key, value in info.items():
-        row[key] = value.double().reshape(-1).tolist() if key in INFO else float(value.double().mean())
+        row[key] = (
+            value.double().reshape(-1).tolist() if key in INFO else float(value.double().mean())
+        )
     return row | {"seconds": seconds}
 
 
@@ -258,8 +316,12 @@ def _text(row: dict[str, Any] | None) -> str | None:
     return text + (f", acceptance {row['acceptance']:.2f}" if "acceptance" in row else "")
 
 
-def start_values(model: Model, init: str | Mapping[str, Tensor], chains: int, seed: int) -> dict[str, Tensor]:
-    """Where chains start: stacked values ``(C, *shape)`` of every parameter; those that are not random are the same in all."""
+def start_values(
+    model: Model, init: str | Mapping[str, Tensor], chains: int, seed: int
+) -> dict[str, Tensor]:
+    """Where chains start: stacked values ``(C, *shape)`` of every parameter; those that are not
+    random are the same in all.
+    """
     own = model.values()
     if isinstance(init, Mapping):
         return _given(model, init, own, chains)
@@ -272,11 +334,19 @@ def start_values(model: Model, init: str | Mapping[str, Tensor], chains: int, se
     return {n: v.expand(chains, *v.shape) for n, v in own.items()}
 
 
-def _given(model: Model, init: Mapping[str, Tensor], own: dict[str, Tensor], chains: int) -> dict[str, Tensor]:
+def _given(
+    model: Model, init: Mapping[str, Tensor], own: dict[str, Tensor], chains: int
+) -> dict[str, Tensor]:
     for name, value in init.items():
-        if name in own and value.dim() == own[name].dim() + 1 and value.shape[1:] == own[name].shape and len(value) != chains:
+        if (
+            name in own
+            and value.dim() == own[name].dim() + 1
+            and value.shape[1:] == own[name].shape
+            and len(value) != chains
+        ):
             raise SettingError(
-                f"init gives {name!r} for {len(value)} chains, but there are {chains}; give as many, or one for all."
+                f"init gives {name!r} for {len(value)} chains, but there are {chains}; give as "
+                "many, or one for all."
             )
     wide = {n: v for n, v in init.items() if n in own and v.shape == (chains, *own[n].shape)}
     rest = model.values({n: v for n, v in init.items() if n not in wide})

@@ -1,7 +1,8 @@
 """log p(D, w) of many weight vectors at once, and its slope: what samplers see of a model.
 
-The network runs in evaluation mode with the buffers it came with, all chains at once by vmap; one that vmap cannot run is looped over, said
-once. Sums over data and weights are in double precision, because acceptance depends on small differences of large numbers.
+The network runs in evaluation mode with the buffers it came with, all chains at once by vmap; one
+that vmap cannot run is looped over, said once. Sums over data and weights are in double precision,
+because acceptance depends on small differences of large numbers.
 """
 
 from __future__ import annotations
@@ -34,16 +35,20 @@ T = TypeVar("T")
 
 @final
 class Density:
-    """The log joint density over the random parameters, flat ``(C, P)``, given what is fitted alongside (``free``).
+    """The log joint density over the random parameters, flat ``(C, P)``, given what is fitted
+    alongside (``free``).
 
-    ``free`` are the tensors a sampler does not sample: point parameters, learned parameters of the likelihood and of the prior.
+    ``free`` are the tensors a sampler does not sample: point parameters, learned parameters of the
+    likelihood and of the prior.
     """
 
     def __init__(self, model: Model, values: Params) -> None:
         self.model = model
         kinds = {site.dtype for site in model.random.values()}
         if len(kinds) > 1:
-            raise SettingError(f"Samplers need random parameters of one type, got {sorted(map(str, kinds))}.")
+            raise SettingError(
+                f"Samplers need random parameters of one type, got {sorted(map(str, kinds))}."
+            )
         self.layout = FlatLayout({n: s.shape for n, s in model.random.items()})
         self.dtype = kinds.pop()
         self.points = {n: values[n].detach().clone() for n in model.point}
@@ -51,7 +56,8 @@ class Density:
         parts = model.prior.parts()
         if any(isinstance(part, Optimal) for part in parts):
             raise SettingError(
-                "The optimal prior is set from the means and variances of q, which chains do not have; use Learned(...)."
+                "The optimal prior is set from the means and variances of q, which chains do not "
+                "have; use Learned(...)."
             )
         self.free: list[Tensor] = [
             *self.points.values(),
@@ -78,35 +84,51 @@ class Density:
             f.atoms is not None for f in families
         ):
             raise SettingError(
-                f"The earlier posterior ({prior.describe()}) has no density over the same parameters; fit with 'vi' first."
+                f"The earlier posterior ({prior.describe()}) has no density over the same "
+                "parameters; fit with 'vi' first."
             )
-        return lambda params: torch.stack([f.log_prob({n: params[n] for n in f.names}) for f in families]).sum(0)
+        return lambda params: torch.stack(
+            [f.log_prob({n: params[n] for n in f.names}) for f in families]
+        ).sum(0)
 
     def log_prior(self, flat: Tensor) -> Tensor:
-        """log p(w) ``(C,)`` of ``(C, P)``, in nats, with the hyperprior's and the points' own where they have one."""
+        """log p(w) ``(C,)`` of ``(C, P)``, in nats, with the hyperprior's and the points' own where
+        they have one.
+        """
         params = self.layout.split(flat)
         if self._joint is not None:
             return self._joint(params).double()
         if self._prior is None or self.model.prior.parts():  # a learned prior changes
             sites = self.model.sites
-            self._prior = Factorised({n: self.model.prior.at(sites[n]) for n in self.layout.shapes}, self.layout.shapes)
+            self._prior = Factorised(
+                {n: self.model.prior.at(sites[n]) for n in self.layout.shapes}, self.layout.shapes
+            )
         total: Tensor | float = 0.0
         for name, each in self._prior.log_prob_each(params).items():
             each = _supported(self._prior.distributions[name], params[name], each)
             total = total + each.expand_as(params[name]).double().reshape(len(flat), -1).sum(-1)
         for name, value in self.points.items():
             if self.model.prior_for_point(name):
-                total = total + self.model.prior.at(self.model.sites[name]).log_prob(value).double().sum()
+                total = (
+                    total
+                    + self.model.prior.at(self.model.sites[name]).log_prob(value).double().sum()
+                )
         assert isinstance(total, Tensor)
         penalty = self.model.prior.penalty()
         return total if penalty is None else total - penalty.double()
 
     def log_likelihood(self, flat: Tensor, batch: Batch, own: bool = False) -> Tensor:
-        """sum_n log p(y_n given x_n, w) ``(C,)`` over one batch; ``own``: every chain has its own batch, on a leading axis."""
-        return self._vectorised(lambda: self._run(flat, batch, own), lambda: self._run(flat, batch, own))
+        """sum_n log p(y_n given x_n, w) ``(C,)`` over one batch; ``own``: every chain has its own
+        batch, on a leading axis.
+        """
+        return self._vectorised(
+            lambda: self._run(flat, batch, own), lambda: self._run(flat, batch, own)
+        )
 
     def _vectorised(self, attempt: Callable[[], T], instead: Callable[[], T]) -> T:
-        """``attempt()``; where vmap cannot run the network, ``instead()`` with chains in a loop from now on, said once."""
+        """``attempt()``; where vmap cannot run the network, ``instead()`` with chains in a loop
+        from now on, said once.
+        """
         with plain_attention():
             if self.looped:
                 return instead()
@@ -118,7 +140,10 @@ class Density:
                 self.looped = True
                 result = instead()  # if this fails too, its error is the one to see
                 reason = str(error).splitlines()[0]
-                warnings.warn(f"Running chain by chain: vmap cannot run this network ({reason}).", stacklevel=4)
+                warnings.warn(
+                    f"Running chain by chain: vmap cannot run this network ({reason}).",
+                    stacklevel=4,
+                )
                 return result
 
     def _run(self, flat: Tensor, batch: Batch, own: bool) -> Tensor:
@@ -127,9 +152,16 @@ class Density:
         for tensors in (self.model.frozen(), self.buffers, self.points):
             shell.place(tensors)
         if not self.looped:
-            return torch.vmap(self._fit, in_dims=(0, 0 if own else None, 0 if own else None))(flat, *batch)
+            return torch.vmap(self._fit, in_dims=(0, 0 if own else None, 0 if own else None))(
+                flat, *batch
+            )
         x, y = batch
-        return torch.stack([self._fit(w, take(x, c), y[c]) if own else self._fit(w, x, y) for c, w in enumerate(flat)])
+        return torch.stack(
+            [
+                self._fit(w, take(x, c), y[c]) if own else self._fit(w, x, y)
+                for c, w in enumerate(flat)
+            ]
+        )
 
     def _fit(self, weights: Tensor, x: Any, y: Tensor) -> Tensor:
         shell = self.model.shell()
@@ -137,27 +169,46 @@ class Density:
         return self.model.likelihood.log_prob(self.model.outputs(shell, x), y).double().sum()
 
     def joint(
-        self, flat: Tensor, batches: Sequence[Batch], factor: Factor = 1.0, own: bool = False, prior: bool = True
+        self,
+        flat: Tensor,
+        batches: Sequence[Batch],
+        factor: Factor = 1.0,
+        own: bool = False,
+        prior: bool = True,
     ) -> Tensor:
-        """log p(w) + factor * sum over batches of log p(batch given w), ``(C,)``, differentiable; ``prior=False`` leaves the first term out."""
+        """log p(w) + factor * sum over batches of log p(batch given w), ``(C,)``, differentiable;
+        ``prior=False`` leaves the first term out.
+        """
         total = torch.stack([self._run(flat, batch, own) for batch in batches]).sum(0) * factor
         return total + self.log_prior(flat) if prior else total
 
     def slope(
-        self, flat: Tensor, batches: Sequence[Batch], factor: Factor = 1.0, own: bool = False, prior: bool = True
+        self,
+        flat: Tensor,
+        batches: Sequence[Batch],
+        factor: Factor = 1.0,
+        own: bool = False,
+        prior: bool = True,
     ) -> Evaluated:
-        """``joint`` and its gradient ``(C, P)``. In a loop each chain is differentiated before the next is placed: layers that are
-        recomputed in the backward pass must find their own weights."""
+        """``joint`` and its gradient ``(C, P)``. In a loop each chain is differentiated before the
+        next is placed: layers that are recomputed in the backward pass must find their own weights.
+        """
 
         def chain_by_chain() -> Evaluated:
-            rows = [differentiable(self._alone(batches, factor, own, prior, c))(flat[c : c + 1]) for c in range(len(flat))]
+            rows = [
+                differentiable(self._alone(batches, factor, own, prior, c))(flat[c : c + 1])
+                for c in range(len(flat))
+            ]
             return torch.cat([value for value, _ in rows]), torch.cat([slope for _, slope in rows])
 
         return self._vectorised(
-            lambda: differentiable(lambda w: self.joint(w, batches, factor, own, prior))(flat), chain_by_chain
+            lambda: differentiable(lambda w: self.joint(w, batches, factor, own, prior))(flat),
+            chain_by_chain,
         )
 
-    def _alone(self, batches: Sequence[Batch], factor: Factor, own: bool, prior: bool, c: int) -> Callable[[Tensor], Tensor]:
+    def _alone(
+        self, batches: Sequence[Batch], factor: Factor, own: bool, prior: bool, c: int
+    ) -> Callable[[Tensor], Tensor]:
         """``joint`` of chain ``c``."""
         part = slice(c, c + 1)
         mine = [(take(x, part), y[part]) for x, y in batches] if own else batches
@@ -165,10 +216,17 @@ class Density:
         return lambda w: self.joint(w, mine, share, own, prior)
 
     def learn(
-        self, flat: Tensor, batches: Sequence[Batch], optimizer: torch.optim.Optimizer, factor: Factor = 1.0, own: bool = False
+        self,
+        flat: Tensor,
+        batches: Sequence[Batch],
+        optimizer: torch.optim.Optimizer,
+        factor: Factor = 1.0,
+        own: bool = False,
     ) -> None:
-        """One ascent step of what is free on the mean over chains of ``joint``: stochastic approximation of its maximum marginal
-        likelihood, the same aim that a variational fit gives point parameters."""
+        """One ascent step of what is free on the mean over chains of ``joint``: stochastic
+        approximation of its maximum marginal likelihood, the same aim that a variational fit gives
+        point parameters.
+        """
 
         def backward(values: Tensor) -> None:
             (-values.sum() / len(flat)).backward()
@@ -181,7 +239,9 @@ class Density:
         try:
             optimizer.zero_grad(set_to_none=True)
             with torch.enable_grad():
-                self._vectorised(lambda: backward(self.joint(flat, batches, factor, own)), chain_by_chain)
+                self._vectorised(
+                    lambda: backward(self.joint(flat, batches, factor, own)), chain_by_chain
+                )
             optimizer.step()
         finally:
             self._track(False)
@@ -197,7 +257,9 @@ class Density:
 
 
 def _supported(distribution: Distribution, value: Tensor, log_prob: Tensor) -> Tensor:
-    """-inf outside a distribution's support, which torch checks only where it validates arguments."""
+    """-inf outside a distribution's support, which torch checks only where it validates
+    arguments.
+    """
     try:
         support = distribution.support
     except NotImplementedError:
@@ -209,16 +271,22 @@ def _supported(distribution: Distribution, value: Tensor, log_prob: Tensor) -> T
 
 @final
 class FullBatch:
-    """The target of samplers that see all data at every step, summed over ``batches`` that fit in memory one at a time."""
+    """The target of samplers that see all data at every step, summed over ``batches`` that fit in
+    memory one at a time.
+    """
 
     def __init__(self, density: Density, batches: Sequence[Batch], weight: float = 1.0) -> None:
         self.density, self.batches, self.weight = density, batches, weight
 
     @classmethod
     def of(cls, density: Density, source: Source, batch_size: int | None) -> FullBatch:
-        """All of the source, on the model's device; where ``num_data`` says that it stands for more, its terms count for as many."""
+        """All of the source, on the model's device; where ``num_data`` says that it stands for
+        more, its terms count for as many.
+        """
         model = density.model
-        batches = [(model.move(x), model.move(y)) for x, y in on_device(source, model)(None, batch_size)]
+        batches = [
+            (model.move(x), model.move(y)) for x, y in on_device(source, model)(None, batch_size)
+        ]
         return cls(density, batches, source.num_data / sum(len(y) for _, y in batches))
 
     def __call__(self, flat: Tensor) -> Evaluated:
@@ -226,7 +294,9 @@ class FullBatch:
         return self._sum(flat, self.weight)
 
     def tempered(self, power: Tensor) -> Target:
-        """log p(w) + power * log p(D given w), with a power ``(C,)`` for every chain; it may be changed in place."""
+        """log p(w) + power * log p(D given w), with a power ``(C,)`` for every chain; it may be
+        changed in place.
+        """
         return lambda flat: self._sum(flat, self.weight * power)
 
     def _sum(self, flat: Tensor, factor: Factor) -> Evaluated:

@@ -12,7 +12,8 @@ from credo.kernels.target import State
 from credo.methods.sampling.parts.chains import Transition
 from credo.methods.sampling.parts.density import Density
 
-LEARNING = 0.6  #: of the warm-up during which these move; the rest adapts the chains to where they have come
+#: of the warm-up during which these move; the rest adapts the chains to where they have come
+LEARNING = 0.6
 
 
 @final
@@ -44,11 +45,16 @@ class Free:
         """The inverse of ``record``."""
         for i, tensor in enumerate(self.density.free):
             tensor.copy_(tensors[f"free/{i}"])
-            keys = [name.rpartition("/")[0] for name in tensors if name.endswith(f"/{i}") and not name.startswith("free/")]
+            keys = [
+                name.rpartition("/")[0]
+                for name in tensors
+                if name.endswith(f"/{i}") and not name.startswith("free/")
+            ]
             assert self.optimizer is not None
             if keys:
                 self.optimizer.state[tensor] = {
-                    key: tensors[f"{key}/{i}"].to("cpu" if key == "step" else tensor.device) for key in keys
+                    key: tensors[f"{key}/{i}"].to("cpu" if key == "step" else tensor.device)
+                    for key in keys
                 }
 
 

@@ -1,4 +1,6 @@
-"""What samplers that see all data at every move share: trajectories, adaptation, and fitting what is not sampled."""
+"""What samplers that see all data at every move share: trajectories, adaptation, and fitting what
+is not sampled.
+"""
 
 from __future__ import annotations
 
@@ -39,16 +41,23 @@ class Mover(Fitting, Generic[S]):
     def first(self, point: Point, source: torch.Generator) -> State:
         """Where the adaptation of trajectories starts."""
         guess = torch.tensor(0.1, dtype=torch.float64, device=point.position.device)
-        step = first_step(self.integrator, point, unit(point.position, self.warmup.dense), source, guess)
+        step = first_step(
+            self.integrator, point, unit(point.position, self.warmup.dense), source, guess
+        )
         return self.warmup.start(point.position, step)
 
-    def adapt(self, state: State, index: int, point: Point, rate: Tensor, source: torch.Generator) -> State:
+    def adapt(
+        self, state: State, index: int, point: Point, rate: Tensor, source: torch.Generator
+    ) -> State:
         """Take in a move; a new metric needs a new step size."""
         state = self.warmup.learn(state, index, point.position, rate)
         if not self.warmup.settles(index):
             return state
         return self.warmup.restart(
-            state, first_step(self.integrator, point, state["scale"], source, state["log_step_mean"].exp())
+            state,
+            first_step(
+                self.integrator, point, state["scale"], source, state["log_step_mean"].exp()
+            ),
         )
 
     def move(self, state: State, index: int, source: torch.Generator) -> tuple[State, State]:
@@ -70,14 +79,20 @@ class Mover(Fitting, Generic[S]):
 
 @dataclass(frozen=True)
 class FullBatchSampler(Sampler):
-    """All data at every move; ``batch_size`` only cuts the sums over data to fit in memory, and ``lr`` serves point parameters."""
+    """All data at every move; ``batch_size`` only cuts the sums over data to fit in memory, and
+    ``lr`` serves point parameters.
+    """
 
     lr: ClassVar[float] = 1e-2
     fidelity: ClassVar[str] = "exact in the limit"
 
-    target_rate: float = setting(0.8, "Acceptance rate that the step size is adapted to.", gt=0.0, le=0.99)
+    target_rate: float = setting(
+        0.8, "Acceptance rate that the step size is adapted to.", gt=0.0, le=0.99
+    )
     mass: str = setting(
-        "diagonal", "Metric learned in the warm-up: of each parameter, or of all jointly.", choices=("diagonal", "dense")
+        "diagonal",
+        "Metric learned in the warm-up: of each parameter, or of all jointly.",
+        choices=("diagonal", "dense"),
     )
 
     @property
@@ -90,7 +105,10 @@ class FullBatchSampler(Sampler):
 class Trajectories(FullBatchSampler):
     """Samplers whose moves are trajectories."""
 
-    compile: bool = setting(False, "Compile the trajectory's step, gradient included (on a GPU also capture it as a graph).")
+    compile: bool = setting(
+        False,
+        "Compile the trajectory's step, gradient included (on a GPU also capture it as a graph).",
+    )
 
     def integrator(self, target: FullBatch) -> Integrator:
         """Leapfrog on the target."""

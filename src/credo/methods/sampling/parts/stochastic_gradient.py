@@ -1,6 +1,8 @@
-"""What stochastic-gradient samplers share: a batch of its own for every chain at every step, and fitting what is not sampled.
+"""What stochastic-gradient samplers share: a batch of its own for every chain at every step, and
+fitting what is not sampled.
 
-U = -(N / B) sum log p(y given x, w) - log p(w), with step eta = lr / N: ``lr`` is then the learning rate of descent on the mean loss.
+U = -(N / B) sum log p(y given x, w) - log p(w), with step eta = lr / N: ``lr`` is then the learning
+rate of descent on the mean loss.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ S = TypeVar("S", bound="StochasticSampler")
 
 @final
 class Feed:
-    """Batch t of every chain, ``(C, B, ...)``: epochs in orders drawn from (seed, epoch, chain), so that any step can be reached again."""
+    """Batch t of every chain, ``(C, B, ...)``: epochs in orders drawn from (seed, epoch, chain), so
+    that any step can be reached again.
+    """
 
     def __init__(self, density: Density, fit_job: FitJob, chains: int) -> None:
         self.model, self.fit_job, self.chains = density.model, fit_job, chains
@@ -71,11 +75,15 @@ class Drift(Fitting, Generic[S]):
         value, slope = self.density.slope(position, [batch], factor, own=True)
         moved, info = self.go(state, slope, index, source)
         if self.free.learns(index):
-            self.free.learn(lambda optimizer: self.density.learn(position, [batch], optimizer, factor, own=True))
+            self.free.learn(
+                lambda optimizer: self.density.learn(position, [batch], optimizer, factor, own=True)
+            )
         return moved, {"log_density": value} | info
 
     @abstractmethod
-    def go(self, state: State, slope: Tensor, index: int, source: torch.Generator) -> tuple[State, State]:
+    def go(
+        self, state: State, slope: Tensor, index: int, source: torch.Generator
+    ) -> tuple[State, State]:
         """One step along ``slope``, the unbiased estimate of that of log p(D, w)."""
 
 
@@ -89,8 +97,14 @@ class StochasticSampler(Sampler):
     num_warmup: int = setting(2000, "Steps of every chain before the first draw.", ge=0)
     num_draws: int = setting(100, "Draws kept of every chain.", ge=1)
     thin: int = setting(50, "Steps per draw.", ge=1)
-    temperature: float = setting(1.0, "T: samples p(w given D)^(1/T); 1 is the posterior, 0 descends.", ge=0.0)
-    point_lr: float = setting(1e-2, "Adam's learning rate for point parameters and learned noise, during the warm-up.", gt=0.0)
+    temperature: float = setting(
+        1.0, "T: samples p(w given D)^(1/T); 1 is the posterior, 0 descends.", ge=0.0
+    )
+    point_lr: float = setting(
+        1e-2,
+        "Adam's learning rate for point parameters and learned noise, during the warm-up.",
+        gt=0.0,
+    )
 
     def learning(self) -> int:
         """Steps during which what is not sampled learns."""

@@ -1,8 +1,10 @@
 """The objective of the variational information bottleneck, in its two parts.
 
-sum over n of E_z~q(z given x_n)[-log q(y_n given z)] + beta KL[q(z given x_n), r(z)]. The second part, like the first, is a sum over data, so
-both are scaled by N / B; a KL of the weights would not be. Here weights are points without a prior and codes take the place of weights: what the
-objective calls its KL is (N / B) times the sum over the batch of the codes' KLs, and beta is the weight that the descent gives it.
+sum over n of E_z~q(z given x_n)[-log q(y_n given z)] + beta KL[q(z given x_n), r(z)]. The second
+part, like the first, is a sum over data, so both are scaled by N / B; a KL of the weights would not
+be. Here weights are points without a prior and codes take the place of weights: what the objective
+calls its KL is (N / B) times the sum over the batch of the codes' KLs, and beta is the weight that
+the descent gives it.
 """
 
 from __future__ import annotations
@@ -24,20 +26,36 @@ from credo.posteriors import Posterior
 
 @final
 class Bottlenecked(Elbo):
-    """An ``Elbo`` whose KL is that of the codes of ``num_data`` examples; ``rate`` of the history is the same per example.
+    """An ``Elbo`` whose KL is that of the codes of ``num_data`` examples; ``rate`` of the history
+    is the same per example.
 
-    The rate is the mean over an epoch's examples of KL[q(z given x), r(z)] in nats, as training saw them: an upper bound on I(X; Z).
+    The rate is the mean over an epoch's examples of KL[q(z given x), r(z)] in nats, as training saw
+    them: an upper bound on I(X; Z).
     """
 
     tally: Tensor
 
-    def __init__(self, model: Model, posterior: Posterior, num_data: int, train_samples: int = 1) -> None:
+    def __init__(
+        self, model: Model, posterior: Posterior, num_data: int, train_samples: int = 1
+    ) -> None:
         super().__init__(model, posterior, estimators["weights"], train_samples)
         self.num_data = num_data
-        # of the epoch so far: the KLs' sum, and of how many examples; a buffer, so that a captured step adds to it too
-        self.register_buffer("tally", torch.zeros(2, dtype=torch.float64, device=model.device), persistent=False)
+        # of the epoch so far: the KLs' sum, and of how many examples; a buffer, so that a captured
+        # step adds to it too
+        self.register_buffer(
+            "tally", torch.zeros(2, dtype=torch.float64, device=model.device), persistent=False
+        )
 
-    def _pass(self, shell: Shell, posterior: Posterior, terms: Terms, plan: Plan, x: Any, y: Tensor, turn: int) -> Pass:
+    def _pass(
+        self,
+        shell: Shell,
+        posterior: Posterior,
+        terms: Terms,
+        plan: Plan,
+        x: Any,
+        y: Tensor,
+        turn: int,
+    ) -> Pass:
         with recorded(shell.module) as calls:
             done = super()._pass(shell, posterior, terms, plan, x, y, turn)
         size = batch_of(x)
@@ -45,12 +63,15 @@ class Bottlenecked(Elbo):
         for kl in calls:
             if kl.shape != (size,):
                 raise NetworkError(
-                    f"A Bottleneck gives codes for {tuple(kl.shape)} examples where the batch has {size}; its inputs must have the "
+                    f"A Bottleneck gives codes for {tuple(kl.shape)} examples where the batch has "
+                    f"{size}; its inputs must have the "
                     "axis of the examples first."
                 )
             total = total + kl.sum() * (self.num_data / size)
         if not calls:
-            raise NetworkError("The network has a Bottleneck that no pass calls; call it in the network's forward.")
+            raise NetworkError(
+                "The network has a Bottleneck that no pass calls; call it in the network's forward."
+            )
         with torch.no_grad():
             self.tally[0] += total.double() * (size / self.num_data)
             self.tally[1] += size

@@ -1,7 +1,9 @@
-"""The evidence lower bound with the divergence of functions instead of weights, at measurement points.
+"""The evidence lower bound with the divergence of functions instead of weights, at measurement
+points.
 
-q(w) = N(m, C) gives a distribution over functions; linearised at m its values at points X are N(f(X, m), J C J^T). The prior over functions is a
-Gaussian process, or that of the network's own weights linearised at the same place. KL[q(f(X)), p(f(X))] grows with the set X and is never above
+q(w) = N(m, C) gives a distribution over functions; linearised at m its values at points X are
+N(f(X, m), J C J^T). The prior over functions is a Gaussian process, or that of the network's own
+weights linearised at the same place. KL[q(f(X)), p(f(X))] grows with the set X and is never above
 KL[q(w), p(w)]: what weights do that no function shows costs nothing.
 """
 
@@ -31,14 +33,18 @@ USUAL = 16  # points outside the data
 
 
 class Linearised(NamedTuple):
-    """Values ``(M, F)`` at the mean weights, and derivatives ``(M, F, *shape)`` by every random parameter."""
+    """Values ``(M, F)`` at the mean weights, and derivatives ``(M, F, *shape)`` by every random
+    parameter.
+    """
 
     values: Tensor
     slopes: Params
 
 
 class Values(NamedTuple):
-    """A Gaussian over function values, output by output: mean ``(F, M)`` and covariance ``(F, M, M)``."""
+    """A Gaussian over function values, output by output: mean ``(F, M)`` and covariance ``(F, M,
+    M)``.
+    """
 
     mean: Tensor
     cover: Tensor
@@ -47,7 +53,8 @@ class Values(NamedTuple):
 class FunctionPrior(ABC):
     """What functions are expected before any data."""
 
-    #: Share of the mean prior variance that is added to both covariances: functions are compared up to noise of that size.
+    #: Share of the mean prior variance that is added to both covariances: functions are compared up
+    #: to noise of that size.
     nugget: float
 
     @abstractmethod
@@ -57,7 +64,8 @@ class FunctionPrior(ABC):
 
 @final
 class NetworkPrior(FunctionPrior):
-    """The functions that the prior over weights gives, linearised where q is: f(m) + J (m0 - m), covariance J S0 J^T.
+    """The functions that the prior over weights gives, linearised where q is: f(m) + J (m0 - m),
+    covariance J S0 J^T.
 
     Both sides vary along the same directions, so next to nothing need be added.
     """
@@ -66,12 +74,16 @@ class NetworkPrior(FunctionPrior):
 
     def at(self, x: Any, here: Linearised, model: Model, mean: Params) -> Values:
         """Exact for networks that are linear in their weights."""
-        centre, cover = here.values.mT, torch.zeros((), dtype=here.values.dtype, device=here.values.device)
+        centre, cover = (
+            here.values.mT,
+            torch.zeros((), dtype=here.values.dtype, device=here.values.device),
+        )
         for name, slope in here.slopes.items():
             prior = model.prior.at(model.sites[name])
             if type(prior) is not Normal:
                 raise SettingError(
-                    f"fvi needs a normal prior over weights, but {name!r} has {prior}; or use function_prior='gp'."
+                    f"fvi needs a normal prior over weights, but {name!r} has {prior}; or use "
+                    "function_prior='gp'."
                 )
             rows = slope.flatten(2).transpose(0, 1)  # (F, M, P)
             away = (prior.loc - mean[name]).expand(mean[name].shape).reshape(-1)
@@ -83,9 +95,11 @@ class NetworkPrior(FunctionPrior):
 
 @final
 class GaussianProcessPrior(FunctionPrior):
-    """Independent Gaussian processes for all outputs: mean zero, scale^2 exp(-norm(x - x')^2 / (2 length^2)).
+    """Independent Gaussian processes for all outputs: mean zero, scale^2 exp(-norm(x - x')^2 / (2
+    length^2)).
 
-    A network has fewer ways to vary than a process, and without a nugget the divergence would be all about the smallest of those.
+    A network has fewer ways to vary than a process, and without a nugget the divergence would be
+    all about the smallest of those.
     """
 
     nugget = 1e-2
@@ -96,18 +110,27 @@ class GaussianProcessPrior(FunctionPrior):
     def at(self, x: Any, here: Linearised, model: Model, mean: Params) -> Values:
         """The same kernel for every output."""
         if not (isinstance(x, Tensor) and x.is_floating_point()):
-            raise SettingError("fvi: a Gaussian process as prior needs inputs of one float tensor; use function_prior='network'.")
+            raise SettingError(
+                "fvi: a Gaussian process as prior needs inputs of one float tensor; use "
+                "function_prior='network'."
+            )
         rows = x.flatten(1).to(here.values)
-        cover = self.output_scale**2 * torch.exp(-0.5 * torch.cdist(rows, rows).square() / self.length_scale**2)
+        cover = self.output_scale**2 * torch.exp(
+            -0.5 * torch.cdist(rows, rows).square() / self.length_scale**2
+        )
         outputs = here.values.shape[1]
         return Values(torch.zeros_like(here.values.mT), cover.expand(outputs, *cover.shape))
 
 
 @final
 class Measurement:
-    """Where functions are compared: some of a batch's inputs, and points drawn from a box around all inputs."""
+    """Where functions are compared: some of a batch's inputs, and points drawn from a box around
+    all inputs.
+    """
 
-    def __init__(self, source: Source, batch: int, outside: int | None, margin: float, device: torch.device) -> None:
+    def __init__(
+        self, source: Source, batch: int, outside: int | None, margin: float, device: torch.device
+    ) -> None:
         example = source.example(1)
         boxed = isinstance(example, Tensor) and example.is_floating_point()
         self.batch, self.outside = batch, (USUAL if boxed else 0) if outside is None else outside
@@ -118,7 +141,8 @@ class Measurement:
         for x, _ in source(None, 1024):
             if not boxed:
                 raise SettingError(
-                    f"fvi: outside={outside} points beyond the data need inputs of one float tensor; use outside=0."
+                    f"fvi: outside={outside} points beyond the data need inputs of one float "
+                    "tensor; use outside=0."
                 )
             low, high = x.amin(0).to(device), x.amax(0).to(device)
             self.low = low if self.low is None else torch.minimum(self.low, low)
@@ -132,11 +156,20 @@ class Measurement:
         total = batch_of(x)
         rows = torch.randperm(total)[: self.batch]
         chosen = pytree.tree_map(
-            lambda t: t[rows.to(t.device)] if isinstance(t, Tensor) and t.dim() and t.shape[0] == total else t, x
+            lambda t: (
+                t[rows.to(t.device)]
+                if isinstance(t, Tensor) and t.dim() and t.shape[0] == total
+                else t
+            ),
+            x,
         )
         if self.low is None or self.high is None:
             return chosen
-        drawn = torch.rand(self.outside, *self.low.shape, dtype=x.dtype, device=x.device) * (self.high - self.low) + self.low
+        drawn = (
+            torch.rand(self.outside, *self.low.shape, dtype=x.dtype, device=x.device)
+            * (self.high - self.low)
+            + self.low
+        )
         return torch.cat([chosen, drawn])
 
 
@@ -173,14 +206,22 @@ class FunctionElbo(Elbo):
         """KL[q(f(X)), p(f(X))], summed over outputs."""
         mean = self.posterior.mean()
         here = self._linearise(mean, points)
-        rows = {name: Whole(slope.flatten(2).transpose(0, 1)) for name, slope in here.slopes.items()}
-        covers = [f.output_covariance(rows) for f in self.posterior.members if isinstance(f, Gaussian)]
+        rows = {
+            name: Whole(slope.flatten(2).transpose(0, 1)) for name, slope in here.slopes.items()
+        }
+        covers = [
+            f.output_covariance(rows) for f in self.posterior.members if isinstance(f, Gaussian)
+        ]
         cover = covers[0] if len(covers) == 1 else torch.stack(covers).sum(0)
         prior = self._prior.at(points, here, self.model, mean)
         size = self._prior.nugget * prior.cover.diagonal(dim1=-2, dim2=-1).mean().detach()
         nugget = size * torch.eye(cover.shape[-1], dtype=cover.dtype, device=cover.device)
-        q = torch.distributions.MultivariateNormal(here.values.mT, cover + nugget, validate_args=False)
-        p = torch.distributions.MultivariateNormal(prior.mean, prior.cover + nugget, validate_args=False)
+        q = torch.distributions.MultivariateNormal(
+            here.values.mT, cover + nugget, validate_args=False
+        )
+        p = torch.distributions.MultivariateNormal(
+            prior.mean, prior.cover + nugget, validate_args=False
+        )
         return torch.distributions.kl_divergence(q, p).sum()
 
     def _linearise(self, mean: Params, points: Any) -> Linearised:

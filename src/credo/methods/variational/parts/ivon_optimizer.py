@@ -1,16 +1,18 @@
-"""The improved variational online Newton optimizer: natural-gradient descent on a mean-field Gaussian.
+"""The improved variational online Newton optimizer: natural-gradient descent on a mean-field
+Gaussian.
 
-With lambda = N / beta examples' worth of data and delta = prior precision / lambda, gradients g of the mean nll over draws and their
-reparameterised curvature estimate h' (Price: 2 d nll / d variance) give
+With lambda = N / beta examples' worth of data and delta = prior precision / lambda, gradients g of
+the mean nll over draws and their reparameterised curvature estimate h' (Price: 2 d nll / d
+variance) give
 
     momentum <- b1 momentum + (1 - b1) g
     h        <- b2 h + (1 - b2) h' + (1 - b2)^2 (h - h')^2 / (2 (h + delta))
     mean     <- mean - lr (momentum / (1 - b1^t) + delta (mean - prior mean)) / (h + delta)
     std       = 1 / sqrt(lambda (h + delta))
 
-A schedule of the KL's weight c divides lambda by it (no further down than a hundredth, where std would vanish). Any estimator that
-leaves a gradient on the standard deviation serves. Everything that is not a mean-field Gaussian (points,
-noise of the likelihood) moves by Adam.
+A schedule of the KL's weight c divides lambda by it (no further down than a hundredth, where std
+would vanish). Any estimator that leaves a gradient on the standard deviation serves. Everything
+that is not a mean-field Gaussian (points, noise of the likelihood) moves by Adam.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ from credo.posteriors import MeanField
 from credo.posteriors.mean_field import NormalStats
 
 LEAST = 0.01  # of the KL's weight
-PIECE = 1 << 16  # numbers a CPU takes at a time, so that the dozen passes over them stay in its cache
+PIECE = (
+    1 << 16
+)  # numbers a CPU takes at a time, so that the dozen passes over them stay in its cache
 
 
 def _one(family: MeanField) -> Tensor:
@@ -45,14 +49,22 @@ class Ivon(torch.optim.Adam):
     """See the module's equations; ``pairs`` are the Gaussians with their priors' statistics."""
 
     def __init__(
-        self, parameters: Sequence[Tensor], lr: float | Tensor, pairs: Sequence[tuple[MeanField, NormalStats]], newton: Newton,
-        point_lr: float = 1e-3, compile: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        parameters: Sequence[Tensor],
+        lr: float | Tensor,
+        pairs: Sequence[tuple[MeanField, NormalStats]],
+        newton: Newton,
+        point_lr: float = 1e-3,
+        compile: bool = False,
+    ) -> None:
         own = {id(p) for family, _ in pairs for p in (family.flat_mean, family.raw_std)}
         rest = [p for p in parameters if id(p) not in own]
-        fresh = (lambda: lr.clone()) if isinstance(lr, Tensor) else (lambda: lr)  # no two groups share a tensor
+        fresh = (
+            (lambda: lr.clone()) if isinstance(lr, Tensor) else (lambda: lr)
+        )  # no two groups share a tensor
         groups: list[dict[str, Any]] = [
-            {"params": [f.flat_mean, f.raw_std], "lr": fresh(), "factor": 1.0, "kl_weight": _one(f)} for f, _ in pairs
+            {"params": [f.flat_mean, f.raw_std], "lr": fresh(), "factor": 1.0, "kl_weight": _one(f)}
+            for f, _ in pairs
         ]
         if rest:
             groups.append({"params": rest, "lr": fresh(), "factor": point_lr / float(lr)})
@@ -70,23 +82,36 @@ class Ivon(torch.optim.Adam):
                 "weight": _one(family),
             }
             with torch.no_grad():
-                family.raw_std.copy_(-0.5 * (newton.effective * (start + 1.0 / (newton.effective * prior.var))).log())
+                family.raw_std.copy_(
+                    -0.5 * (newton.effective * (start + 1.0 / (newton.effective * prior.var))).log()
+                )
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:  # type: ignore[override]
-        """One step of everything: Adam sees only what has a gradient left after the Gaussians took theirs."""
+        """One step of everything: Adam sees only what has a gradient left after the Gaussians took
+        theirs.
+        """
         grads = [(f.flat_mean.grad, f.raw_std.grad) for f, _ in self.pairs]
         for family, _ in self.pairs:
             family.flat_mean.grad = family.raw_std.grad = None
         out = super().step(closure)
-        for (family, prior), (grad, raw_grad), group in zip(self.pairs, grads, self.param_groups, strict=False):
+        for (family, prior), (grad, raw_grad), group in zip(
+            self.pairs, grads, self.param_groups, strict=False
+        ):
             assert grad is not None and raw_grad is not None
             state = self.state[family.flat_mean]
             state["step"] += 1
             weight = group["kl_weight"].clamp(min=LEAST)
             vectors = (
-                family.flat_mean, family.raw_std, grad, raw_grad, state["momentum"], state["hessian"], prior.mean, prior.var
-            )  # fmt: skip
+                family.flat_mean,
+                family.raw_std,
+                grad,
+                raw_grad,
+                state["momentum"],
+                state["hessian"],
+                prior.mean,
+                prior.var,
+            )
             for part in _pieces(vectors, self._piece):
                 self._move(self.newton, state["step"], group["lr"], state["weight"], weight, *part)
             state["weight"].copy_(weight)
@@ -94,7 +119,9 @@ class Ivon(torch.optim.Adam):
 
 
 def _pieces(vectors: Sequence[Tensor | None], size: int | None) -> Iterator[tuple[Any, ...]]:
-    """The vectors cut into pieces of at most ``size``; single numbers, and what is None, go with every piece."""
+    """The vectors cut into pieces of at most ``size``; single numbers, and what is None, go with
+    every piece.
+    """
     numel = max(v.numel() for v in vectors if v is not None)
     if size is None or numel <= size:
         yield tuple(vectors)
@@ -104,17 +131,34 @@ def _pieces(vectors: Sequence[Tensor | None], size: int | None) -> Iterator[tupl
 
 
 def newton_step(
-    newton: Newton, step: Tensor, lr: float | Tensor, before: Tensor, weight: Tensor, mean: Tensor, raw: Tensor, grad: Tensor,
-    raw_grad: Tensor, momentum: Tensor, hessian: Tensor, prior_mean: Tensor | None, prior_var: Tensor,
-) -> None:  # fmt: skip
-    """The module's equations on flat vectors, in place; ``raw`` is log std, ``before`` the KL's weight at the last step."""
+    newton: Newton,
+    step: Tensor,
+    lr: float | Tensor,
+    before: Tensor,
+    weight: Tensor,
+    mean: Tensor,
+    raw: Tensor,
+    grad: Tensor,
+    raw_grad: Tensor,
+    momentum: Tensor,
+    hessian: Tensor,
+    prior_mean: Tensor | None,
+    prior_var: Tensor,
+) -> None:
+    """The module's equations on flat vectors, in place; ``raw`` is log std, ``before`` the KL's
+    weight at the last step.
+    """
     beta1, beta2, _, whole = newton
     precision = hessian + before / (whole * prior_var)
-    estimate = raw_grad.mul_(precision).mul_(whole / before)  # d nll / d log std = std^2 h', and std^2 = 1 / (lambda precision)
+    estimate = raw_grad.mul_(precision).mul_(
+        whole / before
+    )  # d nll / d log std = std^2 h', and std^2 = 1 / (lambda precision)
     effective = whole / weight
     delta = 1.0 / (effective * prior_var)
     gap = hessian - estimate
-    hessian.sub_(gap, alpha=1 - beta2).addcdiv_(gap.square_(), precision, value=0.5 * (1 - beta2) ** 2)
+    hessian.sub_(gap, alpha=1 - beta2).addcdiv_(
+        gap.square_(), precision, value=0.5 * (1 - beta2) ** 2
+    )
     momentum.lerp_(grad, 1 - beta1)
     torch.add(hessian, delta, out=precision)
     pull = mean * delta if prior_mean is None else (mean - prior_mean) * delta
