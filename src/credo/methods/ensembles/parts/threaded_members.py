@@ -143,9 +143,9 @@ class Apart(Step):
                 [found[place] for place in group.places],
                 [member.steps] * len(group.places),
             )
-            torch._fused_adam_(
+            torch._fused_adam_(  # type: ignore[attr-defined]
                 group.params, grads, group.first, group.second, [], steps, **group.settings
-            )  # type: ignore[attr-defined]
+            )
 
     def _member(self, k: int) -> Member:
         """Views, made anew every epoch: a resumed optimizer has other tensors than it was made
