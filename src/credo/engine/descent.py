@@ -21,8 +21,10 @@ from credo.engine.training_loop import descend
 
 
 @dataclass(frozen=True)
-class GradientMethod(Method):
-    """A method whose ``fit`` is a descent with Adam."""
+class DescentSettings:
+    """Where a descent starts, how its learning rate falls, how its step runs. A method mixes them
+    in.
+    """
 
     init: Any = setting(
         "pretrained",
@@ -31,7 +33,7 @@ class GradientMethod(Method):
         choices=("pretrained", "random"),
     )
     lr_schedule: str = setting(
-        "cosine", "Course of the learning rate.", choices=("constant", "cosine", "linear")
+        "cosine", "Learning-rate schedule.", choices=("constant", "cosine", "linear")
     )
     compile: Any = setting(
         False,
@@ -40,6 +42,11 @@ class GradientMethod(Method):
         kind=(bool, str),
         choices=("graph",),
     )
+
+
+@dataclass(frozen=True)
+class GradientMethod(Method, DescentSettings):
+    """A method whose ``fit`` is a descent with Adam."""
 
     def start(self, model: Model, fit_job: FitJob) -> dict[str, Tensor]:
         """The values to start from."""
