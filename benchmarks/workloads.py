@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
@@ -19,16 +21,18 @@ from credo.data.intake import intake
 from credo.data.source import Arrays, Source
 from credo.engine.batches import on_device
 from credo.engine.elbo import Elbo
+from credo.engine.elbo_fit import adam
 from credo.engine.fit_job import FitJob, Fitted
-from credo.engine.initial_posterior import discrete_posterior, start_posterior
 from credo.engine.method import make_method
+from credo.engine.model import Model
 from credo.engine.step import make_step
-from credo.engine.training_loop import MakeOptimizer, adam
+from credo.engine.training_loop import MakeOptimizer
 from credo.estimators import estimators
 from credo.methods.ensembles.parts.members import Flock, member_seeds
 from credo.methods.ensembles.parts.members_step import moving
 from credo.methods.ensembles.parts.threaded_members import stepping
 from credo.methods.sampling.parts.density import Density
+from credo.posteriors import Start
 
 NUM_DATA = 60_000
 ESTIMATORS = ("weights", "local", "flipout")
@@ -101,9 +105,9 @@ def vi_step(
     family, draws = STUDIED.get(estimator, ("mean_field", 1))
     model = credo.BNN(net, "categorical", prior=Normal(0.0, 1.0)).model
     if family == "discrete":
-        posterior = discrete_posterior(model, model.values(), (-1.0, 1.0))
+        posterior = model.posterior("discrete", model.values(), Start(levels=(-1.0, 1.0)))
     else:
-        posterior = start_posterior(model, family, model.values(), 0.05, 1, "log", 0)
+        posterior = model.posterior(family, model.values(), Start(0.05, "log", 1, seed=0))
     return _stepper(Elbo(model, posterior, estimators[estimator], draws), adam, x, y, compile)
 
 
@@ -111,9 +115,22 @@ def ivon_step(net: nn.Module, x: Tensor, y: Tensor, compile: bool = False) -> Ca
     """One step of natural-gradient VI."""
     method = credo.methods.IVON(compile=compile)
     model = credo.BNN(net, "categorical", prior=Normal(0.0, 1.0)).model
-    posterior = start_posterior(model, "mean_field", model.values(), 0.05, 1, "log", 0)
-    elbo = Elbo(model, posterior, method.make_estimator(), kl=method.kl_kind())
-    return _stepper(elbo, method.make_optimizer(model), x, y, compile)
+    elbo, make = _begun(method, model, x, y)
+    return _stepper(elbo, make, x, y, compile)
+
+
+def _begun(method: Any, model: Model, x: Tensor, y: Tensor) -> tuple[Elbo, MakeOptimizer]:
+    """The objective and the optimizer with which a method's fit begins."""
+    found = {}
+
+    def stop(elbo: Elbo, fit_job: FitJob, make: MakeOptimizer, *_: Any) -> None:
+        found["begun"] = elbo, make
+        raise KeyboardInterrupt
+
+    fit_job = FitJob(source=intake((x, y)), epochs=1, batch_size=None, lr=1e-3)
+    with mock.patch("credo.engine.elbo_fit.train", stop), contextlib.suppress(KeyboardInterrupt):
+        method.fit(model, fit_job)
+    return found["begun"]
 
 
 def _stepper(
@@ -129,8 +146,8 @@ def predictor(net: nn.Module, x: Tensor, vectorise: bool | None) -> Callable[[in
     """samples -> mean probabilities under a mean-field posterior around the network's weights."""
     bnn = credo.BNN(net, "categorical", prior=Normal(0.0, 1.0))
     model = bnn.model
-    posterior = start_posterior(
-        model, "mean_field", model.values(), 0.05, 1, "log", 0
+    posterior = model.posterior(
+        "mean_field", model.values(), Start(0.05, "log", 1, seed=0)
     ).requires_grad_(False)
     bnn._fitted = Fitted(posterior, model.buffers())
     return lambda samples: bnn.predict(x, samples, vectorise=vectorise).mean
@@ -182,12 +199,10 @@ def dropout_step(
     chosen: Any = credo.methods.make_method(method, {})
     model = credo.BNN(net, "categorical", prior=Normal(0.0, 1.0)).model
     model = chosen.adapt(model)
-    places, rates = chosen.places(model, x[:2])
-    family = chosen.make_family({n: model.values()[n] for n in model.random}, places, rates)
-    elbo = Elbo(model, credo.posteriors.Posterior([family]), chosen.make_estimator())
+    elbo, make = _begun(chosen, model, x, y)
     model.shell().train(True)
     lr = torch.tensor(1e-3, device=x.device) if x.is_cuda else 1e-3
-    step = make_step(elbo, adam(elbo, lr, NUM_DATA), NUM_DATA, compile)
+    step = make_step(elbo, make(elbo, lr, NUM_DATA), NUM_DATA, compile)
     return lambda: step(x, y, 1.0)
 
 

@@ -14,7 +14,6 @@ import torch
 
 from credo.bnn import BNN
 from credo.core.errors import CredoError, SettingError
-from credo.engine.elbo import family_prior
 
 
 class Factor(NamedTuple):
@@ -132,7 +131,7 @@ def _evidence(
             "with 'vi' or 'exact'."
         )
     if any(
-        not family.kl_is_bound and family_prior(family, bnn.model) is not None
+        not family.kl_is_bound and bnn.model.prior_over(family) is not None
         for family in bnn.posterior.members
     ):
         raise CredoError(

@@ -25,11 +25,10 @@ from credo.core.seeds import generator, isolated, mix
 from credo.core.settings import setting
 from credo.data.intake import intake
 from credo.engine.elbo import Elbo
+from credo.engine.elbo_fit import adam
 from credo.engine.fit_job import FitJob
-from credo.engine.initial_posterior import point_posterior
 from credo.engine.model import Model
 from credo.engine.step import make_step
-from credo.engine.training_loop import adam
 from credo.estimators import estimators
 from credo.methods import SparseVDMethod
 from credo.nets import resnet50
@@ -197,16 +196,14 @@ class SparseResNet50(Experiment):
 
 def _deterministic(model: Model, fit_job: FitJob) -> Elbo:
     """As ``map`` has it: point estimates under the prior."""
-    return Elbo(model, point_posterior(model, model.values()), estimators["weights"])
+    return Elbo(model, model.point_posterior(model.values()), estimators["weights"])
 
 
 def _sparse(model: Model, fit_job: FitJob) -> Elbo:
     """As ``sparse_vd`` has it: weights are random, scales and biases points, noise is local."""
     method = SparseVDMethod()
     model = method.adapt(model)
-    return Elbo(
-        model, method.make_posterior(model, fit_job), method.make_estimator(), kl=method.kl_kind()
-    )
+    return Elbo(model, method.posterior(model, model.values()), estimators[method.estimator])
 
 
 MAKERS: dict[str, Callable[[Model, FitJob], Elbo]] = {"map": _deterministic, "sparse_vd": _sparse}

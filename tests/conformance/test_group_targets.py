@@ -4,11 +4,11 @@ neither side knows the other.
 
 import pytest
 import torch
+from zoo.fits import begun
 
 from credo.conformance.problems import conjugate
 from credo.conformance.targets import targets
 from credo.methods import methods
-from credo.posteriors import GroupScale
 from credo.priors.group_prior import Grouped
 
 NAMES = ("group_normal_jeffreys", "group_horseshoe", "horseshoe")
@@ -49,15 +49,9 @@ def test_descent_on_the_librarys_objective_ends_at_the_target(name):
     """
     problem, method = conjugate(), methods[name]()
     target, sd = targets[name](problem), conjugate().covariance.diagonal().sqrt()
-    net = problem.bnn().net
-    places = method.places(problem.bnn().model.random)
-    family = GroupScale.start(
-        {n: dict(net.named_parameters())[n].detach() for n in places},
-        places,
-        method.scales(),
-        0.1,
-        1e9,
-    )
+    elbo, _ = begun(method, method.adapt(problem.bnn().model), problem.x, problem.y)
+    net, family = problem.bnn().net, elbo.posterior.members[0]
+    places = family.names
     bias = net.bias.detach().clone().requires_grad_()
     numbers = [*family.parameters(), *([] if "bias" in places else [bias])]
     optimizer = torch.optim.Adam(numbers, lr=0.03)

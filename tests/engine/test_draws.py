@@ -108,6 +108,6 @@ def test_functions_of_a_process_belong_together():
         and Draws.of(bnn.posterior, 3, 0, joint=True).joint
     )
     assert Draws.mean(bnn.posterior, bnn.model).average
-    _, cover = process.joint(x)
+    _, cover = process.joint_at(x)
     has_covariance(bnn.functions(x, 4000)[..., 0], cover)
     has_covariance(bnn.predict(x, 4000).outputs[..., 0], torch.diag(cover.diagonal()))

@@ -9,11 +9,11 @@ import torch
 from zoo.regression import bnn, problem
 
 from credo.core.errors import SettingError
-from credo.engine.elbo_fit import Variational
 from credo.methods import methods
+from credo.methods.variational.parts.settings import DensitySettings
 
 X, Y, _ = problem()
-NAMES = [name for name, kind in methods.items() if issubclass(kind, Variational)]
+NAMES = [name for name, kind in methods.items() if issubclass(kind, DensitySettings)]
 FREE = [
     name for name in NAMES if name != "ivon"
 ]  # whose optimizer needs the KL in closed form, and which says so

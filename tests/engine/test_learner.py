@@ -10,7 +10,7 @@ from credo.core.seeds import generator
 from credo.data import intake
 from credo.engine.elbo import Elbo
 from credo.engine.fit_job import FitJob, Fitted
-from credo.engine.learner import Learner
+from credo.engine.training_loop import Learner
 from credo.estimators import estimators
 from credo.likelihoods import Gaussian
 from credo.methods.ensembles.parts.members import Flock

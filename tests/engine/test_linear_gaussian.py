@@ -11,6 +11,7 @@ from zoo.models import make_model
 from zoo.regression import exact, problem
 
 from credo.core.errors import NetworkError, SettingError
+from credo.core.flat_layout import FlatLayout
 from credo.data import intake
 from credo.engine.fit_job import FitJob
 from credo.engine.linear_gaussian import (
@@ -22,7 +23,6 @@ from credo.engine.linear_gaussian import (
     solve,
 )
 from credo.likelihoods import Gaussian
-from credo.posteriors.family import FlatLayout
 
 X, Y, DESIGN = problem()
 

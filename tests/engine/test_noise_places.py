@@ -4,21 +4,21 @@ import pytest
 import torch
 from torch import nn
 from zoo.dropout import METHODS, make
+from zoo.fits import begun
 from zoo.models import make_model
 from zoo.networks import make as make_plain
 
 from credo import BNN
 from credo.core.errors import CredoError, SettingError
-from credo.engine.elbo import Elbo
-from credo.engine.initial_posterior import with_points
-from credo.engine.noise_places import RATE
+from credo.engine.noise_places import RATE, noise_places
 from credo.methods import methods
 
 
 def places(name_or_net, x=None, method="mc_dropout", random="all", **settings):
     net, example = make(name_or_net) if isinstance(name_or_net, str) else (name_or_net, x)
     chosen = methods[method](**settings)
-    return chosen.places(chosen.adapt(make_model(net, random)), example)
+    model = chosen.adapt(make_model(net, random))
+    return noise_places(model, example, chosen, method, as_it_is=method == "mc_dropout")
 
 
 def plain():
@@ -207,13 +207,8 @@ def test_what_is_learned_of_the_noise_learns_faster():
     ):
         chosen = methods[method]()
         model = chosen.adapt(make_model(net))
-        where, rates = chosen.places(model, x)
-        posterior = with_points(
-            model, model.values(), [chosen.make_family(model.values(), where, rates)]
-        )
-        groups = chosen.make_optimizer(model)(
-            Elbo(model, posterior, chosen.make_estimator()), 0.1, 10
-        ).param_groups
+        elbo, make_optimizer = begun(chosen, model, x)
+        groups, posterior = make_optimizer(elbo, 0.1, 10).param_groups, elbo.posterior
         assert (
             len(groups) == 1 + count
             and [g.get("factor", 1.0) for g in groups] == [1.0, 3.0][: 1 + count]

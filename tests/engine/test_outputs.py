@@ -12,6 +12,7 @@ from credo.core.errors import CredoError, SettingError
 from credo.engine import outputs as module
 from credo.engine.draws import Draws, prior_draws
 from credo.engine.outputs import sampled_outputs
+from credo.posteriors import Start
 
 OUTPUT = {"dicts": "logits"}
 
@@ -168,11 +169,10 @@ def test_moments_stand_as_points_with_their_mean_and_variance(covariance, sample
 
 
 def test_the_prior_of_a_discrete_posterior_is_drawn_on_its_levels():
-    from credo.engine.initial_posterior import discrete_posterior
 
     net, _ = make("mlp")
     model = make_model(net, "weights")
-    posterior = discrete_posterior(model, model.values(), (-1.0, 2.0))
+    posterior = model.posterior("discrete", model.values(), Start(levels=(-1.0, 2.0)))
     drawn = prior_draws(model, posterior.mean(), range(4), 0, posterior.members)
     assert set(drawn["0.weight"].unique().tolist()) == {-1.0, 2.0} and drawn["0.bias"].shape == (
         4,

@@ -2,7 +2,6 @@ import io
 import sys
 
 from credo.engine.fit_job import FitJob
-from credo.engine.progress import progress
 
 
 class Terminal(io.StringIO):
@@ -15,7 +14,7 @@ def fit_job(wanted):
 
 
 def run(wanted, total=3):
-    with progress(fit_job(wanted), total) as advance:
+    with fit_job(wanted).progress_bar(total) as advance:
         advance(1)
         advance(1, "draws, log density -12.3")
         advance(1, None)
@@ -42,7 +41,7 @@ def test_nothing_is_written_where_nobody_looks_or_wants_it(monkeypatch, capsys):
 def test_an_error_inside_passes_through(monkeypatch):
     monkeypatch.setattr(sys, "stderr", Terminal())
     try:
-        with progress(fit_job(True), 5) as advance:
+        with fit_job(True).progress_bar(5) as advance:
             advance(2)
             raise KeyError("inside")
     except KeyError as error:

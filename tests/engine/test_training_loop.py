@@ -17,12 +17,12 @@ from zoo.networks import make
 from credo import BNN
 from credo.core.errors import CredoError, RunError
 from credo.data import intake
-from credo.engine import training_loop as module
+from credo.engine import elbo_fit as module
 from credo.engine.elbo import Elbo
+from credo.engine.elbo_fit import descend
 from credo.engine.fit_job import FitJob, Fitted
-from credo.engine.learner import Learner
 from credo.engine.run import CONFIG, POSTERIOR, Run
-from credo.engine.training_loop import descend, train
+from credo.engine.training_loop import Learner, train
 from credo.estimators import estimators
 from credo.likelihoods import Gaussian
 

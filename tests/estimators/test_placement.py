@@ -11,6 +11,7 @@ from credo.core.seeds import isolated
 from credo.estimators import Plan, estimators, place
 from credo.estimators.placement import unused
 from credo.estimators.slot import Replan, Slot
+from credo.posteriors import Start
 
 OUTPUT = {"dicts": "logits"}
 #: Networks that behave differently in training; all others run in evaluation mode only.
@@ -119,14 +120,13 @@ class Sometimes(torch.nn.Module):
 def test_a_weight_met_twice_only_later_is_drawn_from_then_on():
     import credo
     from credo.engine.elbo import Elbo
-    from credo.engine.initial_posterior import start_posterior
     from credo.engine.step import EagerStep
     from credo.estimators import estimators
 
     model = credo.BNN(Sometimes(), "categorical").model
     elbo = Elbo(
         model,
-        start_posterior(model, "mean_field", model.values(), 0.1, 1, "log", 0),
+        model.posterior("mean_field", model.values(), Start(0.1, "log", 1, seed=0)),
         estimators["local"],
     )
     step = EagerStep(elbo, torch.optim.SGD(elbo.parameters(), 1e-3), 8)

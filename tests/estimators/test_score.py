@@ -14,9 +14,9 @@ from credo import BNN
 from credo.core.errors import SettingError
 from credo.core.seeds import isolated
 from credo.engine.elbo import Elbo
-from credo.engine.initial_posterior import discrete_posterior
 from credo.estimators import Weights
 from credo.estimators.score import CONTROLS, Baseline, Score
+from credo.posteriors import Start
 
 DRAWS = 20_000
 GENERATOR = torch.Generator().manual_seed(0)
@@ -127,7 +127,10 @@ def binary(estimator, train_samples=2):
         ).double()
     model = make_model(net, likelihood="bernoulli")
     return Elbo(
-        model, discrete_posterior(model, model.values(), (-1.0, 1.0)), estimator, train_samples
+        model,
+        model.posterior("discrete", model.values(), Start(levels=(-1.0, 1.0))),
+        estimator,
+        train_samples,
     )
 
 

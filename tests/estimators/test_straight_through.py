@@ -10,10 +10,9 @@ from zoo.stats import has_mean
 from credo.core.errors import SettingError
 from credo.core.seeds import isolated
 from credo.engine.elbo import Elbo
-from credo.engine.initial_posterior import discrete_posterior
 from credo.estimators import Gumbel, StraightThrough, estimators
 from credo.likelihoods import Gaussian
-from credo.posteriors import Posterior
+from credo.posteriors import Posterior, Start
 
 DRAWS = 20_000
 GENERATOR = torch.Generator().manual_seed(0)
@@ -26,7 +25,7 @@ def network(estimator, hidden=True, levels=(-1.0, 1.0), kl="closed", std=1.0):
         deep = nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 1, bias=False))
         net = (deep if hidden else nn.Linear(3, 1)).double()
     model = make_model(net, likelihood=Gaussian(std=std))
-    posterior = shaken(discrete_posterior(model, model.values(), levels), size=0.5)
+    posterior = shaken(model.posterior("discrete", model.values(), Start(levels=levels)), size=0.5)
     return Elbo(model, posterior, estimator, kl=kl)
 
 
@@ -121,7 +120,9 @@ def test_a_sampled_kl_is_refused_because_it_has_no_gradient(estimator):
 def test_points_pass_through():
     elbo = network(StraightThrough())
     model = elbo.model.narrow("*.weight")
-    posterior = Posterior(discrete_posterior(model, model.values(), (-1.0, 1.0)).members)
+    posterior = Posterior(
+        model.posterior("discrete", model.values(), Start(levels=(-1.0, 1.0))).members
+    )
     nll, kl = Elbo(model, posterior, StraightThrough())(X, Y)
     (nll + kl).backward()
     assert all(p.grad is not None and p.grad.abs().max() > 0 for p in posterior.parameters())

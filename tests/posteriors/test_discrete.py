@@ -9,17 +9,9 @@ from credo import BNN, load
 from credo.core.errors import CredoError
 from credo.core.seeds import Ambient, Streams, isolated
 from credo.core.sites import select
-from credo.posteriors import (
-    Discrete,
-    Factorised,
-    Posterior,
-    PosteriorPrior,
-    closed_kl,
-    prior_of,
-    sampled_kl,
-)
+from credo.posteriors import Discrete, Posterior, PosteriorPrior, sampled_kl
 from credo.posteriors.discrete import OnLevels
-from credo.priors import Flat
+from credo.priors import Factorised, Flat
 
 DRAWS = 20_000
 LEVELS = (-1.0, 0.5, 2.0)
@@ -97,7 +89,7 @@ def test_the_closed_kl_is_the_sum_over_levels_and_the_mean_over_draws(kind):
     family = MAKERS["discrete"]()
     parts = priors()[kind]
     prior = Factorised({n: family.restrict(d, n) for n, d in parts.items()}, family.shapes)
-    closed = closed_kl(family, prior)
+    closed = family.kl(prior)
     by_hand = 0.0
     for name, probs in family.probs().items():
         density = torch.stack(
@@ -112,15 +104,13 @@ def test_the_closed_kl_is_the_sum_over_levels_and_the_mean_over_draws(kind):
 def test_the_kl_between_two_of_them_is_exact():
     family, other = MAKERS["discrete"](), Discrete.start(values(1), LEVELS)
     sites = dict(zip(("w", "b"), select(nn.Linear(4, 3).double(), "all")[0].values(), strict=True))
-    prior = prior_of(family, PosteriorPrior(Posterior([other])), sites)
+    prior = family.prior_from(PosteriorPrior(Posterior([other])), sites)
     assert prior is other
-    closed = closed_kl(family, prior)
+    closed = family.kl(prior)
     with torch.no_grad():
         has_mean(sampled_kl(family, prior, Streams(0, range(DRAWS))), closed)
-    assert torch.allclose(
-        closed_kl(family, family), torch.zeros((), dtype=torch.float64), atol=1e-12
-    )
-    assert closed_kl(family, Discrete.start(values(1), (-1.0, 0.5, 3.0))) is None
+    assert torch.allclose(family.kl(family), torch.zeros((), dtype=torch.float64), atol=1e-12)
+    assert family.kl(Discrete.start(values(1), (-1.0, 0.5, 3.0))) is None
 
 
 def test_priors_are_normalised_on_the_levels():

@@ -60,10 +60,10 @@ def by_hand(layer, rows):
 def test_values_follow_the_formulas(rows):
     one = layer()
     mean, cover = by_hand(one, rows)
-    found, spread = one.joint(rows)
+    found, spread = one.joint_at(rows)
     torch.testing.assert_close(found, mean, rtol=0, atol=1e-8)
     torch.testing.assert_close(spread, cover, rtol=0, atol=1e-8)
-    found, var = one.marginals(rows)
+    found, var = one.marginals_at(rows)
     torch.testing.assert_close(found, mean, rtol=0, atol=1e-8)
     torch.testing.assert_close(var, cover.diagonal(dim1=-2, dim2=-1).mT, rtol=0, atol=1e-8)
 
@@ -77,7 +77,9 @@ def test_the_kl_is_that_of_two_normals():
         q.variational_mean, scale_tril=_lower(q.chol_variational_covar)
     )
     white = torch.distributions.MultivariateNormal(torch.zeros(8).double(), torch.eye(8).double())
-    assert torch.allclose(one.kl(), torch.distributions.kl_divergence(ours, white).sum(), rtol=1e-9)
+    assert torch.allclose(
+        one.own_kl(), torch.distributions.kl_divergence(ours, white).sum(), rtol=1e-9
+    )
 
 
 def _lower(factor):
@@ -89,8 +91,8 @@ def _lower(factor):
 @torch.no_grad()
 def test_it_starts_at_the_prior():
     one = SparseLayer.start(ROWS, 3, 8, generator(0))
-    mean, var = one.marginals(NEW)
-    assert torch.equal(mean, torch.zeros(7, 3).double()) and abs(float(one.kl())) < 1e-9
+    mean, var = one.marginals_at(NEW)
+    assert torch.equal(mean, torch.zeros(7, 3).double()) and abs(float(one.own_kl())) < 1e-9
     torch.testing.assert_close(var, torch.ones(7, 3).double(), rtol=0, atol=2 * JITTER)
 
 
@@ -104,10 +106,12 @@ def test_with_an_inducing_point_per_datum_it_is_exact_regression():
     one = SparseLayer.start(ROWS, 1, 30, generator(0))
     solve(one, ROWS, y, std)
     mean, cover, evidence = exact(one, ROWS, y, std, NEW)
-    found, spread = one.joint(NEW)
+    found, spread = one.joint_at(NEW)
     torch.testing.assert_close(found[:, 0], mean, rtol=0, atol=1e-4)
     torch.testing.assert_close(spread[0], cover, rtol=0, atol=1e-4)
-    elbo = float(Gaussian(std=std).expected_log_prob(*one.marginals(ROWS), y).sum() - one.kl())
+    elbo = float(
+        Gaussian(std=std).expected_log_prob(*one.marginals_at(ROWS), y).sum() - one.own_kl()
+    )
     assert evidence - 1e-2 < elbo < evidence
 
 
@@ -119,7 +123,9 @@ def test_fewer_inducing_points_loosen_the_bound():
         one = SparseLayer.start(ROWS, 1, inducing, generator(0))
         solve(one, ROWS, y, std)
         bounds.append(
-            float(Gaussian(std=std).expected_log_prob(*one.marginals(ROWS), y).sum() - one.kl())
+            float(
+                Gaussian(std=std).expected_log_prob(*one.marginals_at(ROWS), y).sum() - one.own_kl()
+            )
         )
     assert bounds == sorted(bounds)
 
@@ -128,7 +134,7 @@ def test_fewer_inducing_points_loosen_the_bound():
 @torch.no_grad()
 def test_draws_have_the_covariance():
     family = process()
-    mean, cover = family.joint(NEW)
+    mean, cover = family.joint_at(NEW)
     whole = family.outputs(NEW, RowNoise(0, range(4000), len(NEW)), joint=True)
     apart = family.outputs(NEW, RowNoise(0, range(4000), len(NEW)), joint=False)
     for place in range(2):
@@ -153,7 +159,9 @@ def test_rows_are_scaled_to_lengths_of_one():
     rows = torch.cat([ROWS, torch.full((30, 1), 7.0).double()], 1)  # the last number never varies
     one = SparseLayer.start(rows, 1, 30, generator(0))
     scaled = one._scaled(rows)
-    assert scaled.mean(0).abs().max() < 1e-12 and bool(torch.isfinite(one.marginals(rows)[1]).all())
+    assert scaled.mean(0).abs().max() < 1e-12 and bool(
+        torch.isfinite(one.marginals_at(rows)[1]).all()
+    )
     square = torch.cdist(scaled[:, :2], scaled[:, :2]).square().mean()
     assert torch.allclose(
         square, torch.tensor(2.0 * 2 / 3).double()
@@ -207,9 +215,9 @@ def test_what_is_refused():
     with pytest.raises(
         CredoError, match="8 inducing points has no Cholesky factor .* use a smaller lr"
     ):
-        broken.marginals(NEW)
+        broken.marginals_at(NEW)
     with pytest.raises(CredoError, match="no Cholesky factor"):
-        broken.joint(NEW)
+        broken.joint_at(NEW)
 
 
 class Twice(nn.Module):

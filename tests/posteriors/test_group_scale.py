@@ -15,9 +15,8 @@ from zoo.stats import has_mean, has_variance, same_mean, same_variance
 from credo.core.errors import CredoError, SettingError
 from credo.core.linear_map import bind
 from credo.core.seeds import Streams, generator, isolated
-from credo.engine.initial_posterior import with_points
 from credo.methods.sparse.parts.group_fit import places_of, unit_places
-from credo.posteriors import GroupScale, Place, Posterior, closed_kl, families, prior_of, sampled_kl
+from credo.posteriors import GroupScale, Place, Posterior, families, sampled_kl
 from credo.posteriors.group_scale import bank_counts
 from credo.priors import Fixed, horseshoe
 from credo.priors.group_prior import Grouped
@@ -103,9 +102,9 @@ def test_other_priors_are_refused_by_name():
 def test_dispatch_and_an_earlier_posterior_as_prior():
     family, earlier = make("horseshoe"), make("horseshoe", size=0.1)
     site = make_model(nn.Linear(4, 3).double()).random["weight"]
-    factorised = prior_of(family, Fixed(Grouped("horseshoe", True)), {"w": site})
-    assert torch.equal(closed_kl(family, factorised), family.kl(prior_for(family)))
-    assert closed_kl(family, earlier) is None
+    factorised = family.prior_from(Fixed(Grouped("horseshoe", True)), {"w": site})
+    assert torch.equal(family.kl(factorised), family.kl(prior_for(family)))
+    assert family.kl(earlier) is None
     with torch.no_grad():
         same = sampled_kl(family, family, Streams(0, range(10)))
         assert torch.allclose(same, torch.zeros(10).double(), atol=1e-9)
@@ -151,7 +150,7 @@ def posterior_of(net, groups, part, centred=False, units=False, random="all"):
     model, values = model.only(places), model.values()
     own = {n: values[n] for n in model.random}
     family = shaken(GroupScale.start(own, places, PARTS[part], 0.3, 1e9, centred))
-    return model, with_points(model, values, [family]), family
+    return model, model.with_points([family], values), family
 
 
 @pytest.mark.parametrize("layer", LAYERS)

@@ -14,17 +14,8 @@ from zoo.stats import has_mean
 
 from credo.core.errors import CredoError
 from credo.core.seeds import Streams
-from credo.posteriors import (
-    Delta,
-    Factorised,
-    Posterior,
-    PosteriorPrior,
-    closed_kl,
-    kl,
-    prior_of,
-    sampled_kl,
-)
-from credo.priors import FanIn, Flat, as_prior, scale_mixture
+from credo.posteriors import Delta, Posterior, PosteriorPrior, kl, sampled_kl
+from credo.priors import Factorised, FanIn, Flat, as_prior, scale_mixture
 from credo.priors.base import move
 
 SITES = make_model(torch.nn.Linear(4, 3).double()).sites
@@ -39,14 +30,14 @@ def prior(kind, family):
         earlier = Posterior([MAKERS[kind.split()[1]]()])
         for parameter in earlier.parameters():
             parameter.data += 0.1
-        return prior_of(family, PosteriorPrior(earlier), SITES)
+        return family.prior_from(PosteriorPrior(earlier), SITES)
     spec = {
         "normal": Normal(0.2, 1.5),
         "fan_in": FanIn(),
         "laplace": Laplace(-0.1, 0.8),
         "flat": Flat(),
     }[kind]
-    return prior_of(family, as_prior(spec), SITES)
+    return family.prior_from(as_prior(spec), SITES)
 
 
 CLOSED = [
@@ -61,7 +52,7 @@ CLOSED = [
 def test_closed_forms_equal_the_mean_over_draws(name, kind):
     family = MAKERS[name]()
     p = prior(kind, family)
-    closed = closed_kl(family, p)
+    closed = family.kl(p)
     assert closed is not None
     has_mean(sampled_kl(family, p, Streams(0, range(20_000))), closed)
 
@@ -74,7 +65,7 @@ def test_kl_of_a_family_to_itself_is_zero():
             sampled_kl(family, family, Streams(0, range(10))), torch.zeros(10).double(), atol=1e-10
         )
     full = MAKERS["full"]()
-    assert abs(float(closed_kl(full, full))) < 1e-10
+    assert abs(float(full.kl(full))) < 1e-10
 
 
 def test_two_full_posteriors_with_parameters_in_another_order():
@@ -102,8 +93,8 @@ def quadrature(mean, std, log_density, breaks=()):
 def test_priors_without_a_closed_form_are_sampled_right(spec):
     """Against quadrature, weight by weight."""
     family = MAKERS["mean_field"]()
-    p = prior_of(family, as_prior(spec), SITES)
-    assert closed_kl(family, p) is None
+    p = family.prior_from(as_prior(spec), SITES)
+    assert family.kl(p) is None
     mean, var = family.marginals()
     exact_density = move(spec, torch.float64, torch.device("cpu"))
     exact = sum(
@@ -123,7 +114,7 @@ def test_priors_without_a_closed_form_are_sampled_right(spec):
 
 def test_the_sampled_kl_has_gradients():
     family = MAKERS["mean_field"]()
-    kl(family, prior_of(family, as_prior(StudentT(3.0)), SITES), Streams(0, range(5))).backward()
+    kl(family, family.prior_from(as_prior(StudentT(3.0)), SITES), Streams(0, range(5))).backward()
     assert family.flat_mean.grad.abs().max() > 0 and family.raw_std.grad.abs().max() > 0
 
 
@@ -137,7 +128,7 @@ def test_mixtures_and_low_rank_earlier_posteriors_are_sampled():
     ):
         family = MAKERS[name]()
         p = prior(earlier, family)
-        assert closed_kl(family, p) is None
+        assert family.kl(p) is None
         assert float(kl(family, p, Streams(0, range(2000)))) > 0
 
 
@@ -160,7 +151,7 @@ def test_a_posterior_as_prior_is_taken_elementwise_or_as_a_whole():
     at = PosteriorPrior(mean_field).at(SITES["w"])
     assert torch.equal(at.loc, mean_field.mean()["w"]) and at.batch_shape == (3, 4)
     full = Posterior([MAKERS["full"]()])
-    assert prior_of(MAKERS["mean_field"](), PosteriorPrior(full), SITES) is full.members[0]
+    assert MAKERS["mean_field"]().prior_from(PosteriorPrior(full), SITES) is full.members[0]
     with pytest.raises(CredoError, match="'w' has no elementwise prior"):
         PosteriorPrior(full).at(SITES["w"])
     with pytest.raises(CredoError, match="does not cover 'w'; it covers p"):

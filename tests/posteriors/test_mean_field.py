@@ -10,7 +10,8 @@ from zoo.models import shaken
 
 from credo.core.linear_map import bind
 from credo.core.seeds import Ambient, Streams, isolated
-from credo.posteriors import Factorised, MeanField, closed_kl, fold
+from credo.posteriors import MeanField
+from credo.priors import Factorised
 
 PRIORS = {
     "scalar": {n: Normal(torch.zeros(()).double(), torch.tensor(1.3).double()) for n in SHAPES},
@@ -49,12 +50,12 @@ def test_folded_kl_equals_autograd_of_the_closed_form(name, scale, way):
     results = []
     for folded in (True, False):
         family = shaken(MeanField.start(values(), 0.3, scale))
-        draw = family.begin(Streams(3), fold(family, prior) if folded else None)
+        draw = family.begin(Streams(3), family.fold(prior) if folded else None)
         if way == "weights":
             loss = sum((t**3).sum() for t in draw.weights(family.names).values())
         else:
             loss = met(draw)
-        kl = draw.kl if folded else closed_kl(family, prior)
+        kl = draw.kl if folded else family.kl(prior)
         assert kl is not None
         (0.7 * kl + 1.9 * loss).backward()
         results.append((kl.detach(), family.flat_mean.grad, family.raw_std.grad))
@@ -67,10 +68,10 @@ def test_the_kl_alone_has_the_right_gradient():
     prior = Factorised(PRIORS["per element"], SHAPES)
     for way in ("weights", "moments"):
         family, plain = (shaken(MeanField.start(values(), 0.3)) for _ in range(2))
-        draw = family.begin(Streams(3), fold(family, prior))
+        draw = family.begin(Streams(3), family.fold(prior))
         draw.weights(family.names) if way == "weights" else draw.prepare()
         draw.kl.backward()
-        closed_kl(plain, prior).backward()
+        plain.kl(prior).backward()
         assert torch.allclose(family.flat_mean.grad, plain.flat_mean.grad, atol=1e-12)
         assert torch.allclose(family.raw_std.grad, plain.raw_std.grad, atol=1e-12)
 
@@ -78,17 +79,17 @@ def test_the_kl_alone_has_the_right_gradient():
 def test_drawing_some_parameters_keeps_the_fold():
     prior = Factorised(PRIORS["scalar"], SHAPES)
     family = shaken(MeanField.start(values(), 0.3))
-    draw = family.begin(Ambient(), fold(family, prior))
+    draw = family.begin(Ambient(), family.fold(prior))
     draw.prepare()
     with isolated(0):
         assert set(draw.weights(["b"])) == {"b"}
-    assert torch.allclose(draw.kl, closed_kl(family, prior))
+    assert torch.allclose(draw.kl, family.kl(prior))
 
 
 def test_fold_is_none_where_a_prior_is_not_normal():
     family = MeanField.start(values())
     mixed = dict(PRIORS["scalar"]) | {"b": torch.distributions.Laplace(0.0, 1.0)}
-    assert fold(family, Factorised(mixed, SHAPES)) is None and fold(family, None) is None
+    assert family.fold(Factorised(mixed, SHAPES)) is None and family.fold(None) is None
 
 
 def test_start_puts_means_and_standard_deviations():

@@ -73,10 +73,10 @@ def test_posterior_equals_gaussian_process_regression():
     mean, cover = theirs.predict(new.numpy(), return_cov=True)
     ours = fitted(x, y, 0.3)
     assert np.allclose(ours.average(new), mean, rtol=0, atol=1e-8)
-    assert np.allclose(ours.joint(new)[0], mean, rtol=0, atol=1e-8) and np.allclose(
-        ours.joint(new)[1], cover[..., 0], rtol=0, atol=1e-8
+    assert np.allclose(ours.joint_at(new)[0], mean, rtol=0, atol=1e-8) and np.allclose(
+        ours.joint_at(new)[1], cover[..., 0], rtol=0, atol=1e-8
     )
-    found, var = ours.marginals(new)
+    found, var = ours.marginals_at(new)
     assert np.allclose(found, mean, rtol=0, atol=1e-8)
     assert np.allclose(var, cover.diagonal(axis1=0, axis2=1).T, rtol=0, atol=1e-8)
 
@@ -95,13 +95,13 @@ def test_evidence_is_the_log_density_of_the_targets():
 
 def test_outputs_with_noise_of_their_own_are_posteriors_of_their_own():
     x, y, new = problem(outputs=2)
-    both, (mean, cover) = fitted(x, y, 0.3, 0.8), fitted(x, y, 0.3, 0.8).joint(new)
+    both, (mean, cover) = fitted(x, y, 0.3, 0.8), fitted(x, y, 0.3, 0.8).joint_at(new)
     assert cover.shape == (2, 7, 7)
     for d, std in enumerate((0.3, 0.8)):
         one = fitted(x, y[:, d : d + 1], std)
         torch.testing.assert_close(mean[:, d], one.average(new)[:, 0])
-        torch.testing.assert_close(cover[d], one.joint(new)[1])
-        torch.testing.assert_close(both.marginals(new)[1][:, d], one.marginals(new)[1][:, 0])
+        torch.testing.assert_close(cover[d], one.joint_at(new)[1])
+        torch.testing.assert_close(both.marginals_at(new)[1][:, d], one.marginals_at(new)[1][:, 0])
 
 
 def test_joint_draws_have_the_posterior_covariance():
@@ -109,7 +109,7 @@ def test_joint_draws_have_the_posterior_covariance():
     for stds in ((0.3,), (0.3, 0.8)):
         family = fitted(x, y, *stds)
         draws = family.outputs(new, RowNoise(1, range(4000), 7), joint=True)
-        mean, cover = family.joint(new)
+        mean, cover = family.joint_at(new)
         has_mean(draws, mean)
         for d in range(2):
             has_covariance(draws[..., d], cover if cover.dim() == 2 else cover[d])
@@ -122,7 +122,7 @@ def test_single_draws_have_the_marginals_and_are_normal():
     x, y, new = problem()
     family = fitted(x, y, 0.3)
     draws = family.outputs(new, RowNoise(2, range(4000), 7), joint=False)
-    mean, var = family.marginals(new)
+    mean, var = family.marginals_at(new)
     has_mean(draws, mean)
     has_variance(draws, var)
     follows((draws[:, 3, 0] - mean[3, 0]) / var[3, 0].sqrt(), norm.cdf)
@@ -131,10 +131,10 @@ def test_single_draws_have_the_marginals_and_are_normal():
 def test_inputs_in_parts_give_the_same(monkeypatch):
     x, y, new = problem()
     family = fitted(x, y, 0.3)
-    whole, average = family.marginals(new), family.average(new)
+    whole, average = family.marginals_at(new), family.average(new)
     monkeypatch.setattr(module, "_BUDGET", 50)  # two inputs at a time
     for one, other in zip(
-        (*whole, average), (*family.marginals(new), family.average(new)), strict=True
+        (*whole, average), (*family.marginals_at(new), family.average(new)), strict=True
     ):
         torch.testing.assert_close(one, other)
 
@@ -142,7 +142,9 @@ def test_inputs_in_parts_give_the_same(monkeypatch):
 def test_single_precision_inputs_lose_nothing_but_the_last_rounding():
     x, y, new = problem()
     family, single = fitted(x, y, 0.3), new.float()
-    for one, other in zip(family.marginals(single), family.marginals(single.double()), strict=True):
+    for one, other in zip(
+        family.marginals_at(single), family.marginals_at(single.double()), strict=True
+    ):
         assert one.dtype == torch.float32 and torch.equal(one, other.float())
     draws = family.outputs(single, RowNoise(0, range(3), 7), joint=True)
     assert draws.dtype == torch.float32 and draws.shape == (3, 7, 1)
@@ -156,7 +158,7 @@ def test_it_is_rebuilt_from_its_config_and_state():
         after.load_state_dict(before.state_dict(), assign=True)
         assert after.process is not None and isinstance(before.process, WideNetwork)
         for one, other in zip(
-            after.process.marginals(new), before.process.marginals(new), strict=True
+            after.process.marginals_at(new), before.process.marginals_at(new), strict=True
         ):  # type: ignore[attr-defined]
             assert torch.equal(one, other)
 
@@ -164,10 +166,10 @@ def test_it_is_rebuilt_from_its_config_and_state():
 def test_certain_where_there_are_data_and_as_the_prior_far_away():
     x, y, _ = problem()
     family = fitted(x, y, 1e-3)
-    assert float(family.marginals(x)[1].max()) < 1.01e-6  # the variance of the noise, at most
+    assert float(family.marginals_at(x)[1].max()) < 1.01e-6  # the variance of the noise, at most
     torch.testing.assert_close(family.average(x), y, atol=1e-2, rtol=0)
     far = 1e3 * torch.ones(1, 3, dtype=torch.float64)
-    assert float(family.marginals(far)[1]) > 0.01 * float(family.prior_variance(far))
+    assert float(family.marginals_at(far)[1]) > 0.01 * float(family.prior_variance(far))
 
 
 def test_what_is_refused(monkeypatch):
@@ -176,7 +178,7 @@ def test_what_is_refused(monkeypatch):
     with pytest.raises(
         DataError, match=r"takes 3 numbers per example, but these inputs have shape \(7, 2\)"
     ):
-        family.marginals(new[:, :2])
+        family.marginals_at(new[:, :2])
     with pytest.raises(CredoError, match="no weights to draw"):
         family.draw(Streams(0, range(2)))
     with pytest.raises(CredoError, match="no density over weights"):
@@ -194,6 +196,6 @@ def test_what_is_refused(monkeypatch):
         check_rows(30_000)
     monkeypatch.setattr(module, "MAX_ROWS", 25)
     with pytest.raises(CredoError, match="between all 26 inputs"):
-        family.joint(torch.zeros(26, 3))
+        family.joint_at(torch.zeros(26, 3))
     with pytest.raises(CredoError, match="between all 26 inputs"):
         fitted(torch.zeros(26, 3), torch.zeros(26, 1), 0.3)

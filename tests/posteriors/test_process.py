@@ -28,12 +28,12 @@ class Lines(Process):
     def average(self, inputs):
         return torch.zeros_like(inputs) + torch.arange(2.0).double()
 
-    def marginals(self, inputs):
-        return self.average(inputs), self.joint(inputs)[1].diagonal(dim1=-2, dim2=-1).expand(
+    def marginals_at(self, inputs):
+        return self.average(inputs), self.joint_at(inputs)[1].diagonal(dim1=-2, dim2=-1).expand(
             2, -1
         ).T
 
-    def joint(self, inputs):
+    def joint_at(self, inputs):
         cover = inputs @ inputs.T
         return self.average(inputs), cover if self.shared else torch.stack([cover, 4 * cover])
 
@@ -41,10 +41,10 @@ class Lines(Process):
 @pytest.mark.parametrize("shared", [False, True])
 def test_draws_by_themselves_and_of_whole_functions(shared):
     family, noise = Lines(shared), RowNoise(0, range(4000), 5)
-    mean, cover = family.joint(X)
+    mean, cover = family.joint_at(X)
     apart, whole = family.outputs(X, noise, joint=False), family.outputs(X, noise, joint=True)
     has_mean(apart, mean)
-    has_variance(apart, family.marginals(X)[1])
+    has_variance(apart, family.marginals_at(X)[1])
     for d in range(2):
         has_covariance(whole[..., d], cover if shared else cover[d])
     assert (

@@ -11,10 +11,10 @@ from zoo.stats import has_mean, has_variance
 from credo.core.errors import CredoError
 from credo.core.seeds import Streams
 from credo.core.sites import sites_of
-from credo.posteriors import Full, Posterior, PosteriorPrior, Subnetwork, closed_kl, sampled_kl
+from credo.posteriors import Full, Posterior, PosteriorPrior, Subnetwork, sampled_kl
 from credo.posteriors.jacobian import Rows, Whole
-from credo.posteriors.kl import Factorised
 from credo.posteriors.subnetwork import Pinned
+from credo.priors import Factorised
 
 CHOSEN = torch.tensor(
     [1, 4, 7, 11, 14]
@@ -61,7 +61,7 @@ def test_with_all_weights_chosen_it_is_the_full_family():
         family.log_prob(values(1)), full.log_prob(values(1))
     )
     prior = Factorised(dict.fromkeys(SHAPES, Normal(0.1, 1.5)), SHAPES)
-    torch.testing.assert_close(closed_kl(family, prior), closed_kl(full, prior))
+    torch.testing.assert_close(family.kl(prior), full.kl(prior))
     assert family.restrict(prior.distributions["w"], "w") is prior.distributions["w"]
 
 
@@ -140,9 +140,9 @@ def test_a_prior_without_a_closed_form_is_sampled():
     family = MAKERS["subnetwork"]()
     parts = {n: family.restrict(StudentT(torch.tensor(4.0).double()), n) for n in SHAPES}
     prior = Factorised(parts, SHAPES)
-    assert closed_kl(family, prior) is None and sampled_kl(
-        family, prior, Streams(0, range(5))
-    ).shape == (5,)
+    assert family.kl(prior) is None and sampled_kl(family, prior, Streams(0, range(5))).shape == (
+        5,
+    )
 
 
 def test_it_is_no_prior_of_another_fit():
@@ -152,7 +152,7 @@ def test_it_is_no_prior_of_another_fit():
     prior = PosteriorPrior(
         Posterior([Subnetwork.of(named, {"bias": torch.tensor([1])}, torch.eye(1).double())])
     )
-    assert prior.over(Full.start(named)) is None
+    assert prior.joint_over(tuple(named)) is None
     with pytest.raises(
         CredoError,
         match="'weight' has no elementwise prior: the earlier posterior is 'subnetwork' over",

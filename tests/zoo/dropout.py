@@ -10,9 +10,9 @@ from torch import nn
 
 from credo.core.seeds import isolated
 from credo.engine.draws import Draws
-from credo.engine.initial_posterior import with_points
 from credo.engine.outputs import sampled_outputs
 from credo.methods import methods
+from zoo.fits import begun
 from zoo.models import Passes, make_model
 from zoo.stats import same_mean, same_variance
 
@@ -161,11 +161,8 @@ def begin(method, net, x, prior=None, random="all", likelihood="gaussian", **set
     """The model and the posterior that a dropout method starts from."""
     chosen = methods[method](**settings)
     model = chosen.adapt(make_model(net, random, likelihood, prior))
-    places, rates = chosen.places(model, x)
-    values = model.values()
-    return model, with_points(
-        model, values, [chosen.make_family({n: values[n] for n in model.random}, places, rates)]
-    )
+    elbo, _ = begun(chosen, model, x)
+    return model, elbo.posterior
 
 
 def outputs(model, posterior, x, samples, seed=2, **how):

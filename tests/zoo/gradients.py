@@ -8,7 +8,7 @@ import torch
 from torch.func import functional_call, grad, vmap
 
 from credo.core.seeds import isolated
-from credo.posteriors import Delta, closed_kl
+from credo.posteriors import Delta
 
 
 def gradients(elbo, x, y, n, seed=0):
@@ -79,7 +79,7 @@ def quadrature(elbo, x, y, nodes=24):
 
 def _kl(elbo):
     pairs = zip(elbo.posterior.members, elbo.terms(0).priors, strict=True)
-    return sum(closed_kl(family, prior) for family, prior in pairs if prior is not None)
+    return sum(family.kl(prior) for family, prior in pairs if prior is not None)
 
 
 class Enumerated:

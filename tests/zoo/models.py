@@ -6,12 +6,11 @@ from credo import likelihoods
 from credo.core.seeds import generator, isolated
 from credo.core.sites import select
 from credo.engine.draws import Draws
-from credo.engine.initial_posterior import point_posterior, start_posterior, with_points
 from credo.engine.model import Model
 from credo.engine.outputs import sampled_outputs
 from credo.estimators import estimators, make_plan, place
 from credo.estimators.plan import with_masks
-from credo.posteriors import Flow, Mixture, Posterior, Samples
+from credo.posteriors import Flow, Mixture, Posterior, Samples, Start
 from credo.priors import as_prior, default_prior
 from zoo.stats import same_mean, same_variance
 
@@ -69,12 +68,12 @@ def make_posterior(kind, model, std=0.3, seed=0):
     if kind == "flow":
         with isolated(seed):
             flow = Flow.start({n: values[n] for n in model.random}, std, hidden=8)
-        return with_points(model, values, [shaken(flow, seed, 0.1)])
+        return model.with_points([shaken(flow, seed, 0.1)], values)
     if kind == "delta":
-        return point_posterior(model, values)
+        return model.point_posterior(values)
     family, _, scale = kind.partition("_softplus")
-    posterior = start_posterior(
-        model, family, values, std, 2, "softplus" if "softplus" in kind else "log", seed
+    posterior = model.posterior(
+        family, values, Start(std, "softplus" if "softplus" in kind else "log", 2, seed=seed)
     )
     members = [
         shaken(f, seed, 0.1) if f.name == "full" else shaken(f, seed)
@@ -82,6 +81,16 @@ def make_posterior(kind, model, std=0.3, seed=0):
         if f.atoms is None
     ]
     return Posterior([*members, *[f for f in posterior.members if f.atoms is not None]])
+
+
+def targets_for(model, x):
+    """Targets that a model's likelihood takes, one for each example of ``x``."""
+    size = len(
+        next(iter(x.values())) if isinstance(x, dict) else x[0] if isinstance(x, tuple) else x
+    )
+    if model.likelihood.discrete:
+        return torch.arange(size) % 2
+    return torch.arange(size, dtype=torch.float64).unsqueeze(-1)
 
 
 class Passes:

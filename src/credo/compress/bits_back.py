@@ -41,9 +41,9 @@ from credo.core.seeds import mix
 from credo.core.shell import pick
 from credo.data.checks import check_inputs
 from credo.data.intake import intake
-from credo.engine.elbo import family_prior
 from credo.likelihoods.categorical import Categorical
-from credo.posteriors import Factorised, MeanField, Params
+from credo.posteriors import MeanField, Params
+from credo.priors import Factorised
 
 MAGIC, VERSION = b"crbb", 1
 _HEAD = struct.Struct("<4sBI")  # magic, version, crc32 of what follows
@@ -228,7 +228,7 @@ def _densities(bnn: BNN) -> _Densities:
                 f"{family.names[0]!r} is {family.name!r}. "
                 "Fit with 'vi' and random='all'."
             )
-        prior = family_prior(family, bnn.model)
+        prior = bnn.model.prior_over(family)
         if not isinstance(prior, Factorised) or any(
             type(d) is not Normal for d in prior.distributions.values()
         ):

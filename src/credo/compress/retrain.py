@@ -16,11 +16,11 @@ from credo.compress.pruned import Pruned, plain
 from credo.compress.quantised import Coded, Quantised, rounded_book
 from credo.core.errors import SettingError
 from credo.core.settings import positive, setting, whole
-from credo.engine.descent import GradientMethod
-from credo.engine.elbo import Elbo
+from credo.engine.elbo_fit import point_fit
 from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.method import Method
 from credo.engine.model import Model
-from credo.estimators import estimators
+from credo.engine.training_loop import DescentSettings
 from credo.posteriors import Delta, Params, Posterior
 
 Make = Callable[[str, Tensor], Tensor]
@@ -208,13 +208,13 @@ class Made(Delta):
 
 
 @dataclass(frozen=True)
-class Retraining(GradientMethod):
+class Retraining(Method, DescentSettings):
     """Maximum likelihood of what is free of a network."""
 
     name: ClassVar[str] = "retraining"
     summary: ClassVar[str] = "Maximum likelihood of the numbers that weights are made from."
     lr_schedule: str = setting(
-        "linear", "Course of the learning rate.", choices=("constant", "cosine", "linear")
+        "linear", "Learning-rate schedule.", choices=("constant", "cosine", "linear")
     )
     family: Any = None
 
@@ -224,9 +224,8 @@ class Retraining(GradientMethod):
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Descend on the negative log-likelihood."""
-        return self.descend(
-            Elbo(model, Posterior([self.family.to(model.device)]), estimators["weights"]), fit_job
-        )
+        posterior = Posterior([self.family.to(model.device)])
+        return point_fit(model, fit_job, posterior, descent=self)
 
 
 def _fitted(

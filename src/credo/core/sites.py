@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -184,3 +184,11 @@ def blocks(sites: Iterable[Site]) -> list[list[Site]]:
         head = site.partner if site.partner in by_name else site.name
         grouped.setdefault(head or site.name, []).append(site)
     return [sorted(group, key=lambda s: s.partner is not None) for group in grouped.values()]
+
+
+def by_dtype(sites: Mapping[str, Site]) -> list[list[Site]]:
+    """Sites of one type each, since a posterior family holds its numbers in one tensor."""
+    kinds: dict[torch.dtype, list[Site]] = {}
+    for site in sites.values():
+        kinds.setdefault(site.dtype, []).append(site)
+    return list(kinds.values())

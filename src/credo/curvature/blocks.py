@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from credo.core.errors import CredoError, SettingError
-from credo.engine.initial_posterior import gaussian
-from credo.posteriors import EigenKron, Family, Full, LowRankPrecision, Params, Subnetwork
-from credo.posteriors.family import FlatLayout
+from credo.core.flat_layout import FlatLayout
+from credo.posteriors import EigenKron, Family, Full, LowRank, LowRankPrecision, Params, Subnetwork
 
 Precision = Mapping[str, Tensor]
 PATIENCE = (
@@ -58,7 +57,7 @@ class DiagonalBlock(Block):
         std = {
             n: (self.diagonal[n].double() + precision[n]).rsqrt().to(values[n]) for n in self.names
         }
-        return gaussian({n: values[n] for n in self.names}, std)
+        return LowRank.of_moments({n: values[n] for n in self.names}, std)
 
 
 @final

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from credo.core.errors import SettingError
+from credo.core.flat_layout import FlatLayout
 from credo.core.seeds import generator
 from credo.core.sites import Site
 from credo.curvature.blocks import Block, DiagonalBlock, FullBlock, KronBlock, LowRankBlock
@@ -26,7 +27,6 @@ from credo.curvature.sweep import (
 from credo.curvature.taps import Tap, layer_rows
 from credo.engine.model import Model
 from credo.posteriors import Family, Full, MeanField, PosteriorPrior
-from credo.posteriors.family import FlatLayout
 from credo.posteriors.full import MAX_NUMEL
 
 # a parameter without factors up to this size keeps its whole block beside Kronecker factors, a

@@ -7,7 +7,6 @@ import warnings
 import torch
 
 from credo.core.seeds import Streams
-from credo.engine.elbo import family_prior
 from credo.engine.model import Model
 from credo.posteriors import Posterior, kl
 
@@ -28,7 +27,7 @@ def warn_if_collapsed(model: Model, posterior: Posterior) -> None:
     ):  # a width that evidence has set may well say little more
         return
     for family in posterior.members:
-        prior = family_prior(family, model)
+        prior = model.prior_over(family)
         if family.atoms is not None or prior is None or not family.kl_is_bound:
             continue
         share = float(kl(family, prior, Streams(0, range(DRAWS)))) / family.varying

@@ -13,7 +13,8 @@ from torch import Tensor
 from credo.core.errors import CredoError
 from credo.core.seeds import isolated, mix
 from credo.engine.model import Model
-from credo.posteriors import Factorised, Family, Mixture, Params, Posterior, Process, Samples
+from credo.posteriors import Family, Params, Posterior, Process
+from credo.priors import Factorised
 
 Realise = Callable[[Sequence[int]], Params]
 
@@ -61,20 +62,10 @@ class Draws:
     def mean(cls, posterior: Posterior, model: Model) -> Draws:
         """E[w], or the mean function of a process; refused where the mean is no network at all."""
         for family in posterior.members:
-            several = (
-                isinstance(family, Samples)
-                and (family.atoms or 0) > 1
-                and set(family.names) & set(model.sites)
-            )
-            if family.meaningless_mean is not None:
+            if family.meaningless_mean is not None and set(family.names) & set(model.sites):
                 raise CredoError(
                     f"shortcut='mean' is not meaningful for a {family.name} posterior: "
                     f"{family.meaningless_mean}; predict with draws."
-                )
-            if isinstance(family, Mixture) or several:
-                raise CredoError(
-                    f"shortcut='mean' is not meaningful for a {family.name} posterior: the mean "
-                    "of several modes is none of them."
                 )
         return replace(
             cls.point(posterior.mean()),

@@ -18,14 +18,12 @@ from credo.core.errors import SettingError
 from credo.core.shell import Shell
 from credo.core.sites import Site
 from credo.engine.fit_job import Fitted
-from credo.engine.learner import Learner
 from credo.engine.model import Model
+from credo.engine.training_loop import Learner
 from credo.estimators import Estimator, Pass, Plan, make_plan, structure
 from credo.estimators.plan import batch_of, with_masks
 from credo.estimators.slot import Replan
-from credo.posteriors import Factorised, Family, Gaussian, Posterior, closed_kl, fold, kl, prior_of
-from credo.posteriors.kl import FamilyPrior
-from credo.priors import Flat, Optimal
+from credo.posteriors import FamilyPrior, Posterior, kl
 
 
 class Terms(NamedTuple):
@@ -68,30 +66,13 @@ class Buffers(nn.Module):
                 buffer.copy_(now)
 
 
-def family_prior(family: Family, model: Model) -> FamilyPrior | None:
-    """The prior of one family; point estimates have a flat one, except the parameters the user
-    named a prior for.
-    """
-    named = {name for name in family.names if name in model.random or model.prior_for_point(name)}
-    if not named:
-        return None
-    if len(named) == len(family.names):
-        return prior_of(family, model.prior, model.sites)
-    sites = model.sites
-    parts = {
-        n: family.restrict(model.prior.at(sites[n]), n) if n in named else Flat()
-        for n in family.names
-    }
-    return Factorised(parts, family.shapes)
-
-
 class Elbo(Learner):
     """``forward(x, y) -> (nll, kl)``: a module of posterior, likelihood, buffers and what is
     learned of the prior, ready for DDP.
 
     The shell stays hidden from it. A mixture is trained by the mean of its components' ELBOs, a
     bound like each of them. ``kl``: "closed" where a closed form is known, "sampled" always,
-    "apart" where the optimizer knows the prior of everything but points by itself.
+    "optimizer" where the optimizer knows the prior of everything but points by itself.
     """
 
     def __init__(
@@ -146,14 +127,12 @@ class Elbo(Learner):
         return self._components[0]
 
     def _check_marginals(self) -> None:
-        """A prior set from q's marginals needs families that have them, and spread: under a point
+        """A prior set from q's marginals needs families that have them, and a width: under a point
         it would collapse onto it.
         """
-        seen = {
-            name for part in self.prior_parts if isinstance(part, Optimal) for name in part.sites
-        }
+        seen = self.model.prior.needs_marginals()
         for family in self.posterior.members:
-            if not isinstance(family, Gaussian) and seen & set(family.names):
+            if seen & set(family.names) and family.marginals() is None:
                 raise SettingError(
                     "The optimal prior is set from the means and variances of a Gaussian "
                     f"posterior; {', '.join(sorted(seen & set(family.names)))} "
@@ -164,12 +143,12 @@ class Elbo(Learner):
         """Each family's prior, and what it can fold of it; made anew at every pass where the prior
         is learned.
         """
-        priors = [family_prior(family, self.model) for family in component.members]
+        priors = [self.model.prior_over(family) for family in component.members]
         if self.kl_kind != "closed" or self.prior_parts:
             return Terms(priors, [None] * len(priors))
         return Terms(
             priors,
-            [fold(family, prior) for family, prior in zip(component.members, priors, strict=True)],
+            [family.fold(prior) for family, prior in zip(component.members, priors, strict=True)],
         )
 
     def terms(self, place: int) -> Terms:
@@ -179,8 +158,8 @@ class Elbo(Learner):
         component = self.components[place]
         means, variances = {}, {}
         for family in component.members:
-            if isinstance(family, Gaussian):
-                mean, var = family.marginals()
+            if (found := family.marginals()) is not None:
+                mean, var = found
                 means |= {n: v.detach() for n, v in mean.items()}
                 variances |= {n: v.detach() for n, v in var.items()}
         self.model.prior.observe(means, variances)
@@ -212,7 +191,7 @@ class Elbo(Learner):
                     self.components[0].members, self.terms(0).priors, strict=True
                 ):
                     if prior is not None:
-                        closed_kl(family, prior)
+                        family.kl(prior)
         return self._plans[key]
 
     def forward(self, x: Any, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -268,7 +247,7 @@ class Elbo(Learner):
             if (
                 part is None
                 and prior is not None
-                and (self.kl_kind != "apart" or family.atoms == 1)
+                and (self.kl_kind != "optimizer" or family.atoms == 1)
             ):
                 part = self.estimator.kl(draw, family, prior, self.kl_kind == "sampled")
             if part is not None:
@@ -288,7 +267,7 @@ class Elbo(Learner):
     @torch.no_grad()
     def divergence(self) -> Tensor | None:
         """The KL averaged over components, where the optimizer's steps do not compute it."""
-        if self.kl_kind != "apart":
+        if self.kl_kind != "optimizer":
             return None
         totals = []
         for place, component in enumerate(self.components):

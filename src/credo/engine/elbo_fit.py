@@ -1,133 +1,116 @@
-"""What all variational methods share: one objective, one loop, and the settings of its KL."""
+"""Fit a posterior by descent on the negative ELBO: settings, optimizer and loop of every method
+that has one.
+"""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from credo.core.errors import SettingError
 from credo.core.settings import setting
-from credo.engine.descent import GradientMethod
 from credo.engine.elbo import Elbo
 from credo.engine.fit_job import FitJob, Fitted
-from credo.engine.initial_posterior import discrete_posterior, start_posterior
 from credo.engine.model import Model
-from credo.engine.schedules import schedules
-from credo.engine.training_loop import MakeOptimizer
-from credo.estimators import Estimator
-from credo.posteriors import Posterior, PosteriorPrior
-from credo.priors import Fixed, log_uniform
-
-
-def log_uniform_over(model: Model, names: Collection[str], method: str) -> Model:
-    """The model with only these parameters random, under the log-uniform prior; not after an
-    earlier posterior, which that would forget.
-    """
-    if isinstance(model.prior, PosteriorPrior):
-        raise SettingError(
-            f"{method}: update would forget the earlier data, since its prior is log-uniform "
-            "whatever came before; fit all data at once."
-        )
-    return replace(model.only(names), prior=Fixed(log_uniform()))
+from credo.engine.schedules import Schedule, constant, decays, hold, schedules
+from credo.engine.step import make_step
+from credo.engine.training_loop import DescentSettings, MakeOptimizer, train
+from credo.estimators import Estimator, estimators
+from credo.posteriors import Posterior
 
 
 @dataclass(frozen=True)
-class ElboMethod(GradientMethod):
-    """A family, an estimator, and the descent on the negative ELBO; a method says which."""
+class ElboSettings:
+    """Settings of every method that maximises an ELBO: its draws and the weight of its KL."""
 
     train_samples: int = setting(1, "Draws per step, averaged.", ge=1)
     beta: float = setting(1.0, "Weight of the KL; other than 1 tempers the posterior.", gt=0.0)
-    kl_schedule: str = setting(
-        "constant",
-        "Course of the KL's weight.",
-        choices=("constant", "linear", "cosine", "late", "blundell"),
-    )
+    kl_schedule: str = setting("constant", "KL weight schedule.", choices=tuple(schedules.names()))
     kl_warmup: int = setting(
         0, "Epochs over which 'linear', 'cosine' and 'late' rise to beta.", ge=0
     )
     autocast: bool = setting(False, "Run the network in bfloat16 where torch deems it safe.")
 
-    @abstractmethod
-    def make_posterior(self, model: Model, fit_job: FitJob) -> Posterior:
-        """Where q starts."""
 
-    @abstractmethod
-    def make_estimator(self) -> Estimator:
-        """How noise enters."""
+def elbo_fit(
+    model: Model,
+    fit_job: FitJob,
+    posterior: Posterior,
+    estimator: Estimator,
+    objective: ElboSettings,
+    descent: DescentSettings,
+    *,
+    kl: str = "closed",
+    optimizer: MakeOptimizer[Elbo] | None = None,
+) -> Fitted:
+    """Maximise sum_n E_q[log p(y_n given x_n, w)] - beta KL[q, p] over q.
 
-    def make_optimizer(self, model: Model) -> MakeOptimizer[Elbo] | None:
-        """Another optimizer than Adam, if any."""
-        return None
-
-    def kl_kind(self) -> str:
-        """How the objective gets its KL."""
-        return "closed"
-
-    def finish(self, model: Model, fit_job: FitJob, fitted: Fitted) -> Fitted:
-        """What follows the descent; nothing unless a method says otherwise."""
-        return fitted
-
-    def fit(self, model: Model, fit_job: FitJob) -> Fitted:
-        """Descend on the negative ELBO."""
-        posterior, estimator = self.make_posterior(model, fit_job), self.make_estimator()
-        for component in posterior.components():
-            estimator.check(component)
-        autocast = torch.bfloat16 if self.autocast else None
-        elbo = Elbo(
-            model, posterior, estimator, self.train_samples, autocast=autocast, kl=self.kl_kind()
-        )
-        weight = {
-            "beta": self.beta,
-            "schedule": schedules[self.kl_schedule],
-            "warmup": self.kl_warmup,
-        }
-        return self.finish(
-            model,
-            fit_job,
-            self.descend(elbo, fit_job, optimizer=self.make_optimizer(model), **weight),
-        )
-
-
-@dataclass(frozen=True)
-class Variational(ElboMethod):
-    """A family of densities over weights, which has a spread to start from."""
-
-    init_std: float = setting(0.01, "Initial standard deviation of every weight.", gt=0.0)
-    kl: str = setting(
-        "closed", "KL in closed form where known, or always sampled.", choices=("closed", "sampled")
+    ``objective``, ``descent``: settings, which a method has itself. ``kl``: see ``Elbo``.
+    ``optimizer``: Adam unless another is given.
+    """
+    for component in posterior.components():
+        estimator.check(component)
+    autocast = torch.bfloat16 if objective.autocast else None
+    elbo = Elbo(model, posterior, estimator, objective.train_samples, autocast=autocast, kl=kl)
+    return descend(
+        elbo,
+        fit_job,
+        beta=objective.beta,
+        schedule=schedules[objective.kl_schedule],
+        warmup=objective.kl_warmup,
+        decay=decays[descent.lr_schedule],
+        compile=descent.compile,
+        optimizer=optimizer,
     )
 
-    def kl_kind(self) -> str:
-        """As the user says."""
-        return self.kl
 
-
-@dataclass(frozen=True)
-class OfAnyFamily(Variational):
-    """A variational method that leaves the family of q to the user."""
-
-    posterior: str = setting(
-        "mean_field", "Family of q.", choices=("mean_field", "low_rank", "kron", "full", "discrete")
-    )
-    scale: str = setting(
-        "log", "Parameterisation of the standard deviation.", choices=("log", "softplus")
-    )
-    rank: int = setting(4, "Factors of the low-rank family.", ge=1)
-    levels: Any = setting(
-        (-1.0, 1.0),
-        "Values of the discrete family; of the size of trained weights, about 2 / sqrt(fan-in).",
-        kind=(tuple, list),
+def point_fit(
+    model: Model, fit_job: FitJob, posterior: Posterior, descent: DescentSettings
+) -> Fitted:
+    """Maximise sum_n log p(y_n given x_n, w) + log p(w) over a posterior that is a point."""
+    return descend(
+        Elbo(model, posterior, estimators["weights"]),
+        fit_job,
+        decay=decays[descent.lr_schedule],
+        compile=descent.compile,
     )
 
-    def make_posterior(self, model: Model, fit_job: FitJob) -> Posterior:
-        """The chosen family at the starting values."""
-        values = self.start(model, fit_job)
-        if self.posterior == "discrete":
-            return discrete_posterior(model, values, self.levels)
-        return start_posterior(
-            model, self.posterior, values, self.init_std, self.rank, self.scale, fit_job.seed
-        )
+
+def descend(
+    elbo: Elbo,
+    fit_job: FitJob,
+    *,
+    beta: float = 1.0,
+    schedule: Schedule = constant,
+    warmup: int = 0,
+    decay: Callable[[float], float] = hold,
+    compile: bool | str = False,
+    optimizer: MakeOptimizer[Elbo] | None = None,
+) -> Fitted:
+    """Minimise the negative ELBO with Adam, or with the optimizer that ``optimizer(elbo, lr,
+    num_data)`` makes.
+    """
+    return train(
+        elbo, fit_job, optimizer or adam, make_step, beta, schedule, warmup, decay, compile
+    )
+
+
+def adam(
+    elbo: Elbo, lr: float | Tensor, num_data: int, rate_lr: float = 1.0, prior_lr: float = 1.0
+) -> torch.optim.Optimizer:
+    """Fused Adam over everything that is learned; parameters that each steer the noise of many
+    weights, and those of the prior, at ``rate_lr`` and ``prior_lr`` times the learning rate.
+    """
+    rates = [p for family in elbo.posterior.members for p in family.rate_params()]
+    paces = [(rates, rate_lr), (list(elbo.prior_parts.parameters()), prior_lr)]
+    own_pace = {id(p) for params, factor in paces for p in params if factor != 1.0}
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in elbo.parameters() if p.requires_grad and id(p) not in own_pace]}
+    ]
+    for params, factor in paces:
+        if factor != 1.0 and (own := [p for p in params if p.requires_grad]):
+            groups.append({"params": own, "lr": lr * factor, "factor": factor})
+    return torch.optim.Adam(groups, lr=lr, fused=True, capturable=isinstance(lr, Tensor))

@@ -1,12 +1,12 @@
-"""What one fit is given besides the model: data, length, seed, device, where to write, who
-watches.
-"""
+"""One fit: what a method is given besides the model, and what it returns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -20,13 +20,34 @@ CHECKPOINT_SECONDS = 5.0  # how much work a killed run may lose
 Callback = Callable[[dict[str, Any]], bool | None]
 
 
+class Advance(Protocol):
+    """``advance(count, text)``: so many steps are done, and a text beside the bar."""
+
+    def __call__(self, count: int, text: str | None = None) -> None:
+        """Move the bar."""
+        ...
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What a method returns: the posterior and the network's buffers as training left them."""
+
+    posterior: Posterior
+    buffers: Mapping[str, Tensor]
+
+    def to(self, device: torch.device) -> Fitted:
+        """On another device, with no parameter trainable."""
+        buffers = {name: buffer.to(device) for name, buffer in self.buffers.items()}
+        return Fitted(self.posterior.to(device).requires_grad_(False), buffers)
+
+
 @dataclass
 class FitJob:
-    """The fit's own settings. ``history`` is filled as it goes; a callback gets each row and stops
-    the fit by returning True.
+    """Data, length, seed, where to write, who watches.
 
-    ``show`` is told what is fitted as it stands before callbacks get a row, by methods that can say
-    so.
+    ``history`` is filled as the fit goes on; a callback gets each row and stops the fit by
+    returning True. ``show`` gets the posterior of the moment before callbacks get a row, from
+    methods that have one.
     """
 
     source: Source
@@ -46,24 +67,36 @@ class FitJob:
     def note(self, row: dict[str, Any]) -> bool:
         """Add a row to the history, in memory and on disk; True if a callback asks to stop."""
         self.history.append(row)
-        answers = [
-            callback(row) for callback in self.callbacks
-        ]  # all of them, even after one says stop
+        answers = [callback(row) for callback in self.callbacks]  # all, even after one says stop
         if self.run is not None:
             self.run.record(row)
         return any(answers)
 
-
-@dataclass(frozen=True)
-class Fitted:
-    """What a method returns: the posterior and the network's buffers as training left them."""
-
-    posterior: Posterior
-    buffers: Mapping[str, Tensor]
-
-    def to(self, device: torch.device) -> Fitted:
-        """There, and no longer learning."""
-        return Fitted(
-            self.posterior.to(device).requires_grad_(False),
-            {n: b.to(device) for n, b in self.buffers.items()},
+    @contextmanager
+    def progress_bar(self, total: int) -> Iterator[Advance]:
+        """A bar of ``total`` steps on standard error, if that is a terminal and it is wanted."""
+        if not (self.progress and sys.stderr.isatty()):
+            yield lambda count, text=None: None
+            return
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
         )
+
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task("fit", total=total)
+
+            def advance(count: int, text: str | None = None) -> None:
+                bar.update(task, advance=count, description=text)  # None leaves it as it is
+
+            yield advance

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from credo.core.errors import CredoError, NetworkError, SettingError
+from credo.core.flat_layout import FlatLayout
 from credo.core.seeds import generator
 from credo.engine.draws import Draws
 from credo.engine.fit_job import FitJob
@@ -22,7 +23,6 @@ from credo.engine.model import Model
 from credo.engine.outputs import sampled_outputs
 from credo.likelihoods import Gaussian
 from credo.posteriors import Params
-from credo.posteriors.family import FlatLayout
 
 
 class Sums(NamedTuple):

@@ -35,6 +35,9 @@ class Method(ABC):
     takes_epochs: ClassVar[bool] = True
     #: Whether it can learn from a teacher's predictions in place of observed targets.
     teachable: ClassVar[bool] = True
+    #: Noise of the network itself that is part of the posterior: that of its "dropout" modules, of
+    #: "batch statistics", or "any" that its forward pass has in training mode.
+    network_noise: ClassVar[str | None] = None
     #: How near its posterior comes to the true one: "exact", "exact in the limit" of ever more
     #: draws, or "approximate".
     fidelity: ClassVar[str] = "approximate"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from credo.core.errors import NetworkError
+from credo.core.errors import NetworkError, SettingError
 from credo.core.seeds import isolated
 from credo.core.shell import Shell, pick
-from credo.core.sites import Site, choose
+from credo.core.sites import Site, by_dtype, choose
 from credo.likelihoods.base import Likelihood
-from credo.priors import Fixed, Flat, Prior
+from credo.posteriors import Delta, Family, FamilyPrior, Params, Posterior, Start, families
+from credo.priors import Factorised, Fixed, Flat, Prior
 
 
 @dataclass
@@ -80,6 +81,16 @@ class Model:
             out[name] = value.detach().to(self.device, own[name].dtype, copy=True)
         return out
 
+    def start_values(self, init: str | Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
+        """Where a fit starts: at the network's own values ("pretrained"), at fresh ones ("random"),
+        or at a state dict.
+        """
+        if isinstance(init, str):
+            return self.random_values(seed) if init == "random" else self.values()
+        if not isinstance(init, Mapping):
+            raise SettingError(f"init={init!r}: expected 'pretrained', 'random' or a state dict.")
+        return self.values(init)
+
     def random_values(self, seed: int) -> dict[str, Tensor]:
         """Fresh initial values: every module's own ``reset_parameters``, run on a copy under this
         seed.
@@ -117,6 +128,44 @@ class Model:
         maximum likelihood.
         """
         return self.prior.matches(name)
+
+    def prior_over(self, family: Family) -> FamilyPrior | None:
+        """The prior of one family of a posterior; point estimates have a flat one, except the
+        parameters the user named a prior for.
+        """
+        named = {n for n in family.names if n in self.random or self.prior_for_point(n)}
+        if not named:
+            return None
+        sites = self.sites
+        if len(named) == len(family.names):
+            return family.prior_from(self.prior, sites)
+        parts = {
+            n: family.restrict(self.prior.at(sites[n]), n) if n in named else Flat()
+            for n in family.names
+        }
+        return Factorised(parts, family.shapes)
+
+    def posterior(self, kind: str, values: Params, start: Start) -> Posterior:
+        """A posterior to begin a fit with: families of the ``kind`` over the random parameters,
+        points over the rest.
+        """
+        groups = by_dtype(self.random)
+        return self.with_points(
+            [family for sites in groups for family in families[kind].over(sites, values, start)],
+            values,
+        )
+
+    def with_points(self, members: Sequence[Family], values: Params) -> Posterior:
+        """These families, and a point over the parameters that are not random."""
+        points = {n: values[n] for n in self.point}
+        return Posterior([*members, *([Delta.start(points)] if points else [])])
+
+    def point_posterior(self, values: Params) -> Posterior:
+        """Point estimates of everything; the random parameters by themselves, because only they
+        have a prior.
+        """
+        groups = [{n: values[n] for n in names} for names in (self.random, self.point) if names]
+        return Posterior([Delta.start(group) for group in groups])
 
     def flat(self) -> Model:
         """The same model under a flat prior."""

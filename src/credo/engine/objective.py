@@ -17,10 +17,8 @@ from torch import Tensor
 
 from credo.core.errors import CredoError
 from credo.core.seeds import Streams
-from credo.engine.elbo import family_prior
 from credo.engine.model import Model
-from credo.posteriors import Factorised, Family, Gaussian, Params, Posterior, Process, closed_kl
-from credo.posteriors.kl import FamilyPrior
+from credo.posteriors import Family, FamilyPrior, Params, Posterior
 from credo.predictive import Predictive
 
 
@@ -41,12 +39,13 @@ def objective(
     samples = len(per_draw)
     nll, _ = _average(per_draw)
     cost, sent = 0.0, 0.0
+    process = posterior.process
     for family in posterior.members:
-        if isinstance(family, Process):
-            terms = family.kl().double()
+        if process is not None and family is process:
+            terms = process.own_kl().double()
             cost, sent, per_draw = cost + float(terms), sent + float(terms), per_draw + terms
             continue
-        prior = family_prior(family, model)
+        prior = model.prior_over(family)
         if prior is not None:
             terms = divergence(family, prior, samples, seed)
             part, per_draw = (
@@ -72,13 +71,12 @@ def divergence(family: Family, prior: FamilyPrior, samples: int, seed: int) -> T
     """KL[q, p] ``()`` where a closed form is known, else log q - log p of every draw
     ``(samples,)``.
     """
-    closed = closed_kl(family, prior)
+    closed = family.kl(prior)
     if closed is not None:
         return closed.double()
     rows = []
     for latents in _draws(family, samples, seed):
-        weights = family.assemble(latents) if isinstance(prior, Factorised) else latents
-        rows.append(family.log_prob(latents) - prior.log_prob(weights))
+        rows.append(family.log_prob(latents) - family.log_prior(prior, latents))
     return torch.cat(rows).double()
 
 
@@ -94,8 +92,9 @@ def _entropy(family: Family, samples: int, seed: int) -> float:
     """H[q] in nats, what sending a draw gives back (of a density: up to the precision, which
     cancels).
     """
-    if isinstance(family, Gaussian):
-        return float(family.entropy())
+    closed = family.entropy()
+    if closed is not None:
+        return float(closed)
     return -float(
         torch.cat([family.log_prob(latents) for latents in _draws(family, samples, seed)])
         .double()
@@ -123,7 +122,7 @@ def log_weights(
         )
     draws = posterior.realise(range(len(total)), seed)
     for family in posterior.members:
-        prior = family_prior(family, model)
+        prior = model.prior_over(family)
         if family.atoms is not None:
             if prior is not None:
                 raise CredoError(

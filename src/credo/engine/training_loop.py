@@ -1,82 +1,112 @@
-"""The training loop: epochs of steps, history, checkpoints; a killed run continues to the same
-numbers.
+"""The training loop: epochs of steps, history, checkpoints.
+
+A killed run continues to the same numbers as an uninterrupted one.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from credo.core.errors import CredoError, DataError
-from credo.core.seeds import isolated, mix
+from credo.core.seeds import generator, isolated, mix
+from credo.core.settings import setting
+from credo.data.source import Source
 from credo.engine.batches import on_device
-from credo.engine.elbo import Elbo
 from credo.engine.fit_job import FitJob, Fitted
-from credo.engine.learner import Learner
-from credo.engine.progress import progress
+from credo.engine.model import Model
 from credo.engine.run import pack_optimizer, unpack_optimizer
 from credo.engine.schedules import Schedule, constant, hold
-from credo.engine.step import Step, make_step
+
+
+@dataclass(frozen=True)
+class DescentSettings:
+    """Settings of every method that trains: its start, its learning rate, how its step runs."""
+
+    init: Any = setting(
+        "pretrained",
+        "Start: 'pretrained' (the network's values), 'random', or a state dict.",
+        kind=(str, Mapping),
+        choices=("pretrained", "random"),
+    )
+    lr_schedule: str = setting(
+        "cosine", "Learning-rate schedule.", choices=("constant", "cosine", "linear")
+    )
+    compile: Any = setting(
+        False,
+        "Compile the step (True), on a GPU also as one CUDA graph; or capture that graph without "
+        "compiling ('graph'), which starts sooner.",
+        kind=(bool, str),
+        choices=("graph",),
+    )
+
+
+class Learner(nn.Module, ABC):
+    """Trainable state that the loop optimises: a module of everything that is learned.
+
+    Its state dict is what a checkpoint holds besides the optimizer's state.
+    """
+
+    @property
+    @abstractmethod
+    def model(self) -> Model:
+        """The model, unregistered."""
+
+    def batches(self, source: Source, fit_job: FitJob, epoch: int) -> Iterator[tuple[Any, Tensor]]:
+        """One epoch of batches, in an order drawn from (seed, epoch) alone."""
+        return source(generator(fit_job.seed, "order", epoch), fit_job.batch_size)
+
+    def examples(self, y: Tensor) -> int:
+        """B, the number of examples in a batch with these targets."""
+        return len(y)
+
+    def divergence(self) -> Tensor | None:
+        """The KL as it stands, where steps do not compute it."""
+        return None
+
+    def monitor(self) -> dict[str, float]:
+        """Numbers for the history."""
+        return {}
+
+    def after_epoch(self, epoch: int, epochs: int) -> None:
+        """Called after every epoch."""
+
+    def after_fit(self) -> None:
+        """Called after the last epoch."""
+
+    @abstractmethod
+    def fitted(self) -> Fitted:
+        """The posterior as it stands."""
+
 
 L = TypeVar("L", bound=Learner)
+#: (learner, learning rate, N) -> optimizer
 MakeOptimizer = Callable[[L, "float | Tensor", int], torch.optim.Optimizer]
-MakeStep = Callable[[L, torch.optim.Optimizer, int, bool | str], Step]
-
-
-def adam(
-    elbo: Elbo, lr: float | Tensor, num_data: int, rate_lr: float = 1.0
-) -> torch.optim.Optimizer:
-    """Fused Adam over everything that is learned; the posterior's dials at ``dial_lr`` times the
-    learning rate.
-    """
-    rate_params = [
-        p for family in elbo.posterior.members for p in family.rate_params() if p.requires_grad
-    ]
-    known = {id(p) for p in rate_params}
-    groups: list[dict[str, Any]] = [
-        {"params": [p for p in elbo.parameters() if p.requires_grad and id(p) not in known]}
-    ]
-    if rate_params:
-        groups.append({"params": rate_params, "lr": lr * rate_lr, "factor": rate_lr})
-    return torch.optim.Adam(groups, lr=lr, fused=True, capturable=isinstance(lr, Tensor))
-
-
-def descend(
-    elbo: Elbo,
-    fit_job: FitJob,
-    *,
-    beta: float = 1.0,
-    schedule: Schedule = constant,
-    warmup: int = 0,
-    decay: Callable[[float], float] = hold,
-    compile: bool | str = False,
-    optimizer: MakeOptimizer[Elbo] | None = None,
-) -> Fitted:
-    """Minimise the negative ELBO with Adam, or with the optimizer that ``optimizer(elbo, lr,
-    num_data)`` makes.
-    """
-    return train(
-        elbo, fit_job, optimizer or adam, make_step, beta, schedule, warmup, decay, compile
-    )
+#: (x, y, KL weight) -> (summed nll, KL), both detached
+RunStep = Callable[[Any, Tensor, float], tuple[Tensor, Tensor]]
+#: (learner, optimizer, N, compile) -> step
+MakeStep = Callable[[L, torch.optim.Optimizer, int, "bool | str"], RunStep]
 
 
 def train(
     learner: L,
     fit_job: FitJob,
-    optimizer: MakeOptimizer[L],
-    make: MakeStep[L],
+    make_optimizer: MakeOptimizer[L],
+    make_step: MakeStep[L],
     beta: float = 1.0,
     schedule: Schedule = constant,
     warmup: int = 0,
     decay: Callable[[float], float] = hold,
     compile: bool | str = False,
 ) -> Fitted:
-    """Epochs of the steps that ``make(learner, optimizer, num_data, compile)`` gives.
+    """Epochs of the steps that ``make_step`` gives.
 
     Epoch e draws its data order and its noise from (seed, e) alone, so a checkpoint holds only
     tensors and resuming repeats what an uninterrupted run would have done.
@@ -86,18 +116,17 @@ def train(
     shell.place(model.frozen())
     source, count = on_device(fit_job.source, model), fit_job.source.num_batches(fit_job.batch_size)
     cuda = model.device.type == "cuda"
-    lr = (
-        torch.tensor(fit_job.lr, device=model.device) if cuda else fit_job.lr
-    )  # a tensor, so that a captured graph sees it change
-    mover = optimizer(learner, lr, num_data)
-    step = make(learner, mover, num_data, compile)
-    begin = _restore(learner, mover, fit_job)
+    # on a GPU a tensor, so that a captured graph sees it change
+    lr = torch.tensor(fit_job.lr, device=model.device) if cuda else fit_job.lr
+    optimizer = make_optimizer(learner, lr, num_data)
+    step = make_step(learner, optimizer, num_data, compile)
+    begin = _restore(learner, optimizer, fit_job)
     last_saved = time.monotonic()
-    with progress(fit_job, fit_job.epochs) as advance:
+    with fit_job.progress_bar(fit_job.epochs) as advance:
         advance(begin)
         for epoch in range(begin, fit_job.epochs):
             shell.train(True)
-            _set_lr(mover, fit_job.lr * decay(epoch / fit_job.epochs))
+            _set_lr(optimizer, fit_job.lr * decay(epoch / fit_job.epochs))
             started = time.perf_counter()
             batches = 0
             nll = torch.zeros((), dtype=torch.float64, device=model.device)
@@ -107,7 +136,7 @@ def train(
                     x, y = model.move(x), model.move(y)
                     share = (epoch + batches / count) / warmup if warmup else 1.0
                     weight = schedule(share, batches, count)
-                    _tell(mover, weight)
+                    _set_kl_weight(optimizer, weight)
                     try:
                         part, kl = step(x, y, beta * weight)
                     except ValueError as error:  # such as BatchNorm's about a batch of one example
@@ -117,8 +146,8 @@ def train(
                         ) from error
                     nll += part
                     batches, seen = batches + 1, seen + learner.examples(y)
-            apart = learner.divergence()
-            kl = kl if apart is None else apart
+            own = learner.divergence()
+            kl = kl if own is None else own
             row = _row(
                 epoch, float(nll) * num_data / seen, float(kl), time.perf_counter() - started
             )
@@ -134,7 +163,7 @@ def train(
             if fit_job.run is not None and (
                 stop or time.monotonic() - last_saved >= fit_job.checkpoint_seconds
             ):
-                fit_job.run.checkpoint(_state(learner, mover), epoch)
+                fit_job.run.checkpoint(_state(learner, optimizer), epoch)
                 last_saved = time.monotonic()
             advance(1, f"elbo {row['elbo']:.4g}")
             if stop:
@@ -152,10 +181,8 @@ def _set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
             group["lr"] = own
 
 
-def _tell(optimizer: torch.optim.Optimizer, weight: float) -> None:
-    """The KL's weight, for an optimizer that takes the prior into account by itself; it holds a
-    tensor, as a captured graph needs.
-    """
+def _set_kl_weight(optimizer: torch.optim.Optimizer, weight: float) -> None:
+    """For an optimizer that accounts for the prior by itself; a captured graph needs a tensor."""
     for group in optimizer.param_groups:
         if "kl_weight" in group:
             group["kl_weight"].fill_(weight)

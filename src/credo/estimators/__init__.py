@@ -1,6 +1,12 @@
 """Estimators: how randomness enters a forward pass."""
 
-from credo.estimators.base import Estimator, Pass, estimators
+from credo.estimators.base import (
+    Estimator,
+    Pass,
+    estimators,
+    pathwise_estimators,
+    weight_estimators,
+)
 from credo.estimators.deterministic import Deterministic
 from credo.estimators.flipout import Flipout
 from credo.estimators.gates import Arm, Reinforce
@@ -29,6 +35,8 @@ __all__ = [
     "Weights",
     "estimators",
     "make_plan",
+    "pathwise_estimators",
     "place",
     "structure",
+    "weight_estimators",
 ]

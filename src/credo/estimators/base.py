@@ -16,10 +16,21 @@ from credo.core.seeds import Ambient, Noise
 from credo.core.shell import Shell
 from credo.estimators.placement import Plan, Watch, place
 from credo.likelihoods.base import Likelihood
-from credo.posteriors import Draw, Family, Params, Posterior, kl, sampled_kl
-from credo.posteriors.kl import FamilyPrior
+from credo.posteriors import Draw, Family, FamilyPrior, Params, Posterior, kl, sampled_kl
 
 estimators: Registry[Estimator] = Registry("estimator")
+
+
+def weight_estimators() -> tuple[str, ...]:
+    """Names of those that train any posterior over weights."""
+    return tuple(name for name, each in estimators.items() if not each.for_masks)
+
+
+def pathwise_estimators(masks: bool = False) -> tuple[str, ...]:
+    """Names of those whose gradients go through the draws; with ``masks`` also those of noise that
+    multiplies.
+    """
+    return tuple(n for n, e in estimators.items() if e.pathwise and (e.meets_masks or not masks))
 
 
 class Pass(NamedTuple):
@@ -43,6 +54,9 @@ class Estimator(ABC):
         False  # False: weights are drawn first and the network runs untouched
     )
     passes: ClassVar[int] = 1  # forward passes per draw
+    pathwise: ClassVar[bool] = False  # gradients go through the draws of a continuous family
+    meets_masks: ClassVar[bool] = True  # noise on the inputs of layers enters as on weights
+    for_masks: ClassVar[bool] = False  # learns the rates of hard masks, and nothing else
 
     def check(self, posterior: Posterior) -> None:
         """Refuse a posterior this estimator has no gradient for."""
@@ -56,6 +70,12 @@ class Estimator(ABC):
 
     def at(self, temperature: float) -> Estimator:
         """The same estimator at this temperature; itself unless it has one."""
+        return self
+
+    def entering(self, how: str) -> Estimator:
+        """The same estimator with masks on activations ("local") or on "weights"; itself where that
+        is not its to choose.
+        """
         return self
 
     def state(self) -> nn.Module | None:

@@ -19,6 +19,8 @@ class Flipout(Estimator):
     """Exact per input, convolutions included: every example sees one consistent set of weights."""
 
     name: ClassVar[str] = "flipout"
+    pathwise: ClassVar[bool] = True
+    meets_masks: ClassVar[bool] = False
     intercepts: ClassVar[bool] = True
 
     def meet(self, draw: Draw, op: LinearMap, x: Tensor, w: str, b: Any, noise: Noise) -> Tensor:

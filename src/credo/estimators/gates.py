@@ -33,12 +33,12 @@ class Gated(Estimator):
     """
 
     intercepts: ClassVar[bool] = True
+    for_masks: ClassVar[bool] = True
 
     def __init__(self, how: str = "local") -> None:
         self.how = how
 
     def entering(self, how: str) -> Estimator:
-        """The same estimator with masks entering on activations or on weights."""
         if how not in ("local", "weights"):
             raise SettingError(
                 f"gradient={self.name!r} goes with estimator='local' or 'weights', not {how!r}."

@@ -23,6 +23,7 @@ class Local(Estimator):
     """
 
     name: ClassVar[str] = "local"
+    pathwise: ClassVar[bool] = True
     intercepts: ClassVar[bool] = True
 
     def meet(self, draw: Draw, op: LinearMap, x: Tensor, w: str, b: Any, noise: Noise) -> Tensor:

@@ -24,6 +24,7 @@ class PerExample(Estimator):
     """
 
     name: ClassVar[str] = "per_example"
+    pathwise: ClassVar[bool] = True
     intercepts: ClassVar[bool] = True
 
     def meet(self, draw: Draw, op: LinearMap, x: Tensor, w: str, b: Any, noise: Noise) -> Tensor:

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from credo.core.errors import SettingError
 from credo.core.seeds import Noise
 from credo.estimators.base import Estimator, Pass, estimators
-from credo.posteriors import Draw, Factorised, Family, Params, Posterior, closed_kl
-from credo.posteriors.kl import FamilyPrior
+from credo.posteriors import Draw, Family, FamilyPrior, Params, Posterior
 
 CONTROLS = ("none", "baseline", "leave_one_out", "auto")
 
@@ -97,21 +96,19 @@ class Score(Estimator):
         if family.atoms == 1:
             return super().kl(draw, family, prior, sampled)
         if self.rao_blackwell and not sampled:
-            closed = closed_kl(family, prior)
+            closed = family.kl(prior)
             if closed is not None:
                 return closed
         assert draw.drawn is not None
         each = (
             family.log_prob_each(draw.drawn)
-            if self.rao_blackwell and isinstance(prior, Factorised)
+            if self.rao_blackwell and prior.elementwise is not None
             else NotImplemented
         )
         if each is NotImplemented:
             log_q = family.log_prob(draw.drawn)
-            weights = family.assemble(draw.drawn) if isinstance(prior, Factorised) else draw.drawn
-            pairs = [(log_q, log_q.detach() - prior.log_prob(weights))]
+            pairs = [(log_q, log_q.detach() - family.log_prior(prior, draw.drawn))]
         else:
-            assert isinstance(prior, Factorised)
             log_p = prior.log_prob_each(family.assemble(draw.drawn))
             pairs = [(q, q.detach() - log_p[name]) for name, q in each.items()]
         draw.scored = pairs

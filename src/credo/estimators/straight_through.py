@@ -12,8 +12,7 @@ from torch import Tensor
 from credo.core.errors import SettingError
 from credo.core.seeds import Noise
 from credo.estimators.base import Estimator, estimators
-from credo.posteriors import Draw, Family, Params, Posterior, closed_kl
-from credo.posteriors.kl import FamilyPrior
+from credo.posteriors import Draw, Family, FamilyPrior, Params, Posterior
 
 
 class _Discrete(Estimator):
@@ -30,7 +29,7 @@ class _Discrete(Estimator):
 
     def kl(self, draw: Draw, family: Family, prior: FamilyPrior, sampled: bool) -> Tensor:
         """Always the closed form: a sampled KL has no gradient through discrete weights."""
-        closed = closed_kl(family, prior)
+        closed = family.kl(prior)
         if closed is not None and not (sampled and not family.reparameterised):
             return closed
         raise SettingError(

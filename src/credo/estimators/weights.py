@@ -13,6 +13,7 @@ class Weights(Estimator):
     """
 
     name: ClassVar[str] = "weights"
+    pathwise: ClassVar[bool] = True
 
 
 estimators.register("weights")(Weights())

@@ -22,7 +22,6 @@ from credo.core.shell import Shell, unwrap
 from credo.core.sites import select
 from credo.engine.fit_job import Callback
 from credo.engine.method import Method, make_method, methods
-from credo.engine.noise_places import DropoutMethod
 from credo.engine.schedules import schedules
 from credo.generative.bounds import Bound
 from credo.generative.codes import Code, codes
@@ -32,8 +31,6 @@ from credo.generative.network import LatentNet
 from credo.generative.priors import LatentPrior, make_prior
 from credo.generative.reading import Reading
 from credo.likelihoods.base import Likelihood, get
-from credo.methods.dropout.mc_batchnorm import MCBatchNorm
-from credo.methods.dropout.stochastic import StochasticForward
 
 BOUND = {f.name for f in fields(Bound)}
 
@@ -209,8 +206,8 @@ class LatentModel(Reading):
         """All draws of z must meet the same weights, and noise of the encoder is none of the
         decoder's weights.
         """
-        masked = isinstance(method, (DropoutMethod, StochasticForward))
-        batched = isinstance(method, MCBatchNorm)
+        masked = method.network_noise in ("dropout", "any")
+        batched = method.network_noise == "batch statistics"
         if (masked and _drops(self.encoder)) or (batched and _normalises(self.encoder)):
             raise SettingError(
                 f"{method.name} would take the encoder's dropout or batch statistics for a "
@@ -220,7 +217,8 @@ class LatentModel(Reading):
         if bound.draws == 1:
             return
         how = getattr(method, "estimator", None)
-        if batched or isinstance(method, StochasticForward) or (masked and _drops(self.decoder)):
+        always = batched or method.network_noise == "any"
+        if always or (masked and _drops(self.decoder)):
             raise SettingError(
                 f"draws={bound.draws} with {method.name} would give every draw of z other noise; "
                 "use draws=1."

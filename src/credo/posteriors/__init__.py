@@ -5,22 +5,23 @@ from credo.posteriors.delta import Delta
 from credo.posteriors.discrete import Discrete
 from credo.posteriors.dropout import ConcreteDropout, Dropout, length_scale, weight_decay
 from credo.posteriors.eigen_kron import EigenKron
-from credo.posteriors.family import Draw, Family, Gaussian, Params, families
+from credo.posteriors.family import (
+    Draw,
+    Family,
+    FamilyPrior,
+    Gaussian,
+    Params,
+    Start,
+    families,
+    startable,
+)
 from credo.posteriors.flow import Flow
 from credo.posteriors.full import Full
 from credo.posteriors.gaussian_dropout import GaussianDropout
 from credo.posteriors.gaussian_process import SparseGP
 from credo.posteriors.group_parts import Scales, scale_parts
 from credo.posteriors.group_scale import GroupScale, Place
-from credo.posteriors.kl import (
-    Factorised,
-    PosteriorPrior,
-    closed_kl,
-    fold,
-    kl,
-    prior_of,
-    sampled_kl,
-)
+from credo.posteriors.kl import kl, sampled_kl
 from credo.posteriors.kron import Kron
 from credo.posteriors.low_rank import LowRank
 from credo.posteriors.low_rank_precision import LowRankPrecision
@@ -30,6 +31,7 @@ from credo.posteriors.multiplicative import Multiplicative, Places
 from credo.posteriors.nngp import WideNetwork
 from credo.posteriors.normal_inverse_gamma import NormalInverseGamma
 from credo.posteriors.posterior import Posterior
+from credo.posteriors.posterior_prior import PosteriorPrior
 from credo.posteriors.process import Process, RowNoise, gaussian_outputs
 from credo.posteriors.samples import Samples
 from credo.posteriors.sparse_vd import SparseVD
@@ -46,8 +48,8 @@ __all__ = [
     "Draw",
     "Dropout",
     "EigenKron",
-    "Factorised",
     "Family",
+    "FamilyPrior",
     "Flow",
     "Full",
     "Gaussian",
@@ -71,19 +73,18 @@ __all__ = [
     "Scales",
     "SparseGP",
     "SparseVD",
+    "Start",
     "Stochastic",
     "StructuredNoise",
     "Subnetwork",
     "WideNetwork",
     "ZeroMean",
-    "closed_kl",
     "families",
-    "fold",
     "gaussian_outputs",
     "kl",
     "length_scale",
-    "prior_of",
     "sampled_kl",
     "scale_parts",
+    "startable",
     "weight_decay",
 ]

@@ -90,9 +90,9 @@ class DeepGP(SparseProcess):
         mean, var = _apart(self._layers[-1], self._hidden(inputs, noise, False))
         return mean.to(inputs.dtype), var.to(inputs.dtype)
 
-    def kl(self) -> Tensor:
+    def own_kl(self) -> Tensor:
         """Summed over layers."""
-        return torch.stack([layer.kl() for layer in self._layers]).sum()
+        return torch.stack([layer.own_kl() for layer in self._layers]).sum()
 
     def outputs(self, inputs: Tensor, noise: RowNoise, joint: bool) -> Tensor:
         """Function values ``(S, N, F)``; ``joint`` costs S N^3 per process of every layer but the
@@ -158,7 +158,7 @@ def real_rows(x: Any) -> Tensor:
 
 def _apart(layer: SparseLayer, values: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance ``(S, N, F)`` of a layer at ``(S, N, D)``, every row by itself."""
-    mean, var = layer.marginals(values.flatten(0, 1))
+    mean, var = layer.marginals_at(values.flatten(0, 1))
     return mean.unflatten(0, values.shape[:2]), var.unflatten(0, values.shape[:2])
 
 
@@ -169,7 +169,7 @@ def _drawn(
     if not joint:
         mean, var = _apart(layer, values)
         return mean + var.sqrt() * noise(mean)
-    found = [layer.joint(each) for each in values]
+    found = [layer.joint_at(each) for each in values]
     mean, root = (
         torch.stack([m for m, _ in found]),
         torch.stack([semidefinite_root(cover) for _, cover in found]),

@@ -7,12 +7,14 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Distribution
 
 from credo.core.errors import CredoError
 from credo.core.linear_map import LinearMap
 from credo.core.seeds import Noise
 from credo.posteriors.covariance_rules import check_units, fixed_joint
-from credo.posteriors.family import Draw, Family, Params, families
+from credo.posteriors.family import Draw, Family, FamilyPrior, Params, families
+from credo.priors import Factorised
 
 
 @families.register("delta")
@@ -24,6 +26,7 @@ class Delta(Family):
     name: ClassVar[str] = "delta"
     independent: ClassVar[bool] = True
     kl_is_bound: ClassVar[bool] = False
+    joint_prior: ClassVar[bool] = False
     atoms = 1
 
     def __init__(
@@ -65,6 +68,11 @@ class Delta(Family):
     def mean(self) -> Params:
         """The point."""
         return dict(zip(self.names, self.values, strict=True))
+
+    def kl(self, prior: FamilyPrior | Mapping[str, Distribution]) -> Tensor:
+        """-log p(value)."""
+        known = Factorised(prior, self.shapes) if isinstance(prior, Mapping) else prior
+        return -known.log_prob(self.mean())
 
     def log_prob(self, latents: Params) -> Tensor:
         """A point has no density: always an error."""

@@ -13,8 +13,10 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, constraints
 
 from credo.core.errors import CredoError
+from credo.core.flat_layout import FlatLayout
 from credo.core.seeds import Noise
-from credo.posteriors.family import Draw, Family, FlatLayout, Params, families
+from credo.core.sites import Site
+from credo.posteriors.family import Draw, Family, FamilyPrior, Params, Start, families
 
 
 @families.register("discrete")
@@ -26,6 +28,7 @@ class Discrete(Family):
     """
 
     name: ClassVar[str] = "discrete"
+    startable: ClassVar[bool] = True
     independent: ClassVar[bool] = True
     reparameterised: ClassVar[bool] = False
     levels: Tensor
@@ -44,6 +47,12 @@ class Discrete(Family):
         self.layout = FlatLayout(self.shapes)
         self.register_buffer("levels", torch.tensor(list(levels), dtype=kind))
         self.logits = nn.Parameter(torch.zeros(self.layout.numel, len(levels), dtype=kind))
+
+    @classmethod
+    def over(cls, sites: Sequence[Site], values: Params, start: Start) -> list[Family]:
+        """One family over all of them."""
+        own = {site.name: values[site.name] for site in sites}
+        return [cls.start(own, start.levels)]
 
     @classmethod
     def start(cls, values: Mapping[str, Tensor], levels: Sequence[float]) -> Discrete:
@@ -110,17 +119,24 @@ class Discrete(Family):
         """Log probability of every level ``(*shape, K)``, by name."""
         return self._split(self.logits.log_softmax(-1))
 
-    def kl(self, prior: Mapping[str, Distribution] | Discrete) -> Tensor:
-        """sum_i sum_k q_ik (log q_ik - log p_ik), exactly; a prior of the same family must have the
-        same levels.
+    def kl(self, prior: FamilyPrior | Mapping[str, Distribution]) -> Tensor | None:
+        """sum_i sum_k q_ik (log q_ik - log p_ik), exactly, also under a prior of the same family
+        with the same levels.
         """
         if isinstance(prior, Discrete):
-            log_p = prior.log_probs()
-        else:
-            log_p = {
-                n: torch.stack([prior[n].log_prob(level.expand(s)) for level in self.levels], -1)
-                for n, s in self.shapes.items()
-            }
+            same = self.levels.tolist() == prior.levels.tolist()
+            return self._kl(prior.log_probs()) if same else None
+        return super().kl(prior)
+
+    def kl_elementwise(self, prior: Mapping[str, Distribution]) -> Tensor:
+        """log p_ik is the log density of level k."""
+        log_p = {
+            n: torch.stack([prior[n].log_prob(level.expand(s)) for level in self.levels], -1)
+            for n, s in self.shapes.items()
+        }
+        return self._kl(log_p)
+
+    def _kl(self, log_p: Params) -> Tensor:
         return torch.stack(
             [(log_q.exp() * (log_q - log_p[n])).sum() for n, log_q in self.log_probs().items()]
         ).sum()

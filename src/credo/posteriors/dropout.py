@@ -22,7 +22,7 @@ from credo.core.errors import CredoError
 from credo.core.seeds import Noise
 from credo.posteriors.family import families
 from credo.posteriors.multiplicative import Multiplicative, MultiplicativeDraw, Places
-from credo.priors import ScaleMixture
+from credo.priors import has_pole
 
 _EDGE = 1e-6  # learned rates stay this far from 0 and 1
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
@@ -74,7 +74,7 @@ class Dropped(Multiplicative):
             total = total + bernoulli_entropy(rate).sum() * (units if rate.dim() == 0 else 1)
         return total
 
-    def kl(self, prior: Mapping[str, Distribution]) -> Tensor:
+    def kl_elementwise(self, prior: Mapping[str, Distribution]) -> Tensor:
         """sum over weights of p (-log p(0)) + (1 - p)(-log p(W / (1 - p))), minus H[z]."""
         values, spread = self.layout.split(self.flat_mean), self.spread
         total = -self.entropy()
@@ -100,7 +100,7 @@ def _expected(prior: Distribution, value: Tensor, rate: Tensor | None, name: str
     if rate is None:
         return -prior.log_prob(value).sum()
     at_zero = prior.log_prob(torch.zeros_like(value))
-    pole = isinstance(prior, ScaleMixture) and prior.mixing.name in ("log_uniform", "half_cauchy")
+    pole = has_pole(prior)
     if pole or (
         not torch.is_grad_enabled() and not bool(at_zero.isfinite().all())
     ):  # asked before training: a step must not wait

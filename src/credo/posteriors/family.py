@@ -5,20 +5,34 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Distribution
+from torch.distributions import Distribution, Normal, kl_divergence, register_kl
 
 from credo.core.errors import CredoError
 from credo.core.linear_map import LinearMap
 from credo.core.registry import Registry
 from credo.core.seeds import Ambient, Noise
+from credo.core.sites import Site
 from credo.posteriors.jacobian import Jacobian, joined
+from credo.priors import Factorised, Flat, Prior
 
 Params = dict[str, Tensor]
 families: Registry[type[Family]] = Registry("posterior family")
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a family begins with besides its means; each takes of it what it has."""
+
+    init_std: float = 0.01
+    scale: str = "log"
+    rank: int = 4
+    levels: Sequence[float] = (-1.0, 1.0)
+    seed: int = 0
 
 
 class Draw(ABC):
@@ -112,14 +126,17 @@ class Family(nn.Module, ABC):
     reparameterised: ClassVar[bool] = (
         True  # whether a draw carries gradients to the family's parameters
     )
-    meaningless_mean: ClassVar[str | None] = (
-        None  # why no prediction should be made with the weights' mean, where there is a reason
-    )
     kl_is_bound: ClassVar[bool] = (
         # whether its KL is one; False where an infinite constant is left out, as of points and
         # masks
         True
     )
+
+    joint_prior: ClassVar[bool] = (
+        True  # whether its density may be the next fit's prior over all its parameters together
+    )
+
+    startable: ClassVar[bool] = False  # whether ``over`` begins a fit with it, by its name
 
     def __init__(self, shapes: Mapping[str, Sequence[int]]) -> None:
         super().__init__()
@@ -129,6 +146,11 @@ class Family(nn.Module, ABC):
     def names(self) -> tuple[str, ...]:
         """The parameters it covers."""
         return tuple(self.shapes)
+
+    @property
+    def meaningless_mean(self) -> str | None:
+        """Why no prediction should be made with the weights' mean, where there is a reason."""
+        return None
 
     @property
     def parts(self) -> list[Any]:
@@ -171,6 +193,11 @@ class Family(nn.Module, ABC):
         """Standard deviations of single weights by name; empty where they are not known."""
         return {}
 
+    def hold_width(self) -> None:
+        """Stop training the deviations, so that a fit moves means alone; nothing where there are
+        none.
+        """
+
     def rate_params(self) -> list[nn.Parameter]:
         """Parameters that each turn the noise of many weights, such as a drop rate: an optimizer
         may move them faster.
@@ -181,11 +208,21 @@ class Family(nn.Module, ABC):
         """Numbers worth watching while it is fitted, for the history."""
         return {}
 
+    @classmethod
+    def over(cls, sites: Sequence[Site], values: Params, start: Start) -> list[Family]:
+        """Families of this kind, usually one, that begin a fit over ``sites`` of one dtype with
+        means at ``values``; only of a kind that is ``startable``.
+        """
+        raise CredoError(
+            f"The family {cls.name!r} is not one to begin a fit with; expected one of "
+            f"{', '.join(startable())}."
+        )
+
     @abstractmethod
     def begin(self, noise: Noise, fold: Any = None) -> Draw:
         """Draw the latents of one forward pass.
 
-        ``fold``: prior statistics, see :func:`credo.posteriors.kl.fold`.
+        ``fold``: what :meth:`fold` gave for the prior.
         """
 
     @abstractmethod
@@ -234,6 +271,52 @@ class Family(nn.Module, ABC):
             f"The family {self.name!r} has no rule for covariances through {op.function.__name__}."
         )
 
+    @property
+    def elementwise(self) -> Mapping[str, Distribution] | None:
+        """The distribution of every single weight, for a family of independent ones that may be the
+        next fit's prior; None for all others.
+        """
+        return None
+
+    def prior_from(self, prior: Prior, sites: Mapping[str, Site]) -> FamilyPrior:
+        """The part of a prior that concerns this family."""
+        joint = prior.joint_over(self.names)
+        if joint is not None:
+            return joint
+        each = {n: self.restrict(prior.at(sites[n]), n) for n in self.names}
+        return Factorised(each, self.shapes)
+
+    def kl(self, prior: FamilyPrior | Mapping[str, Distribution]) -> Tensor | None:
+        """KL[q, p] ``()`` in nats, summed over weights, in closed form; None where there is none:
+        :func:`credo.posteriors.kl.kl` then samples it.
+
+        ``prior``: a family, or distributions of single weights by parameter.
+        """
+        each = prior if isinstance(prior, Mapping) else prior.elementwise
+        return None if each is None else self.kl_elementwise(each)
+
+    def kl_elementwise(self, prior: Mapping[str, Distribution]) -> Tensor | None:
+        """The same under a prior that is independent over weights."""
+        return None
+
+    def log_prior(self, prior: FamilyPrior, latents: Params) -> Tensor:
+        """log p of draws ``(..., )``: of their weights, unless the prior is itself over latents."""
+        return prior.log_prob(latents if prior.elementwise is None else self.assemble(latents))
+
+    def fold(self, prior: FamilyPrior | None) -> Any:
+        """What ``begin`` needs of the prior to compute the KL together with the draw, which is
+        cheaper; None where that does not apply.
+        """
+        return None
+
+    def marginals(self) -> tuple[Params, Params] | None:
+        """Mean and variance of every single weight, by name; None where they are not known."""
+        return None
+
+    def entropy(self) -> Tensor | None:
+        """Entropy in nats, in closed form; None where there is none."""
+        return None
+
     def restrict(self, distribution: Distribution, name: str) -> Distribution:
         """What an elementwise prior of one parameter means for this family's values; itself unless
         they are discrete, or some are points.
@@ -253,10 +336,17 @@ class Family(nn.Module, ABC):
         return cls(**{key: value for key, value in config.items() if key != "name"})
 
 
+FamilyPrior = Factorised | Family
+
+
+@register_kl(Normal, Flat)
+def _kl_normal_flat(q: Normal, p: Flat) -> Tensor:
+    """-H[q]: the flat prior has density 1, so this is a KL only up to a constant."""
+    return -q.entropy()
+
+
 class Gaussian(Family):
-    """A jointly Gaussian family: its marginals and its entropy give the KL to every elementwise
-    prior with a closed form.
-    """
+    """A jointly Gaussian family."""
 
     factored: ClassVar[bool] = (
         False  # whether ``output_covariance`` makes do with a Jacobian's factors
@@ -273,6 +363,20 @@ class Gaussian(Family):
     @abstractmethod
     def entropy(self) -> Tensor:
         """Differential entropy of the joint distribution in nats."""
+
+    def kl_elementwise(self, prior: Mapping[str, Distribution]) -> Tensor | None:
+        """sum_i (KL[N(m_i, v_i), p] + h_i) - H[q] with h the entropy of one normal: marginals and
+        entropy are all it takes, and torch's own table of KLs gives the terms.
+        """
+        means, variances = self.marginals()
+        total = -self.entropy()
+        for name in self.names:
+            q = Normal(means[name], variances[name].sqrt(), validate_args=False)
+            try:
+                total = total + (kl_divergence(q, prior[name]) + q.entropy()).sum()
+            except NotImplementedError:
+                return None
+        return total
 
     def written(self, name: str, places: int | None) -> int:
         """Numbers of one derivative by a parameter that ``output_covariance`` writes out.
@@ -299,38 +403,11 @@ class Gaussian(Family):
         return self.spread(joined(jacobian, self.names)).square().sum(-1)
 
 
+def startable(kind: type[Family] = Family) -> tuple[str, ...]:
+    """Names of the families of a ``kind`` that a fit can begin with."""
+    return tuple(n for n, each in families.items() if each.startable and issubclass(each, kind))
+
+
 def gaussian_entropy(log_det_tril: Tensor, numel: int) -> Tensor:
     """Entropy of a Gaussian from the log determinant of a triangular factor of its covariance."""
     return log_det_tril + 0.5 * numel * (1.0 + math.log(2.0 * math.pi))
-
-
-class FlatLayout:
-    """Several named tensors as slices of one flat vector: one kernel instead of one per
-    parameter.
-    """
-
-    def __init__(self, shapes: Mapping[str, torch.Size]) -> None:
-        self.shapes = dict(shapes)
-        self.sizes = [math.prod(shape) for shape in self.shapes.values()]
-        self.numel = sum(self.sizes)
-
-    def split(self, flat: Tensor) -> Params:
-        """Views by name; leading axes of ``flat`` stay in front."""
-        lead = flat.shape[:-1]
-        pieces = flat.split_with_sizes(self.sizes, -1)
-        return {
-            name: piece.reshape((*lead, *shape))
-            for piece, (name, shape) in zip(pieces, self.shapes.items(), strict=True)
-        }
-
-    def join(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """The flat vector of tensors that may have leading axes."""
-        return torch.cat(
-            [
-                tensors[n].flatten(tensors[n].dim() - len(shape))
-                if len(shape)
-                else tensors[n].unsqueeze(-1)
-                for n, shape in self.shapes.items()
-            ],
-            -1,
-        )

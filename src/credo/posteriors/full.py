@@ -8,12 +8,23 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributions import MultivariateNormal
+from torch.distributions import Distribution, MultivariateNormal, kl_divergence
 
 from credo.core.errors import CredoError
+from credo.core.flat_layout import FlatLayout
 from credo.core.linear_map import LinearMap
 from credo.core.seeds import Noise
-from credo.posteriors.family import Draw, FlatLayout, Gaussian, Params, families, gaussian_entropy
+from credo.core.sites import Site
+from credo.posteriors.family import (
+    Draw,
+    Family,
+    FamilyPrior,
+    Gaussian,
+    Params,
+    Start,
+    families,
+    gaussian_entropy,
+)
 from credo.posteriors.jacobian import Jacobian, Rows
 from credo.posteriors.std_transform import raw_triangular, triangular
 
@@ -30,6 +41,7 @@ class Full(Gaussian):
     """
 
     name: ClassVar[str] = "full"
+    startable: ClassVar[bool] = True
 
     def __init__(self, shapes: Mapping[str, Sequence[int]], dtype: str = "float32") -> None:
         super().__init__(shapes)
@@ -45,6 +57,12 @@ class Full(Gaussian):
         self.raw_tril = nn.Parameter(
             torch.zeros(self.layout.numel, self.layout.numel, dtype=getattr(torch, dtype))
         )
+
+    @classmethod
+    def over(cls, sites: Sequence[Site], values: Params, start: Start) -> list[Family]:
+        """One family over all of them."""
+        own = {site.name: values[site.name] for site in sites}
+        return [cls.start(own, start.init_std)]
 
     @classmethod
     def start(cls, values: Mapping[str, Tensor], init_std: float = 1e-2) -> Full:
@@ -97,6 +115,16 @@ class Full(Gaussian):
             self.flat_mean, scale_tril=self.scale_tril(), validate_args=False
         )
         return normal.log_prob(self.layout.join(latents))
+
+    def kl(self, prior: FamilyPrior | Mapping[str, Distribution]) -> Tensor | None:
+        """Between two Gaussians of the same parameters the textbook's closed form too."""
+        if not isinstance(prior, Full) or self.names != prior.names:
+            return super().kl(prior)
+        pair = (
+            MultivariateNormal(f.flat_mean, scale_tril=f.scale_tril(), validate_args=False)
+            for f in (self, prior)
+        )
+        return kl_divergence(*pair)
 
     def spread(self, rows: Tensor) -> Tensor:
         """J L."""

@@ -21,7 +21,7 @@ from credo.core.seeds import Noise
 from credo.posteriors.family import families
 from credo.posteriors.mean_field import perturb
 from credo.posteriors.multiplicative import Multiplicative, MultiplicativeDraw, Places
-from credo.priors import ScaleMixture
+from credo.priors import is_log_uniform
 
 _HALF_LOG_2PIE = 0.5 * math.log(2 * math.pi * math.e)
 _NODES = 12  # of the quadrature over s, for priors without a closed form
@@ -113,17 +113,17 @@ class GaussianDropout(Multiplicative):
         """Nothing is drawn yet."""
         return GaussianDropoutDraw(self, noise)
 
-    def kl(self, prior: Mapping[str, Distribution]) -> Tensor | None:
+    def kl_elementwise(self, prior: Mapping[str, Distribution]) -> Tensor | None:
         """Under a log-uniform prior, the fit for every factor; else -E[log p(W s)] - H[s], which
         noise on weights does not have.
         """
         values, spread = self.layout.split(self.flat_mean), self.spread
         total = self.flat_mean.new_zeros(())
-        uniform = [d for d in prior.values() if _log_uniform(d)]
+        uniform = [d for d in prior.values() if is_log_uniform(d)]
         for source in self.noised:
             read = [prior[name] for name in spread if spread[name] == source]
             if (
-                all(_log_uniform(d) for d in read) and uniform
+                all(is_log_uniform(d) for d in read) and uniform
             ):  # a mask that no weight reads directly is noise all the same
                 total = total + self._each(source, uniform[0])
             elif self.noise == "weight":
@@ -131,7 +131,7 @@ class GaussianDropout(Multiplicative):
             else:
                 total = total - self._sum(source, _HALF_LOG_2PIE + 0.5 * self.excess(source).log())
         for name, value in values.items():
-            if _log_uniform(prior[name]):  # points have no alpha: such a prior is flat for them
+            if is_log_uniform(prior[name]):  # points have no alpha: such a prior is flat for them
                 continue
             if name in spread:
                 total = total + _expected(
@@ -188,10 +188,6 @@ class GaussianDropoutDraw(MultiplicativeDraw):
         mean = op(x, value, self._values[b] if isinstance(b, str) else b)
         var = op(op.square(x), family.alpha_of(w) * value.square())
         return perturb(mean, var, noise.normal(w, mean.shape, mean))
-
-
-def _log_uniform(prior: Distribution) -> bool:
-    return isinstance(prior, ScaleMixture) and prior.mixing.name == "log_uniform"
 
 
 def _expected(prior: Distribution, value: Tensor, alpha: Tensor) -> Tensor:

@@ -119,7 +119,7 @@ class SparseLayer(nn.Module):
             self.mean_module(points), self.covar_module(points)
         )
 
-    def marginals(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def marginals_at(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of every value, ``(R, F)`` each, for rows ``(R, D)``."""
         parts = [
             self._values(part, False)
@@ -128,11 +128,11 @@ class SparseLayer(nn.Module):
         mean, var = (torch.cat([part[which] for part in parts]) for which in (0, 1))
         return mean, var.clamp_min(_LEAST)
 
-    def joint(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def joint_at(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Mean ``(R, F)`` and covariance between rows ``(F, R, R)``."""
         return self._values(rows, True)
 
-    def kl(self) -> Tensor:
+    def own_kl(self) -> Tensor:
         """KL[q(u), p(u)] in nats, summed over the processes."""
         with _LOCK:
             try:
@@ -214,7 +214,7 @@ class SparseProcess(Process):
         """
 
     @abstractmethod
-    def kl(self) -> Tensor:
+    def own_kl(self) -> Tensor:
         """KL[q(u), p(u)] in nats, of all layers and outputs."""
 
 
@@ -249,12 +249,12 @@ class SparseGP(SparseProcess):
 
     def conditionals(self, inputs: Tensor, samples: int) -> tuple[Tensor, Tensor]:
         """The marginals, ``(1, N, F)``."""
-        mean, var = self.marginals(inputs)
+        mean, var = self.marginals_at(inputs)
         return mean.unsqueeze(0), var.unsqueeze(0)
 
-    def kl(self) -> Tensor:
+    def own_kl(self) -> Tensor:
         """Of the one layer."""
-        return self.gp.kl()
+        return self.gp.own_kl()
 
     def outputs(self, inputs: Tensor, noise: RowNoise, joint: bool) -> Tensor:
         """Function values ``(S, N, F)``."""
@@ -262,18 +262,18 @@ class SparseGP(SparseProcess):
 
     def average(self, inputs: Tensor) -> Tensor:
         """The mean function ``(N, F)``."""
-        return self.marginals(inputs)[0]
+        return self.marginals_at(inputs)[0]
 
-    def marginals(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    def marginals_at(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of the function at every input, ``(N, F)`` each, without observation
         noise.
         """
-        mean, var = self.gp.marginals(inputs)
+        mean, var = self.gp.marginals_at(inputs)
         return mean.to(inputs.dtype), var.to(inputs.dtype)
 
-    def joint(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    def joint_at(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Mean ``(N, F)`` and covariance between inputs ``(F, N, N)``."""
-        mean, cover = self.gp.joint(inputs)
+        mean, cover = self.gp.joint_at(inputs)
         return mean.to(inputs.dtype), cover.to(inputs.dtype)
 
     def config(self) -> dict[str, Any]:

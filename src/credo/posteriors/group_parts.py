@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 
 from credo.core.errors import SettingError
+from credo.core.flat_layout import FlatLayout
 from credo.core.registry import Registry
 from credo.core.seeds import Noise
-from credo.posteriors.family import FlatLayout, Params
+from credo.posteriors.family import Params
 from credo.priors.mixing import log_uniform_kl
 
 LIMIT = 8.0  # of log alpha, as of single weights in sparse variational dropout

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Normal
 
 from credo.core.errors import CredoError
+from credo.core.flat_layout import FlatLayout
 from credo.core.linear_map import LinearMap, along
 from credo.core.seeds import Noise
-from credo.posteriors.family import Draw, Family, FlatLayout, Params, families
+from credo.posteriors.family import Draw, Family, Params, families
 from credo.posteriors.group_parts import Scales, scale_parts
 from credo.posteriors.mean_field import perturb
 from credo.priors.group_prior import Grouped
@@ -254,7 +255,7 @@ class GroupScale(Family):
             ).sqrt()
         return out
 
-    def kl(self, prior: Mapping[str, Distribution]) -> Tensor:
+    def kl_elementwise(self, prior: Mapping[str, Distribution]) -> Tensor:
         """That of the weights given their scales and that of the scales; an error under a prior
         that has no such groups.
         """

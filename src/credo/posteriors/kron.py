@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from credo.core.linear_map import LinearMap, along, contract
 from credo.core.seeds import Noise
+from credo.core.sites import Site, blocks
 from credo.posteriors.covariance_rules import (
     check_units,
     fixed_joint,
@@ -18,7 +19,16 @@ from credo.posteriors.covariance_rules import (
     sandwich,
     with_rows,
 )
-from credo.posteriors.family import Draw, Gaussian, Params, families, gaussian_entropy
+from credo.posteriors.family import (
+    Draw,
+    Family,
+    Gaussian,
+    Params,
+    Start,
+    families,
+    gaussian_entropy,
+)
+from credo.posteriors.mean_field import MeanField
 from credo.posteriors.std_transform import triangular
 
 
@@ -31,6 +41,7 @@ class Kron(Gaussian):
     """
 
     name: ClassVar[str] = "kron"
+    startable: ClassVar[bool] = True
 
     def __init__(self, shapes: Mapping[str, Sequence[int]], dtype: str = "float32") -> None:
         super().__init__(shapes)
@@ -42,6 +53,19 @@ class Kron(Gaussian):
         self.matrix = nn.Parameter(torch.zeros(rows, cols, dtype=kind))
         self.raw_rows = nn.Parameter(torch.zeros(rows, rows, dtype=kind))
         self.raw_cols = nn.Parameter(torch.zeros(cols, cols, dtype=kind))
+
+    @classmethod
+    def over(cls, sites: Sequence[Site], values: Params, start: Start) -> list[Family]:
+        """A matrix normal per layer; what is not a matrix (scales, lone biases) is independent."""
+        members: list[Family] = []
+        rest: list[Site] = []
+        for block in blocks(sites):
+            if len(block[0].shape) >= 2 and not (block[0].transposed and len(block) > 1):
+                own = {site.name: values[site.name] for site in block}
+                members.append(cls.start(own, start.init_std))
+            else:
+                rest += block
+        return members + (MeanField.over(rest, values, start) if rest else [])
 
     @classmethod
     def start(cls, values: Mapping[str, Tensor], init_std: float = 1e-2) -> Kron:

@@ -10,10 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import LowRankMultivariateNormal
 
+from credo.core.flat_layout import FlatLayout
 from credo.core.linear_map import LinearMap
-from credo.core.seeds import Noise
+from credo.core.seeds import Noise, generator
+from credo.core.sites import Site
 from credo.posteriors.covariance_rules import outer, sandwich
-from credo.posteriors.family import Draw, FlatLayout, Gaussian, Params, families
+from credo.posteriors.family import Draw, Family, Gaussian, Params, Start, families
 from credo.posteriors.mean_field import MeanField, MeanFieldDraw
 
 
@@ -27,6 +29,7 @@ class LowRank(Gaussian):
     """
 
     name: ClassVar[str] = "low_rank"
+    startable: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -41,6 +44,32 @@ class LowRank(Gaussian):
         self.factor = nn.Parameter(
             torch.zeros(rank, self.layout.numel, dtype=getattr(torch, dtype))
         )
+
+    @classmethod
+    def over(cls, sites: Sequence[Site], values: Params, start: Start) -> list[Family]:
+        """One family over all of them."""
+        own = {site.name: values[site.name] for site in sites}
+        source = generator(start.seed, "factors")
+        return [cls.start(own, source, start.init_std, start.rank, start.scale)]
+
+    @classmethod
+    @torch.no_grad()
+    def of_moments(cls, values: Params, std: Params, factor: Params | None = None) -> Gaussian:
+        """Independent Gaussians with these deviations, or with ``factor`` ``(R, *shape)`` their sum
+        with R shared directions.
+        """
+        diagonal = MeanField.start(values, 1.0)
+        # a weight that never moved has no logarithm
+        least = torch.finfo(diagonal.raw_std.dtype).tiny ** 0.5
+        diagonal.raw_std.copy_(diagonal.layout.join(std).clamp_min(least).log())
+        if factor is None:
+            return diagonal
+        columns = diagonal.layout.join(factor)
+        dtype = str(columns.dtype).removeprefix("torch.")
+        family = cls(diagonal.shapes, len(columns), dtype=dtype).to(columns.device)
+        family.diagonal = diagonal
+        family.factor.copy_(columns)
+        return family
 
     @classmethod
     def start(

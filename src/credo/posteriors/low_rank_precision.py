@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from credo.core.flat_layout import FlatLayout
 from credo.core.seeds import Noise
-from credo.posteriors.family import Draw, FlatLayout, Gaussian, Params, families, gaussian_entropy
+from credo.posteriors.family import Draw, Gaussian, Params, families, gaussian_entropy
 
 
 @families.register("low_rank_precision")

@@ -10,11 +10,23 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributions import Distribution, Normal
 
+from credo.core.flat_layout import FlatLayout
 from credo.core.linear_map import LinearMap
 from credo.core.seeds import Noise
+from credo.core.sites import Site
 from credo.posteriors.covariance_rules import embedded, fixed_joint, independent_weights
-from credo.posteriors.family import Draw, FlatLayout, Gaussian, Params, families, gaussian_entropy
+from credo.posteriors.family import (
+    Draw,
+    Family,
+    FamilyPrior,
+    Gaussian,
+    Params,
+    Start,
+    families,
+    gaussian_entropy,
+)
 from credo.posteriors.jacobian import Jacobian, independent_covariance, independent_variance
 from credo.posteriors.std_transform import Scale, scales
 
@@ -141,8 +153,10 @@ class MeanField(Gaussian):
     """
 
     name: ClassVar[str] = "mean_field"
+    startable: ClassVar[bool] = True
     factored: ClassVar[bool] = True
     independent: ClassVar[bool] = True
+    joint_prior: ClassVar[bool] = False
 
     def __init__(
         self, shapes: Mapping[str, Sequence[int]], scale: str = "log", dtype: str = "float32"
@@ -151,6 +165,12 @@ class MeanField(Gaussian):
         self.scale_name, self.scale, self.layout = scale, scales[scale], FlatLayout(self.shapes)
         self.flat_mean = nn.Parameter(torch.zeros(self.layout.numel, dtype=getattr(torch, dtype)))
         self.raw_std = nn.Parameter(torch.zeros_like(self.flat_mean))
+
+    @classmethod
+    def over(cls, sites: Sequence[Site], values: Params, start: Start) -> list[Family]:
+        """One family over all of them."""
+        own = {site.name: values[site.name] for site in sites}
+        return [cls.start(own, start.init_std, start.scale)]
 
     @classmethod
     def start(
@@ -168,9 +188,40 @@ class MeanField(Gaussian):
             family.raw_std.fill_(family.scale.raw(init_std))
         return family
 
+    @property
+    def elementwise(self) -> dict[str, Distribution] | None:
+        """A normal distribution for every weight, as it stands."""
+        mean, std = self.mean(), self.std()
+        return {n: Normal(mean[n].detach(), std[n].detach(), validate_args=False) for n in mean}
+
+    def fold(self, prior: FamilyPrior | None) -> NormalStats | None:
+        """Mean and variance of a prior of normals."""
+        if prior is None or prior.elementwise is None:
+            return None
+        normals = [d for d in prior.elementwise.values() if type(d) is Normal]
+        if len(normals) < len(prior.elementwise):
+            return None
+        like = self.flat_mean.detach()
+        moments = [(d.loc.detach().to(like), d.scale.detach().to(like) ** 2) for d in normals]
+        centred = not any(bool(m.any()) for m, _ in moments)
+        parts = [[m for m, _ in moments], [v for _, v in moments]]
+        if all(p.numel() == 1 and bool(p == column[0]) for column in parts for p in column):
+            mean, var = (column[0].reshape(()) for column in parts)
+        else:
+            shapes = self.shapes.values()
+            mean, var = (
+                torch.cat([p.expand(s).reshape(-1) for p, s in zip(column, shapes, strict=True)])
+                for column in parts
+            )
+        return NormalStats(None if centred else mean, var)
+
     def begin(self, noise: Noise, fold: NormalStats | None = None) -> MeanFieldDraw:
         """Nothing is drawn yet: weights and noise on outputs are drawn where they are asked for."""
         return MeanFieldDraw(self, noise, fold)
+
+    def hold_width(self) -> None:
+        """The deviations stay as they are."""
+        self.raw_std.requires_grad_(False)
 
     def std(self) -> Params:
         """Standard deviations by name."""

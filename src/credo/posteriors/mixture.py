@@ -52,6 +52,11 @@ class Mixture(Family):
         return mixture
 
     @property
+    def meaningless_mean(self) -> str:
+        """Of several modes."""
+        return "the mean of several modes is none of them"
+
+    @property
     def parts(self) -> list[Posterior]:
         """The components, typed."""
         return list(self.components)  # type: ignore[arg-type]

@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from credo.core.errors import CredoError
+from credo.core.flat_layout import FlatLayout
 from credo.core.linear_map import LinearMap, along
 from credo.core.seeds import Noise
-from credo.posteriors.family import Draw, Family, FlatLayout, Params
+from credo.posteriors.family import Draw, Family, Params
 
 
 class Places(NamedTuple):
@@ -167,7 +168,7 @@ class Multiplicative(Family):
         """alpha = V[s] of the factors under ``name``: one number, or one per unit."""
 
     @abstractmethod
-    def kl(self, prior: Mapping[str, Distribution]) -> Tensor | None:
+    def kl_elementwise(self, prior: Mapping[str, Distribution]) -> Tensor | None:
         """Minus the expected log prior, minus the entropy of the noise; None where it is not known
         in closed form.
         """

@@ -129,7 +129,7 @@ class WideNetwork(Process):
         ]
         return torch.cat(rows).to(inputs.dtype)
 
-    def marginals(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    def marginals_at(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of the function at every input, ``(N, F)`` each, without observation
         noise.
         """
@@ -144,7 +144,7 @@ class WideNetwork(Process):
         mean = torch.cat(means)
         return mean.to(inputs.dtype), torch.cat(variances, 1).mT.expand_as(mean).to(inputs.dtype)
 
-    def joint(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    def joint_at(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Mean ``(N, F)`` and covariance between inputs, ``(N, N)`` or with noise of their own
         ``(F, N, N)``.
         """

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from credo.core.errors import CredoError
+from credo.core.flat_layout import FlatLayout
 from credo.core.seeds import Noise
-from credo.posteriors.family import Draw, Family, FlatLayout, Params, families
+from credo.posteriors.family import Draw, Family, Params, families
 
 NOISE = "likelihood/log_std"  # the likelihood's own parameter, drawn with the weights
 

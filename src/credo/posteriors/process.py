@@ -74,7 +74,7 @@ class Process(Family):
     def average(self, inputs: Tensor) -> Tensor:
         """The mean function at ``inputs``, ``(N, F)``."""
 
-    def kl(self) -> Tensor:
+    def own_kl(self) -> Tensor:
         """KL of what it is made of from its prior, for the bound; refused by a process in closed
         form, which has its evidence instead.
         """
@@ -109,11 +109,11 @@ class Process(Family):
 class Marginals(Protocol):
     """A process whose function values are jointly Gaussian."""
 
-    def marginals(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    def marginals_at(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of the function values, ``(N, F)`` each."""
         ...
 
-    def joint(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    def joint_at(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Mean ``(N, F)`` and covariance between inputs ``(F, N, N)`` or ``(N, N)`` if all outputs
         share it.
         """
@@ -123,9 +123,9 @@ class Marginals(Protocol):
 def gaussian_outputs(process: Marginals, inputs: Tensor, noise: RowNoise, joint: bool) -> Tensor:
     """Draws ``(S, N, F)`` of a process with independent Gaussian outputs."""
     if not joint:
-        mean, var = process.marginals(inputs)
+        mean, var = process.marginals_at(inputs)
         return mean + var.clamp_min(0.0).sqrt() * noise.normal("function", mean.shape[-1], mean)
-    mean, cover = process.joint(inputs)
+    mean, cover = process.joint_at(inputs)
     eps = noise.normal("function", mean.shape[-1], mean)
     if cover.dim() == 2:
         return mean + torch.einsum("nm,smf->snf", semidefinite_root(cover), eps)

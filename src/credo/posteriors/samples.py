@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from credo.core.errors import CredoError
+from credo.core.flat_layout import FlatLayout
 from credo.core.seeds import Noise
-from credo.posteriors.family import Draw, Family, FlatLayout, Params, families
+from credo.posteriors.family import Draw, Family, Params, families
 
 
 @families.register("samples")
@@ -63,6 +64,12 @@ class Samples(Family):
         family = cls(shapes, 1, str(flat.dtype).removeprefix("torch."), chains)
         family.atoms, family.flat = len(flat), flat
         return family
+
+    @property
+    def meaningless_mean(self) -> str | None:
+        """Of several points."""
+        several = (self.atoms or 0) > 1
+        return "the mean of several modes is none of them" if several else None
 
     def begin(self, noise: Noise, fold: Any = None) -> SamplesDraw:
         """Pick a draw, fairly."""

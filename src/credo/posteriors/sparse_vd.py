@@ -21,7 +21,7 @@ from torch.distributions import Distribution
 from credo.core.seeds import Noise
 from credo.posteriors.family import Params, families, gaussian_entropy
 from credo.posteriors.mean_field import MeanField, MeanFieldDraw, NormalStats
-from credo.priors import ScaleMixture
+from credo.priors import is_log_uniform
 from credo.priors.mixing import log_uniform_kl
 
 LIMIT = 8.0  # of log alpha
@@ -38,6 +38,7 @@ class SparseVD(MeanField):
     """
 
     name: ClassVar[str] = "sparse_vd"
+    startable: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -113,14 +114,12 @@ class SparseVD(MeanField):
     def _log_std(self) -> Tensor:
         return self.flat_std().clamp_min(torch.finfo(self.flat_mean.dtype).tiny).log()
 
-    def kl(self, prior: Mapping[str, Distribution]) -> Tensor | None:
+    def kl_elementwise(self, prior: Mapping[str, Distribution]) -> Tensor | None:
         """Of log alpha alone under the log-uniform prior, so that weights at the limit feel nothing
-        of it; None for other priors.
+        of it.
         """
-        if not all(
-            isinstance(p, ScaleMixture) and p.mixing.name == "log_uniform" for p in prior.values()
-        ):
-            return None
+        if not all(is_log_uniform(p) for p in prior.values()):
+            return super().kl_elementwise(prior)
         return log_uniform_kl(self.flat_log_alpha()).sum()
 
     def spread(self, rows: Tensor) -> Tensor:

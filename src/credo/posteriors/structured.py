@@ -27,7 +27,7 @@ from torch.distributions import Distribution
 from credo.core.linear_map import LinearMap
 from credo.posteriors.family import Params, families
 from credo.posteriors.multiplicative import Multiplicative, Places
-from credo.priors import ScaleMixture
+from credo.priors import is_log_uniform
 
 LOW, HIGH = -20.0, 0.0  # of log s: from a unit that is off to one that is on
 LOG_STD = (-8.0, 3.0)  # of log sigma; at the upper end q is the prior but for a hundredth of a nat
@@ -170,14 +170,14 @@ class StructuredNoise(Multiplicative):
         out, spread = super().moments(op, mean, var, w, b)
         return (out, spread * self.mean()[w]) if op.is_product else (out, spread)
 
-    def kl(self, prior: Mapping[str, Distribution]) -> Tensor | None:
+    def kl_elementwise(self, prior: Mapping[str, Distribution]) -> Tensor | None:
         """The closed form, summed over units; under any prior but the log-uniform None, since the
         weights then have no such split.
         """
         own = [
             prior[name] for name in self.layout.shapes
         ]  # masks of dropout modules have no prior of their own
-        if not all(isinstance(p, ScaleMixture) and p.mixing.name == "log_uniform" for p in own):
+        if not all(is_log_uniform(p) for p in own):
             return None
         total = self.flat_mean.new_zeros(())
         for name in self.noised:

@@ -27,6 +27,7 @@ class Subnetwork(Gaussian):
     """
 
     name: ClassVar[str] = "subnetwork"
+    joint_prior: ClassVar[bool] = False
     factored: ClassVar[bool] = True
     places: Tensor
 
@@ -175,7 +176,7 @@ class Subnetwork(Gaussian):
             mask[self.local()[name]] = True
         return Pinned(distribution, mask.reshape(whole.shape), whole)
 
-    def kl(self, priors: Mapping[str, Distribution]) -> Tensor | None:
+    def kl_elementwise(self, priors: Mapping[str, Distribution]) -> Tensor | None:
         """sum_s (KL[N(m_s, v_s), p_s] + h_s) - H[q] over the chosen weights; None where torch knows
         no such KL.
         """

@@ -17,9 +17,10 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from credo.core.errors import SettingError
-from credo.posteriors.family import FlatLayout, families
+from credo.core.flat_layout import FlatLayout
+from credo.posteriors.family import families
 from credo.posteriors.mean_field import MeanField
-from credo.priors import ScaleMixture
+from credo.priors import is_log_uniform
 
 _FLOOR = 1e-3  # of the typical size of a tensor's weights, below which a deviation does not start
 
@@ -32,6 +33,7 @@ class ZeroMean(MeanField):
     """
 
     name: ClassVar[str] = "zero_mean"
+    startable: ClassVar[bool] = False
     meaningless_mean: ClassVar[str] = (
         "every weight has mean zero, and a network of zeros computes nothing"
     )
@@ -69,12 +71,8 @@ class ZeroMean(MeanField):
         family.raw_std.copy_(flat.log())
         return family
 
-    def kl(self, prior: Mapping[str, Distribution]) -> Tensor | None:
-        """Zero under the log-uniform prior, whatever the deviations; None for other priors, whose
-        KL rests on marginals.
-        """
-        if not all(
-            isinstance(p, ScaleMixture) and p.mixing.name == "log_uniform" for p in prior.values()
-        ):
-            return None
+    def kl_elementwise(self, prior: Mapping[str, Distribution]) -> Tensor | None:
+        """Zero under the log-uniform prior, whatever the deviations."""
+        if not all(is_log_uniform(p) for p in prior.values()):
+            return super().kl_elementwise(prior)
         return self.flat_mean.new_zeros(())

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,9 @@ class Prior(ABC):
     learns (``parts``), what that costs (``penalty``) and what it takes from q in closed form
     (``observe``). The defaults are those of a fixed prior.
     """
+
+    #: Whether it is the posterior of an earlier fit.
+    is_posterior: ClassVar[bool] = False
 
     @abstractmethod
     def at(self, site: Site) -> Distribution:
@@ -63,6 +66,10 @@ class Prior(ABC):
         """
         return []
 
+    def joint_over(self, names: Collection[str]) -> Any | None:
+        """A density over exactly these parameters together, where the prior is not elementwise."""
+        return None
+
     def matches(self, name: str) -> bool:
         """Whether the user named a prior for this very parameter."""
         return False
@@ -76,6 +83,10 @@ class Prior(ABC):
         every site, before ``at``.
         """
         return None
+
+    def needs_marginals(self) -> frozenset[str]:
+        """Parameters whose distribution ``observe`` sets: q must have marginals over them."""
+        return frozenset()
 
     def relevance(self, name: str) -> Tensor | None:
         """Learned prior standard deviation of each input feature of the parameter ``name``; None
@@ -186,6 +197,10 @@ class ByPattern(Prior):
         """Each prior sees the sites whose first match it is."""
         for pattern, prior in self.table.items():
             prior.observe(self._share(pattern, means), self._share(pattern, variances))
+
+    def needs_marginals(self) -> frozenset[str]:
+        """Those of all priors in the table."""
+        return frozenset().union(*(prior.needs_marginals() for prior in self.table.values()))
 
     def relevance(self, name: str) -> Tensor | None:
         """That of the first pattern that matches."""

@@ -59,6 +59,10 @@ class Optimal(nn.Module, Prior):
         """Itself: buffers only, nothing to train."""
         return [self]
 
+    def needs_marginals(self) -> frozenset[str]:
+        """All it is over."""
+        return frozenset(self.sites)
+
     @torch.no_grad()
     def observe(self, means: Mapping[str, Tensor], variances: Mapping[str, Tensor]) -> None:
         """Set mean and variance of every group that has a site in ``means`` from q's marginals."""

@@ -120,3 +120,14 @@ def horseshoe(scale: float = 1.0) -> ScaleMixture:
     2010): a pole at zero and Cauchy tails; ``scale`` is the global shrinkage.
     """
     return ScaleMixture("half_cauchy", scale)
+
+
+def is_log_uniform(distribution: Distribution) -> bool:
+    """Whether p(w) ~ 1 / abs(w), under which the KL of noise that multiplies is its own form."""
+    return isinstance(distribution, ScaleMixture) and distribution.mixing.name == "log_uniform"
+
+
+def has_pole(distribution: Distribution) -> bool:
+    """Whether the density at zero is infinite."""
+    poles = ("log_uniform", "half_cauchy")
+    return isinstance(distribution, ScaleMixture) and distribution.mixing.name in poles

@@ -92,6 +92,10 @@ class Scaled(nn.Module, Prior):
             self._known[key] = self.base.at(site)
         return self._known[key]
 
+    def needs_marginals(self) -> frozenset[str]:
+        """Those of the prior it scales."""
+        return self.base.needs_marginals()
+
     def parts(self) -> list[nn.Module]:
         """Itself, so that its factors are stored with a fit."""
         return [self]

@@ -3,7 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from zoo.binary import enumerated, fit_binary
+from zoo.fits import begun
+from zoo.models import make_model
 from zoo.regression import bnn, exact, flat_mean, problem
 from zoo.stats import Z
 
@@ -209,5 +212,9 @@ def test_families_and_estimators_that_do_not_go_together_are_refused():
 
 
 def test_the_temperature_reaches_the_gumbel_relaxation():
-    assert VI(estimator="gumbel", temperature=0.2).make_estimator().temperature == 0.2
-    assert VI(temperature=0.2).make_estimator() is estimators["local"]
+    model = make_model(nn.Linear(3, 1))
+    relaxed, plain = (
+        VI(temperature=0.2, **how) for how in ({"estimator": "gumbel", "posterior": "discrete"}, {})
+    )
+    assert begun(relaxed, model, torch.zeros(4, 3))[0].estimator.temperature == 0.2
+    assert begun(plain, model, torch.zeros(4, 3))[0].estimator is estimators["local"]

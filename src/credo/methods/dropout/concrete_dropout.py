@@ -10,19 +10,23 @@ lower variance, two passes). Rates are in ``history`` as ``rate/<place>``.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 from credo.core.settings import setting
-from credo.engine.method import methods
-from credo.engine.noise_places import DropoutMethod
-from credo.estimators import Estimator, estimators
-from credo.estimators.gates import Gated
-from credo.posteriors import ConcreteDropout, Places
+from credo.engine.elbo_fit import ElboSettings, adam, elbo_fit
+from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.method import Method, methods
+from credo.engine.model import Model
+from credo.engine.noise_places import NoiseSettings, noise_places, with_length_scale
+from credo.engine.training_loop import DescentSettings
+from credo.estimators import estimators
+from credo.posteriors import ConcreteDropout
 
 
 @methods.register("concrete_dropout")
 @dataclass(frozen=True)
-class ConcreteDropoutMethod(DropoutMethod):
+class ConcreteDropoutMethod(Method, DescentSettings, ElboSettings, NoiseSettings):
     """Bernoulli masks at learned rates."""
 
     name: ClassVar[str] = "concrete_dropout"
@@ -32,6 +36,7 @@ class ConcreteDropoutMethod(DropoutMethod):
     reference: ClassVar[str] = (
         "Gal, Hron and Kendall 2017, Concrete dropout; Yin and Zhou 2019, ARM."
     )
+    network_noise: ClassVar[str | None] = "dropout"
     target: ClassVar[str] = "concrete_dropout"
     tolerance: ClassVar[float] = 0.1
     problem: ClassVar[dict[str, Any]] = {
@@ -57,13 +62,19 @@ class ConcreteDropoutMethod(DropoutMethod):
         0.1, "Of the relaxation; colder has less bias and more variance.", gt=0.0
     )
 
-    def make_family(self, values: Any, places: Places, rates: dict[str, float]) -> ConcreteDropout:
-        """Masks at learned rates."""
-        return ConcreteDropout.start(values, places, rates, self.per, self.temperature)
+    def adapt(self, model: Model) -> Model:
+        """Under the prior of the length scale, if one is given."""
+        return with_length_scale(model, self.length_scale)
 
-    def make_estimator(self) -> Estimator:
-        """Masks relaxed where they enter, or hard with a gradient of their own."""
-        chosen = (
-            estimators[self.gradient] if self.gradient != "concrete" else super().make_estimator()
-        )
-        return chosen.entering(self.estimator) if isinstance(chosen, Gated) else chosen
+    def fit(self, model: Model, fit_job: FitJob) -> Fitted:
+        """Put masks on units and maximise the ELBO over weights and rates."""
+        places, rates = noise_places(model, fit_job.source.example(2), self, self.name)
+        values = model.start_values(self.init, fit_job.seed)
+        random = {n: values[n] for n in model.random}
+        family = ConcreteDropout.start(random, places, rates, self.per, self.temperature)
+        posterior = model.with_points([family], values)
+        relaxed = self.gradient == "concrete"
+        estimator = estimators[self.estimator if relaxed else self.gradient]
+        estimator = estimator.entering(self.estimator)
+        optimizer = partial(adam, rate_lr=self.rate_lr)
+        return elbo_fit(model, fit_job, posterior, estimator, self, self, optimizer=optimizer)

@@ -11,14 +11,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from credo.engine.method import methods
-from credo.engine.noise_places import DropoutMethod
-from credo.posteriors import GaussianDropout, Places
+from credo.engine.elbo_fit import ElboSettings, elbo_fit
+from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.method import Method, methods
+from credo.engine.model import Model
+from credo.engine.noise_places import NoiseSettings, noise_places, with_length_scale
+from credo.engine.training_loop import DescentSettings
+from credo.estimators import estimators
+from credo.posteriors import GaussianDropout
 
 
 @methods.register("gaussian_dropout")
 @dataclass(frozen=True)
-class GaussianDropoutMethod(DropoutMethod):
+class GaussianDropoutMethod(Method, DescentSettings, ElboSettings, NoiseSettings):
     """Gaussian factors of fixed size."""
 
     name: ClassVar[str] = "gaussian_dropout"
@@ -26,6 +31,7 @@ class GaussianDropoutMethod(DropoutMethod):
     reference: ClassVar[str] = (
         "Srivastava et al. 2014, Dropout; Wang and Manning 2013, Fast dropout training."
     )
+    network_noise: ClassVar[str | None] = "dropout"
     target: ClassVar[str] = "gaussian_dropout"
     tolerance: ClassVar[float] = 0.05
     conformance_settings: ClassVar[dict[str, Any]] = {
@@ -35,6 +41,17 @@ class GaussianDropoutMethod(DropoutMethod):
         "train_samples": 8,
     }
 
-    def make_family(self, values: Any, places: Places, rates: dict[str, float]) -> GaussianDropout:
-        """Factors of fixed variance."""
-        return GaussianDropout.start(values, places, rates, noise="input", per="layer", learn=False)
+    def adapt(self, model: Model) -> Model:
+        """Under the prior of the length scale, if one is given."""
+        return with_length_scale(model, self.length_scale)
+
+    def fit(self, model: Model, fit_job: FitJob) -> Fitted:
+        """Put factors of fixed variance on units and maximise the ELBO."""
+        places, rates = noise_places(model, fit_job.source.example(2), self, self.name)
+        values = model.start_values(self.init, fit_job.seed)
+        random = {n: values[n] for n in model.random}
+        family = GaussianDropout.start(
+            random, places, rates, noise="input", per="layer", learn=False
+        )
+        posterior = model.with_points([family], values)
+        return elbo_fit(model, fit_job, posterior, estimators[self.estimator], self, self)

@@ -19,19 +19,17 @@ from credo.core.errors import NetworkError
 from credo.core.seeds import generator, isolated, mix
 from credo.core.settings import setting
 from credo.engine.batchnorm import norms
-from credo.engine.descent import GradientMethod
-from credo.engine.elbo import Elbo
+from credo.engine.elbo_fit import point_fit
 from credo.engine.fit_job import FitJob, Fitted
-from credo.engine.initial_posterior import point_posterior
-from credo.engine.method import methods
+from credo.engine.method import Method, methods
 from credo.engine.model import Model
-from credo.estimators import estimators
+from credo.engine.training_loop import DescentSettings
 from credo.posteriors import Posterior, Samples
 
 
 @methods.register("mc_batchnorm")
 @dataclass(frozen=True)
-class MCBatchNorm(GradientMethod):
+class MCBatchNorm(Method, DescentSettings):
     """Statistics of training batches as draws."""
 
     name: ClassVar[str] = "mc_batchnorm"
@@ -41,6 +39,7 @@ class MCBatchNorm(GradientMethod):
         "networks."
     )
     batch_size: ClassVar[int | None] = 32
+    network_noise: ClassVar[str | None] = "batch statistics"
     target: ClassVar[str] = "map"
     tolerance: ClassVar[float] = 0.1
     conformance_settings: ClassVar[dict[str, Any]] = {"epochs": 200, "batch_size": 16, "lr": 0.02}
@@ -58,17 +57,15 @@ class MCBatchNorm(GradientMethod):
         return nn.Sequential(net, nn.BatchNorm1d(outputs))
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
-        """Descend on the negative log joint, then record statistics."""
+        """Fit a point, then record statistics."""
         paths = norms(model.net)
         if not paths:
             raise NetworkError(
                 "mc_batchnorm needs a network with BatchNorm layers that keep running statistics; "
                 "this one has none."
             )
-        fitted = self.descend(
-            Elbo(model, point_posterior(model, self.start(model, fit_job)), estimators["weights"]),
-            fit_job,
-        )
+        start = model.start_values(self.init, fit_job.seed)
+        fitted = point_fit(model, fit_job, model.point_posterior(start), descent=self)
         statistics = Samples.of(self._record(model, fit_job, fitted, paths))
         return Fitted(Posterior([*fitted.posterior.members, statistics]), fitted.buffers)
 

@@ -14,14 +14,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from credo.engine.method import methods
-from credo.engine.noise_places import DropoutMethod
-from credo.posteriors import Dropout, Places
+from credo.engine.elbo_fit import ElboSettings, elbo_fit
+from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.method import Method, methods
+from credo.engine.model import Model
+from credo.engine.noise_places import NoiseSettings, noise_places, with_length_scale
+from credo.engine.training_loop import DescentSettings
+from credo.estimators import estimators
+from credo.posteriors import Dropout
 
 
 @methods.register("mc_dropout")
 @dataclass(frozen=True)
-class MCDropout(DropoutMethod):
+class MCDropout(Method, DescentSettings, ElboSettings, NoiseSettings):
     """Bernoulli masks at fixed rates."""
 
     name: ClassVar[str] = "mc_dropout"
@@ -32,6 +37,7 @@ class MCDropout(DropoutMethod):
         "Gal and Ghahramani 2016, Dropout as a Bayesian approximation; 2016, A theoretically "
         "grounded application."
     )
+    network_noise: ClassVar[str | None] = "dropout"
     target: ClassVar[str] = "dropout"
     tolerance: ClassVar[float] = 0.05
     conformance_settings: ClassVar[dict[str, Any]] = {
@@ -41,8 +47,17 @@ class MCDropout(DropoutMethod):
         "train_samples": 8,
     }
 
-    as_it_is: ClassVar[bool] = True
+    def adapt(self, model: Model) -> Model:
+        """Under the prior of the length scale, if one is given."""
+        return with_length_scale(model, self.length_scale)
 
-    def make_family(self, values: Any, places: Places, rates: dict[str, float]) -> Dropout:
-        """Masks at fixed rates."""
-        return Dropout.start(values, places, rates)
+    def fit(self, model: Model, fit_job: FitJob) -> Fitted:
+        """Put masks on units and maximise the ELBO; noise of the network's own is used as it is."""
+        places, rates = noise_places(
+            model, fit_job.source.example(2), self, self.name, as_it_is=True
+        )
+        values = model.start_values(self.init, fit_job.seed)
+        random = {n: values[n] for n in model.random}
+        family = Dropout.start(random, places, rates)
+        posterior = model.with_points([family], values)
+        return elbo_fit(model, fit_job, posterior, estimators[self.estimator], self, self)

@@ -19,14 +19,13 @@ from torch import Tensor, nn
 
 from credo.core.errors import NetworkError, SettingError, nearest
 from credo.core.settings import setting
-from credo.engine.descent import GradientMethod
-from credo.engine.elbo import Elbo
+from credo.engine.elbo_fit import point_fit
 from credo.engine.fit_job import FitJob, Fitted
-from credo.engine.method import methods
+from credo.engine.method import Method, methods
 from credo.engine.model import Model
 from credo.engine.own_noise import OwnMasks, is_random, modules_without_norms
-from credo.estimators import estimators
-from credo.posteriors import Delta, Posterior, Stochastic
+from credo.engine.training_loop import DescentSettings
+from credo.posteriors import Stochastic
 
 
 @final
@@ -40,7 +39,7 @@ class _Jitter(nn.Module):
 
 @methods.register("stochastic")
 @dataclass(frozen=True)
-class StochasticForward(GradientMethod):
+class StochasticForward(Method, DescentSettings):
     """Passes in training mode as draws."""
 
     name: ClassVar[str] = "stochastic"
@@ -52,6 +51,7 @@ class StochasticForward(GradientMethod):
         "Gal and Ghahramani 2016; Huang et al. 2016, Stochastic depth; Ayhan and Berens 2018, "
         "test-time augmentation."
     )
+    network_noise: ClassVar[str | None] = "any"
     target: ClassVar[str] = "map"
     tolerance: ClassVar[float] = 0.1
     conformance_settings: ClassVar[dict[str, Any]] = {"epochs": 600, "batch_size": None, "lr": 0.02}
@@ -86,7 +86,7 @@ class StochasticForward(GradientMethod):
         )
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
-        """Descend on the negative log joint, then run as in training."""
+        """Fit a point; predictions then run as in training."""
         noisy_modules = self.noisy_modules(model)
         if not is_random(
             model, model.move(fit_job.source.example(2)), OwnMasks({}, {}, {}), noisy_modules
@@ -97,9 +97,6 @@ class StochasticForward(GradientMethod):
                 "it (dropout, stochastic depth, credo.nets.Augmented), or use 'mc_dropout', which "
                 "brings its own."
             )
-        values = self.start(model, fit_job)
-        members = [Stochastic.of({n: values[n] for n in model.random}, noisy_modules)]
-        points = [Delta.start({n: values[n] for n in model.point})] if model.point else []
-        return self.descend(
-            Elbo(model, Posterior([*members, *points]), estimators["weights"]), fit_job
-        )
+        values = model.start_values(self.init, fit_job.seed)
+        random = Stochastic.of({n: values[n] for n in model.random}, noisy_modules)
+        return point_fit(model, fit_job, model.with_points([random], values), descent=self)

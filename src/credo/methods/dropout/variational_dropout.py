@@ -10,20 +10,25 @@ weight, which with N examples and many more weights pushes alpha to its bound.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 from credo.core.errors import SettingError
 from credo.core.settings import setting
-from credo.engine.method import methods
+from credo.engine.elbo_fit import ElboSettings, adam, elbo_fit
+from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.method import Method, methods
 from credo.engine.model import Model
-from credo.engine.noise_places import DropoutMethod
+from credo.engine.noise_places import NoiseSettings, noise_places
+from credo.engine.training_loop import DescentSettings
+from credo.estimators import estimators
 from credo.posteriors import GaussianDropout, Places
 from credo.priors import Fixed, log_uniform
 
 
 @methods.register("variational_dropout")
 @dataclass(frozen=True)
-class VariationalDropout(DropoutMethod):
+class VariationalDropout(Method, DescentSettings, ElboSettings, NoiseSettings):
     """Gaussian factors of learned size."""
 
     name: ClassVar[str] = "variational_dropout"
@@ -33,6 +38,7 @@ class VariationalDropout(DropoutMethod):
     reference: ClassVar[str] = (
         "Kingma, Salimans and Welling 2015, Variational dropout; Molchanov et al. 2017 for the KL."
     )
+    network_noise: ClassVar[str | None] = "dropout"
     target: ClassVar[str] = "variational_dropout"
     tolerance: ClassVar[float] = 0.05
     conformance_settings: ClassVar[dict[str, Any]] = {
@@ -70,13 +76,24 @@ class VariationalDropout(DropoutMethod):
             )
 
     def adapt(self, model: Model) -> Model:
-        """Log-uniform on everything with noise; what has none is a point without a prior (see
-        :meth:`make_family`).
-        """
+        """Log-uniform on everything with noise; what has none is a point without a prior."""
         return replace(model, prior=Fixed(log_uniform()))
 
-    def make_family(self, values: Any, places: Places, rates: dict[str, float]) -> GaussianDropout:
-        """Factors of learned variance."""
+    def fit(self, model: Model, fit_job: FitJob) -> Fitted:
+        """Put factors of learned variance on units or weights and maximise the ELBO."""
+        places, rates = noise_places(model, fit_job.source.example(2), self, self.name)
+        self._check(places, rates)
+        values = model.start_values(self.init, fit_job.seed)
+        random = {n: values[n] for n in model.random}
+        family = GaussianDropout.start(
+            random, places, rates, noise=self.noise, per=self.per, learn=True
+        )
+        posterior = model.with_points([family], values)
+        estimator, optimizer = estimators[self.estimator], partial(adam, rate_lr=self.rate_lr)
+        return elbo_fit(model, fit_job, posterior, estimator, self, self, optimizer=optimizer)
+
+    def _check(self, places: Places, rates: dict[str, float]) -> None:
+        """Refuse noise that would start at alpha of 1 and above, or where it cannot be."""
         high = {name: rate for name, rate in rates.items() if rate >= 0.5}
         if high:
             name, rate = next(iter(high.items()))
@@ -91,6 +108,3 @@ class VariationalDropout(DropoutMethod):
                 "own; use noise='input', or a network "
                 "without them."
             )
-        return GaussianDropout.start(
-            values, places, rates, noise=self.noise, per=self.per, learn=True
-        )

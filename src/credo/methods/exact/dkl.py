@@ -20,7 +20,6 @@ from typing import Any, ClassVar
 from credo.core.seeds import generator
 from credo.core.settings import setting
 from credo.engine.fit_job import FitJob, Fitted
-from credo.engine.initial_posterior import initial_values, with_points
 from credo.engine.method import methods
 from credo.engine.model import Model
 from credo.methods.exact.parts.process_fit import ProcessElbo, ProcessMethod, first_rows, last_layer
@@ -72,12 +71,12 @@ class DKL(ProcessMethod):
         """Find the last layer, look at its inputs, descend."""
         gpytorch_of("dkl")
         layer = last_layer(model, fit_job.source.example(2))
-        values = initial_values(model, self.init, fit_job.seed)
+        values = model.start_values(self.init, fit_job.seed)
         points = {n: v for n, v in values.items() if n in model.point}
         rows = first_rows(model, fit_job, points, lambda shell, x: given(shell, x, *layer))
         process = SparseGP.start(
             layer.path, rows, layer.outputs, self.inducing, generator(fit_job.seed, "inducing")
         )
         return self.descend(
-            ProcessElbo(model, with_points(model, values, [process])), fit_job, self.faster
+            ProcessElbo(model, model.with_points([process], values)), fit_job, self.faster
         )

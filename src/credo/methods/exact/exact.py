@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from credo.core.errors import SettingError
+from credo.core.flat_layout import FlatLayout
 from credo.core.settings import setting
 from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.linear_gaussian import accumulate, noise_std, normal_prior, solve
@@ -24,7 +25,6 @@ from credo.engine.method import Method, methods
 from credo.engine.model import Model
 from credo.likelihoods import Gaussian
 from credo.posteriors import Delta, Full, NormalInverseGamma, Posterior, PosteriorPrior
-from credo.posteriors.family import FlatLayout
 
 
 class Prior(NamedTuple):

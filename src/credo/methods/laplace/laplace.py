@@ -26,13 +26,12 @@ from credo.curvature.centred_prior import centred
 from credo.curvature.log_evidence import best_scales, best_widths, log_evidence
 from credo.curvature.structures import STRUCTURES, Measured
 from credo.curvature.sweep import Sweep
-from credo.engine.descent import GradientMethod
-from credo.engine.elbo import Elbo
+from credo.engine.elbo_fit import descend, point_fit
 from credo.engine.fit_job import FitJob, Fitted
-from credo.engine.initial_posterior import initial_values, point_posterior
-from credo.engine.method import methods
+from credo.engine.method import Method, methods
 from credo.engine.model import Model
-from credo.estimators import estimators
+from credo.engine.schedules import decays
+from credo.engine.training_loop import DescentSettings
 from credo.methods.laplace.parts.laplace_fit import (
     OnlineElbo,
     choose_by_validation,
@@ -48,7 +47,7 @@ from credo.priors import Scaled
 
 @methods.register("laplace")
 @dataclass(frozen=True)
-class Laplace(GradientMethod):
+class Laplace(Method, DescentSettings):
     """A Gaussian from the curvature at a trained network."""
 
     name: ClassVar[str] = "laplace"
@@ -135,7 +134,7 @@ class Laplace(GradientMethod):
         any.
         """
         return dict(self._subset().given()) | (
-            {} if self.train else initial_values(model, self.init, seed)
+            {} if self.train else model.start_values(self.init, seed)
         )
 
     def adapt(self, model: Model) -> Model:
@@ -169,11 +168,11 @@ class Laplace(GradientMethod):
             model.likelihood.softened(
                 torch.zeros(1, 1), torch.zeros(1, 1)
             )  # likewise one without labels
-        values = self.start(model, fit_job)
+        values = model.start_values(self.init, fit_job.seed)
         if self.train:
             fitted = self._descend(model, fit_job, values)
         else:
-            fitted = Fitted(point_posterior(model, values), model.buffers())
+            fitted = Fitted(model.point_posterior(values), model.buffers())
             if fit_job.run is not None:
                 fit_job.run.history(-1)
             fit_noise(model, fit_job, values, fitted.buffers)
@@ -194,9 +193,9 @@ class Laplace(GradientMethod):
         return Fitted(posterior, fitted.buffers)
 
     def _descend(self, model: Model, fit_job: FitJob, values: dict[str, Tensor]) -> Fitted:
-        start = point_posterior(model, values)
+        start = model.point_posterior(values)
         if self.tune != "online" or not isinstance(model.prior, Scaled):
-            return self.descend(Elbo(model, start, estimators["weights"]), fit_job)
+            return point_fit(model, fit_job, start, descent=self)
 
         def renew(values: Params, buffers: Mapping[str, Tensor]) -> None:
             self._by_evidence(
@@ -207,7 +206,12 @@ class Laplace(GradientMethod):
             STRUCTURES[self.structure].noise and model.likelihood.noise_terms(0.0, 1, 1) is not None
         )
         with held_fixed(model.likelihood.parameters() if told else ()):  # the evidence sets it
-            return self.descend(OnlineElbo(model, start, renew, self.every), fit_job)
+            return descend(
+                OnlineElbo(model, start, renew, self.every),
+                fit_job,
+                decay=decays[self.lr_schedule],
+                compile=self.compile,
+            )
 
     def measure(
         self,

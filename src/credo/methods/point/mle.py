@@ -10,18 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from credo.engine.descent import GradientMethod
-from credo.engine.elbo import Elbo
+from credo.engine.elbo_fit import point_fit
 from credo.engine.fit_job import FitJob, Fitted
-from credo.engine.initial_posterior import point_posterior
-from credo.engine.method import methods
+from credo.engine.method import Method, methods
 from credo.engine.model import Model
-from credo.estimators import estimators
+from credo.engine.training_loop import DescentSettings
 
 
 @methods.register("mle")
 @dataclass(frozen=True)
-class MLE(GradientMethod):
+class MLE(Method, DescentSettings):
     """Maximum likelihood by Adam."""
 
     name: ClassVar[str] = "mle"
@@ -41,6 +39,6 @@ class MLE(GradientMethod):
         return model.flat()
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
-        """Descend on the negative log-likelihood."""
-        posterior = point_posterior(model, self.start(model, fit_job))
-        return self.descend(Elbo(model, posterior, estimators["weights"]), fit_job)
+        """Maximise the log-likelihood."""
+        start = model.start_values(self.init, fit_job.seed)
+        return point_fit(model, fit_job, model.point_posterior(start), descent=self)

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from credo.core.settings import setting
 from credo.engine.fit_job import FitJob, Fitted
-from credo.engine.initial_posterior import point_posterior
 from credo.engine.method import Method, methods
 from credo.engine.model import Model
 from credo.kernels.annealing import cooling, move, start
@@ -77,7 +76,7 @@ class Annealing(Method):
         density.release()
         values = density.points | density.layout.split(best[(prior + fit).argmax()])
         return Fitted(
-            point_posterior(model, {n: values[n].detach().clone() for n in model.sites}),
+            model.point_posterior({n: values[n].detach().clone() for n in model.sites}),
             density.buffers,
         )
 

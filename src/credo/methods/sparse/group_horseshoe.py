@@ -10,20 +10,29 @@ Biases and normalisation are points.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 from credo.core.settings import setting
-from credo.core.sites import Site
-from credo.engine.method import methods
-from credo.methods.sparse.parts.group_fit import GroupMethod, places_of
-from credo.posteriors import Place
+from credo.engine.elbo_fit import ElboSettings, adam, elbo_fit
+from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.method import Method, methods
+from credo.engine.model import Model
+from credo.engine.training_loop import DescentSettings
+from credo.estimators import estimators
+from credo.methods.sparse.parts.group_fit import (
+    GroupSettings,
+    HorseshoeSettings,
+    group_posterior,
+    places_of,
+    under_scales,
+)
 
 
 @methods.register("group_horseshoe")
 @dataclass(frozen=True)
-class GroupHorseshoe(GroupMethod):
+class GroupHorseshoe(Method, HorseshoeSettings, GroupSettings, DescentSettings, ElboSettings):
     """A log-normal scale per group and per layer under half-Cauchy priors."""
 
     name: ClassVar[str] = "group_horseshoe"
@@ -56,26 +65,18 @@ class GroupHorseshoe(GroupMethod):
         "log of noise to signal, sum V[w] / sum E[w]^2, from which a group is pruned; 3 is 95 % "
         "noise.",
     )
-    scale_lr: float = setting(
-        5.0, "Learning rate of the scales, as a multiple of the weights'.", gt=0.0
-    )
-    tau0: float = setting(
-        1.0,
-        "Scale of the half-Cauchy prior of every layer's global scale; smaller prunes more.",
-        gt=0.0,
-    )
-    centred: bool = setting(
-        False, "Whether scales are in the prior alone, instead of multiplying the weights."
-    )
 
-    def places(self, sites: Mapping[str, Site]) -> dict[str, Place]:
-        """One bank of scales per weight."""
-        return places_of(sites, self.groups)
+    def adapt(self, model: Model) -> Model:
+        """What has groups is random under the prior of their scales."""
+        return under_scales(model, places_of(model.random, self.groups), "horseshoe", self.name)
 
-    def scales(self) -> dict[str, Any]:
-        """Log-normal."""
-        return {"name": "horseshoe", "tau0": self.tau0}
-
-    def is_centred(self) -> bool:
-        """As the user says."""
-        return self.centred
+    def fit(self, model: Model, fit_job: FitJob) -> Fitted:
+        """Put a Gaussian on every weight and scale and maximise the ELBO."""
+        values = model.start_values(self.init, fit_job.seed)
+        places = places_of(model.random, self.groups)
+        scales = {"name": "horseshoe", "tau0": self.tau0}
+        posterior = group_posterior(
+            model, values, places, scales, self, self.threshold, self.name, self.centred
+        )
+        estimator, optimizer = estimators[self.estimator], partial(adam, rate_lr=self.scale_lr)
+        return elbo_fit(model, fit_job, posterior, estimator, self, self, optimizer=optimizer)

@@ -10,20 +10,28 @@ late: a network that has not learned anything yet would be pruned whole.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 from credo.core.settings import setting
-from credo.core.sites import Site
-from credo.engine.method import methods
-from credo.methods.sparse.parts.group_fit import GroupMethod, places_of
-from credo.posteriors import Place
+from credo.engine.elbo_fit import ElboSettings, adam, elbo_fit
+from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.method import Method, methods
+from credo.engine.model import Model
+from credo.engine.training_loop import DescentSettings
+from credo.estimators import estimators
+from credo.methods.sparse.parts.group_fit import (
+    GroupSettings,
+    group_posterior,
+    places_of,
+    under_scales,
+)
 
 
 @methods.register("group_normal_jeffreys")
 @dataclass(frozen=True)
-class GroupNormalJeffreys(GroupMethod):
+class GroupNormalJeffreys(Method, GroupSettings, DescentSettings, ElboSettings):
     """A Gaussian scale per group under a log-uniform prior."""
 
     name: ClassVar[str] = "group_normal_jeffreys"
@@ -55,10 +63,15 @@ class GroupNormalJeffreys(GroupMethod):
         choices=("auto", "input", "output"),
     )
 
-    def places(self, sites: Mapping[str, Site]) -> dict[str, Place]:
-        """One bank of scales per weight."""
-        return places_of(sites, self.groups)
+    def adapt(self, model: Model) -> Model:
+        """What has groups is random under the prior of their scales."""
+        places = places_of(model.random, self.groups)
+        return under_scales(model, places, "normal_jeffreys", self.name)
 
-    def scales(self) -> dict[str, Any]:
-        """Gaussian."""
-        return {"name": "normal_jeffreys"}
+    def fit(self, model: Model, fit_job: FitJob) -> Fitted:
+        """Put a Gaussian on every weight and scale and maximise the ELBO."""
+        values = model.start_values(self.init, fit_job.seed)
+        places, scales = places_of(model.random, self.groups), {"name": "normal_jeffreys"}
+        posterior = group_posterior(model, values, places, scales, self, self.threshold, self.name)
+        estimator, optimizer = estimators[self.estimator], partial(adam, rate_lr=self.scale_lr)
+        return elbo_fit(model, fit_job, posterior, estimator, self, self, optimizer=optimizer)

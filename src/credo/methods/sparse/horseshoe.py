@@ -11,20 +11,29 @@ scales independent enough to learn.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 from credo.core.settings import setting
-from credo.core.sites import Site
-from credo.engine.method import methods
-from credo.methods.sparse.parts.group_fit import GroupMethod, unit_places
-from credo.posteriors import Place
+from credo.engine.elbo_fit import ElboSettings, adam, elbo_fit
+from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.method import Method, methods
+from credo.engine.model import Model
+from credo.engine.training_loop import DescentSettings
+from credo.estimators import estimators
+from credo.methods.sparse.parts.group_fit import (
+    GroupSettings,
+    HorseshoeSettings,
+    group_posterior,
+    under_scales,
+    unit_places,
+)
 
 
 @methods.register("horseshoe")
 @dataclass(frozen=True)
-class Horseshoe(GroupMethod):
+class Horseshoe(Method, HorseshoeSettings, GroupSettings, DescentSettings, ElboSettings):
     """A half-Cauchy scale per unit."""
 
     name: ClassVar[str] = "horseshoe"
@@ -52,26 +61,18 @@ class Horseshoe(GroupMethod):
         "log of noise to signal, sum V[w] / sum E[w]^2, from which a unit is switched off; 3 is "
         "95 % noise.",
     )
-    scale_lr: float = setting(
-        5.0, "Learning rate of the scales, as a multiple of the weights'.", gt=0.0
-    )
-    tau0: float = setting(
-        1.0,
-        "Scale of the half-Cauchy prior of every layer's global scale; smaller prunes more.",
-        gt=0.0,
-    )
-    centred: bool = setting(
-        False, "Whether scales are in the prior alone, instead of multiplying the weights."
-    )
 
-    def places(self, sites: Mapping[str, Site]) -> dict[str, Place]:
-        """One bank of scales per layer, over its output units."""
-        return unit_places(sites)
+    def adapt(self, model: Model) -> Model:
+        """What has groups is random under the prior of their scales."""
+        return under_scales(model, unit_places(model.random), "horseshoe", self.name)
 
-    def scales(self) -> dict[str, Any]:
-        """Log-normal."""
-        return {"name": "horseshoe", "tau0": self.tau0}
-
-    def is_centred(self) -> bool:
-        """As the user says."""
-        return self.centred
+    def fit(self, model: Model, fit_job: FitJob) -> Fitted:
+        """Put a Gaussian on every weight and scale and maximise the ELBO."""
+        values = model.start_values(self.init, fit_job.seed)
+        places = unit_places(model.random)
+        scales = {"name": "horseshoe", "tau0": self.tau0}
+        posterior = group_posterior(
+            model, values, places, scales, self, self.threshold, self.name, self.centred
+        )
+        estimator, optimizer = estimators[self.estimator], partial(adam, rate_lr=self.scale_lr)
+        return elbo_fit(model, fit_job, posterior, estimator, self, self, optimizer=optimizer)

@@ -19,24 +19,20 @@ from functools import partial
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 
 from credo.core.settings import setting
-from credo.engine.elbo import Elbo
-from credo.engine.elbo_fit import ElboMethod
+from credo.engine.elbo_fit import ElboSettings, adam, elbo_fit
 from credo.engine.fit_job import FitJob, Fitted
-from credo.engine.initial_posterior import point_posterior
-from credo.engine.method import methods
+from credo.engine.method import Method, methods
 from credo.engine.model import Model
-from credo.engine.training_loop import MakeOptimizer
-from credo.estimators import Estimator, estimators
-from credo.posteriors import Posterior
+from credo.engine.training_loop import DescentSettings
+from credo.estimators import estimators
 from credo.priors import ZeroMixture, shared_values
 
 
 @methods.register("soft_weight_sharing")
 @dataclass(frozen=True)
-class SoftWeightSharing(ElboMethod):
+class SoftWeightSharing(Method, DescentSettings, ElboSettings):
     """Weights that gather at the means of a learned mixture."""
 
     name: ClassVar[str] = "soft_weight_sharing"
@@ -92,37 +88,21 @@ class SoftWeightSharing(ElboMethod):
             low, high = low - 1.0, high + 1.0
         return replace(own, prior=shared_values(self.components, self.share, low, high, self.per))
 
-    def make_posterior(self, model: Model, fit_job: FitJob) -> Posterior:
-        """Points."""
-        return point_posterior(model, self.start(model, fit_job))
-
-    def make_estimator(self) -> Estimator:
-        """Nothing is random."""
-        return estimators["weights"]
-
-    def make_optimizer(self, model: Model) -> MakeOptimizer[Elbo] | None:
-        """Adam, with a pace of its own for the mixture."""
-        return partial(_adam, factor=self.mixture_lr)
+    def fit(self, model: Model, fit_job: FitJob) -> Fitted:
+        """Fit points and the mixture together, then collapse each weight, if that is asked for."""
+        posterior = model.point_posterior(model.start_values(self.init, fit_job.seed))
+        optimizer = partial(adam, prior_lr=self.mixture_lr)
+        fitted = elbo_fit(
+            model, fit_job, posterior, estimators["weights"], self, self, optimizer=optimizer
+        )
+        return self._collapsed(model, fitted) if self.quantise else fitted
 
     @torch.no_grad()
-    def finish(self, model: Model, fit_job: FitJob, fitted: Fitted) -> Fitted:
-        """Collapse, if that is asked for."""
-        if not self.quantise:
-            return fitted
+    def _collapsed(self, model: Model, fitted: Fitted) -> Fitted:
+        """Every random weight at the mean of its most responsible component."""
         values = dict(fitted.posterior.mean())
         for name in model.random:
             mixture = model.prior.at(model.sites[name])
-            assert isinstance(mixture, ZeroMixture)
+            assert isinstance(mixture, ZeroMixture)  # by ``adapt``
             values[name] = mixture.collapse(values[name])
-        return Fitted(point_posterior(model, values), fitted.buffers)
-
-
-def _adam(elbo: Elbo, lr: float | Tensor, num_data: int, factor: float) -> torch.optim.Optimizer:
-    """Fused Adam; what is learned of the prior at ``factor`` times the learning rate."""
-    of_prior = [p for p in elbo.prior_parts.parameters() if p.requires_grad]
-    known = {id(p) for p in of_prior}
-    groups: list[dict[str, Any]] = [
-        {"params": [p for p in elbo.parameters() if p.requires_grad and id(p) not in known]},
-        {"params": of_prior, "lr": lr * factor, "factor": factor},
-    ]
-    return torch.optim.Adam(groups, lr=lr, fused=True, capturable=isinstance(lr, Tensor))
+        return Fitted(model.point_posterior(values), fitted.buffers)

@@ -16,18 +16,21 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from credo.core.settings import setting
-from credo.engine.elbo_fit import ElboMethod, log_uniform_over
-from credo.engine.fit_job import FitJob
-from credo.engine.initial_posterior import by_dtype, with_points
-from credo.engine.method import methods
+from credo.core.sites import by_dtype
+from credo.engine.elbo_fit import ElboSettings, elbo_fit
+from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.method import Method, methods
 from credo.engine.model import Model
-from credo.estimators import Estimator, estimators
-from credo.posteriors import Posterior, SparseVD
+from credo.engine.training_loop import DescentSettings
+from credo.estimators import estimators, pathwise_estimators
+from credo.methods.sparse.parts.log_uniform import log_uniform_over
+from credo.methods.sparse.parts.settings import LateKLSettings
+from credo.posteriors import Params, Posterior, SparseVD
 
 
 @methods.register("sparse_vd")
 @dataclass(frozen=True)
-class SparseVDMethod(ElboMethod):
+class SparseVDMethod(Method, LateKLSettings, DescentSettings, ElboSettings):
     """A rate per weight, and pruning by it."""
 
     name: ClassVar[str] = "sparse_vd"
@@ -48,26 +51,11 @@ class SparseVDMethod(ElboMethod):
         "lr_schedule": "cosine",
     }
 
-    lr_schedule: str = setting(
-        "linear", "Course of the learning rate.", choices=("constant", "cosine", "linear")
-    )
-    kl_schedule: str = setting(
-        "late", "Course of the KL's weight.", choices=("constant", "linear", "cosine", "late")
-    )
-    kl_warmup: int = setting(
-        20,
-        "Epochs until the KL counts fully; 'late' leaves it out for the first quarter of them.",
-        ge=0,
-    )
     init_std: float = setting(math.exp(-5.0), "Initial standard deviation of every weight.", gt=0.0)
     threshold: float = setting(
         3.0, "log alpha from which a weight is pruned; 3 is a drop rate of 0.95."
     )
-    estimator: str = setting(
-        "local",
-        "How noise enters training.",
-        choices=("local", "weights", "per_example", "flipout"),
-    )
+    estimator: str = setting("local", "How noise enters training.", choices=pathwise_estimators())
 
     def adapt(self, model: Model) -> Model:
         """Weights are random under the log-uniform prior; biases and scales, which are few, are
@@ -77,18 +65,15 @@ class SparseVDMethod(ElboMethod):
             model, [name for name, site in model.random.items() if len(site.shape) > 1], self.name
         )
 
-    def make_posterior(self, model: Model, fit_job: FitJob) -> Posterior:
-        """Sparse Gaussians over weights."""
-        values = self.start(model, fit_job)
-        groups = [
-            {site.name: values[site.name] for site in group} for group in by_dtype(model.random)
-        ]
-        return with_points(
-            model,
-            values,
-            [SparseVD.start(group, self.init_std, threshold=self.threshold) for group in groups],
-        )
+    def fit(self, model: Model, fit_job: FitJob) -> Fitted:
+        """Put a sparse Gaussian on every weight and maximise the ELBO."""
+        posterior = self.posterior(model, model.start_values(self.init, fit_job.seed))
+        return elbo_fit(model, fit_job, posterior, estimators[self.estimator], self, self)
 
-    def make_estimator(self) -> Estimator:
-        """The chosen estimator."""
-        return estimators[self.estimator]
+    def posterior(self, model: Model, values: Params) -> Posterior:
+        """Narrow sparse Gaussians around ``values``."""
+        families = []
+        for sites in by_dtype(model.random):
+            own = {site.name: values[site.name] for site in sites}
+            families.append(SparseVD.start(own, self.init_std, threshold=self.threshold))
+        return model.with_points(families, values)

@@ -14,20 +14,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 from credo.core.errors import SettingError
 from credo.core.settings import setting
-from credo.engine.method import methods
+from credo.engine.elbo_fit import ElboSettings, adam, elbo_fit
+from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.method import Method, methods
 from credo.engine.model import Model
-from credo.engine.noise_places import DropoutMethod
-from credo.posteriors import Places, StructuredNoise
+from credo.engine.noise_places import NoiseSettings, noise_places
+from credo.engine.training_loop import DescentSettings
+from credo.estimators import estimators
+from credo.posteriors import StructuredNoise
 from credo.priors import Fixed, log_uniform
 
 
 @methods.register("structured_bp")
 @dataclass(frozen=True)
-class StructuredBP(DropoutMethod):
+class StructuredBP(Method, DescentSettings, ElboSettings, NoiseSettings):
     """Truncated log-normal factors on units, and pruning by their signal-to-noise ratio."""
 
     name: ClassVar[str] = "structured_bp"
@@ -38,6 +43,7 @@ class StructuredBP(DropoutMethod):
         "Neklyudov, Molchanov, Ashukha and Vetrov 2017, Structured Bayesian pruning via "
         "log-normal multiplicative noise."
     )
+    network_noise: ClassVar[str | None] = "dropout"
     target: ClassVar[str] = "structured_bp"
     tolerance: ClassVar[float] = 0.05
     conformance_settings: ClassVar[dict[str, Any]] = {
@@ -84,6 +90,12 @@ class StructuredBP(DropoutMethod):
         """Log-uniform on everything with noise; what has none is a point without a prior."""
         return replace(model, prior=Fixed(log_uniform()))
 
-    def make_family(self, values: Any, places: Places, rates: dict[str, float]) -> StructuredNoise:
-        """Little noise everywhere."""
-        return StructuredNoise.start(values, places, rates, self.threshold)
+    def fit(self, model: Model, fit_job: FitJob) -> Fitted:
+        """Put little noise on every unit and maximise the ELBO."""
+        places, rates = noise_places(model, fit_job.source.example(2), self, self.name)
+        values = model.start_values(self.init, fit_job.seed)
+        random = {n: values[n] for n in model.random}
+        family = StructuredNoise.start(random, places, rates, self.threshold)
+        posterior = model.with_points([family], values)
+        estimator, optimizer = estimators[self.estimator], partial(adam, rate_lr=self.rate_lr)
+        return elbo_fit(model, fit_job, posterior, estimator, self, self, optimizer=optimizer)

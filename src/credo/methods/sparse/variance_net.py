@@ -18,19 +18,20 @@ from typing import Any, ClassVar
 
 from credo.core.errors import SettingError
 from credo.core.settings import setting
-from credo.core.sites import choose
-from credo.engine.elbo_fit import ElboMethod, log_uniform_over
-from credo.engine.fit_job import FitJob
-from credo.engine.initial_posterior import by_dtype, with_points
-from credo.engine.method import methods
+from credo.core.sites import by_dtype, choose
+from credo.engine.elbo_fit import ElboSettings, elbo_fit
+from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.method import Method, methods
 from credo.engine.model import Model
-from credo.estimators import Estimator, estimators
-from credo.posteriors import Posterior, ZeroMean
+from credo.engine.training_loop import DescentSettings
+from credo.estimators import estimators, pathwise_estimators
+from credo.methods.sparse.parts.log_uniform import log_uniform_over
+from credo.posteriors import ZeroMean
 
 
 @methods.register("variance_net")
 @dataclass(frozen=True)
-class VarianceNet(ElboMethod):
+class VarianceNet(Method, DescentSettings, ElboSettings):
     """Deviations learned around means of zero."""
 
     name: ClassVar[str] = "variance_net"
@@ -65,11 +66,7 @@ class VarianceNet(ElboMethod):
         "Initial standard deviation, as a multiple of the absolute value a weight starts at.",
         gt=0.0,
     )
-    estimator: str = setting(
-        "local",
-        "How noise enters training.",
-        choices=("local", "weights", "per_example", "flipout"),
-    )
+    estimator: str = setting("local", "How noise enters training.", choices=pathwise_estimators())
 
     def adapt(self, model: Model) -> Model:
         """The chosen layers' weights are random under the log-uniform prior; biases and all else
@@ -95,16 +92,12 @@ class VarianceNet(ElboMethod):
             )
         return log_uniform_over(model, names, self.name)
 
-    def make_posterior(self, model: Model, fit_job: FitJob) -> Posterior:
-        """Zero means, and deviations of the size of the starting weights."""
-        values = self.start(model, fit_job)
-        groups = [
-            {site.name: values[site.name] for site in group} for group in by_dtype(model.random)
-        ]
-        return with_points(
-            model, values, [ZeroMean.start(group, self.init_std) for group in groups]
-        )
-
-    def make_estimator(self) -> Estimator:
-        """The chosen estimator."""
-        return estimators[self.estimator]
+    def fit(self, model: Model, fit_job: FitJob) -> Fitted:
+        """Begin with deviations of the size of the starting weights and maximise the ELBO."""
+        values = model.start_values(self.init, fit_job.seed)
+        families = []
+        for sites in by_dtype(model.random):
+            own = {site.name: values[site.name] for site in sites}
+            families.append(ZeroMean.start(own, self.init_std))
+        posterior = model.with_points(families, values)
+        return elbo_fit(model, fit_job, posterior, estimators[self.estimator], self, self)

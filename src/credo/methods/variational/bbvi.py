@@ -12,15 +12,20 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from credo.core.settings import setting
-from credo.engine.elbo_fit import OfAnyFamily
-from credo.engine.method import methods
-from credo.estimators import Estimator, Score
+from credo.engine.elbo_fit import ElboSettings, elbo_fit
+from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.method import Method, methods
+from credo.engine.model import Model
+from credo.engine.training_loop import DescentSettings
+from credo.estimators import Score
 from credo.estimators.score import CONTROLS
+from credo.methods.variational.parts.settings import DensitySettings, FamilySettings
+from credo.posteriors import Start
 
 
 @methods.register("bbvi")
 @dataclass(frozen=True)
-class BBVI(OfAnyFamily):
+class BBVI(Method, DescentSettings, ElboSettings, DensitySettings, FamilySettings):
     """Variational inference by the score function."""
 
     name: ClassVar[str] = "bbvi"
@@ -48,6 +53,10 @@ class BBVI(OfAnyFamily):
         True, "Leave terms out of a weight's gradient that do not depend on it."
     )
 
-    def make_estimator(self) -> Estimator:
-        """The score function with the chosen control variates."""
-        return Score(self.control, self.rao_blackwell)
+    def fit(self, model: Model, fit_job: FitJob) -> Fitted:
+        """As ``vi``, with the score function's gradient."""
+        values = model.start_values(self.init, fit_job.seed)
+        start = Start(self.init_std, self.scale, self.rank, self.levels, fit_job.seed)
+        posterior = model.posterior(self.posterior, values, start)
+        estimator = Score(self.control, self.rao_blackwell)
+        return elbo_fit(model, fit_job, posterior, estimator, self, self, kl=self.kl)

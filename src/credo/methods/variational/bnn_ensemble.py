@@ -15,18 +15,19 @@ from typing import Any, ClassVar
 
 from credo.core.seeds import mix
 from credo.core.settings import setting
-from credo.engine.elbo_fit import Variational
-from credo.engine.fit_job import FitJob
-from credo.engine.initial_posterior import initial_values, start_posterior
-from credo.engine.method import methods
+from credo.engine.elbo_fit import ElboSettings, elbo_fit
+from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.method import Method, methods
 from credo.engine.model import Model
-from credo.estimators import Estimator, estimators
-from credo.posteriors import Mixture, Posterior
+from credo.engine.training_loop import DescentSettings
+from credo.estimators import estimators, pathwise_estimators
+from credo.methods.variational.parts.settings import DensitySettings
+from credo.posteriors import Gaussian, Mixture, Posterior, Start, startable
 
 
 @methods.register("bnn_ensemble")
 @dataclass(frozen=True)
-class BNNEnsemble(Variational):
+class BNNEnsemble(Method, DescentSettings, ElboSettings, DensitySettings):
     """Several variational posteriors at once."""
 
     name: ClassVar[str] = "bnn_ensemble"
@@ -55,38 +56,21 @@ class BNNEnsemble(Variational):
         choices=("pretrained", "random"),
     )
     members: int = setting(5, "Components of the mixture.", ge=1)
-    posterior: str = setting(
-        "mean_field",
-        "Family of each component.",
-        choices=("mean_field", "low_rank", "kron", "full"),
-    )
-    estimator: str = setting(
-        "local",
-        "How noise enters training.",
-        choices=("local", "weights", "flipout", "per_example"),
-    )
+    posterior: str = setting("mean_field", "Family of each component.", choices=startable(Gaussian))
+    estimator: str = setting("local", "How noise enters training.", choices=pathwise_estimators())
     scale: str = setting(
         "log", "Parameterisation of the standard deviation.", choices=("log", "softplus")
     )
     rank: int = setting(4, "Factors of the low-rank family.", ge=1)
 
-    def make_posterior(self, model: Model, fit_job: FitJob) -> Posterior:
-        """One posterior per member, each from its own seed."""
-        seeds = [mix(fit_job.seed, "member", k) for k in range(self.members)]
-        parts = [
-            start_posterior(
-                model,
-                self.posterior,
-                initial_values(model, self.init, seed),
-                self.init_std,
-                self.rank,
-                self.scale,
-                seed,
-            )
-            for seed in seeds
-        ]
-        return Posterior([Mixture.of(parts)])
-
-    def make_estimator(self) -> Estimator:
-        """The chosen estimator."""
-        return estimators[self.estimator]
+    def fit(self, model: Model, fit_job: FitJob) -> Fitted:
+        """One posterior per member, each from its own seed; maximise the mean of their ELBOs."""
+        parts = []
+        for k in range(self.members):
+            seed = mix(fit_job.seed, "member", k)
+            start = Start(self.init_std, self.scale, self.rank, seed=seed)
+            values = model.start_values(self.init, seed)
+            parts.append(model.posterior(self.posterior, values, start))
+        mixture = Posterior([Mixture.of(parts)])
+        estimator = estimators[self.estimator]
+        return elbo_fit(model, fit_job, mixture, estimator, self, self, kl=self.kl)

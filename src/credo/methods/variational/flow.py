@@ -14,18 +14,19 @@ from typing import Any, ClassVar
 from credo.core.seeds import isolated, mix
 from credo.core.settings import setting
 from credo.core.sites import choose
-from credo.engine.elbo_fit import Variational
-from credo.engine.fit_job import FitJob
-from credo.engine.initial_posterior import start_posterior, with_points
-from credo.engine.method import methods
+from credo.engine.elbo_fit import ElboSettings, elbo_fit
+from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.method import Method, methods
 from credo.engine.model import Model
-from credo.estimators import Estimator, estimators
-from credo.posteriors import Flow, Posterior
+from credo.engine.training_loop import DescentSettings
+from credo.estimators import estimators, pathwise_estimators
+from credo.methods.variational.parts.settings import DensitySettings
+from credo.posteriors import Flow, Posterior, Start
 
 
 @methods.register("flow")
 @dataclass(frozen=True)
-class FlowVI(Variational):
+class FlowVI(Method, DescentSettings, ElboSettings, DensitySettings):
     """Variational inference with a flow."""
 
     name: ClassVar[str] = "flow"
@@ -60,40 +61,24 @@ class FlowVI(Variational):
     hidden: int = setting(64, "Width of the networks inside the transforms.", ge=1)
     estimator: str = setting(
         "weights",
-        "How noise enters training.",
-        choices=("weights", "local", "flipout", "per_example"),
+        "How noise enters training; the flow itself is drawn as weights.",
+        choices=pathwise_estimators(),
     )
 
-    def make_posterior(self, model: Model, fit_job: FitJob) -> Posterior:
+    def fit(self, model: Model, fit_job: FitJob) -> Fitted:
+        """Begin with a flow over the chosen layers and maximise the ELBO."""
+        posterior, estimator = self._posterior(model, fit_job.seed), estimators[self.estimator]
+        return elbo_fit(model, fit_job, posterior, estimator, self, self, kl=self.kl)
+
+    def _posterior(self, model: Model, seed: int) -> Posterior:
         """A flow over the chosen layers, independent Gaussians over the other random parameters,
         points over the rest.
         """
-        values = self.start(model, fit_job)
+        values = model.start_values(self.init, seed)
         chosen = choose(model.net, self.layers, model.random, "layers")
-        with isolated(mix(fit_job.seed, "flow")):
-            flow = Flow.start(
-                {n: values[n] for n in model.random if n in chosen},
-                self.init_std,
-                self.kind,
-                self.transforms,
-                self.hidden,
-            )
-        rest = (
-            model.only([n for n in model.random if n not in chosen])
-            if len(chosen) < len(model.random)
-            else None
-        )
-        others = (
-            []
-            if rest is None
-            else start_posterior(
-                rest, "mean_field", values, self.init_std, 1, "log", fit_job.seed
-            ).members
-        )
-        return with_points(
-            model, values, [flow, *[family for family in others if family.atoms is None]]
-        )
-
-    def make_estimator(self) -> Estimator:
-        """The chosen estimator; the flow itself is drawn as weights."""
-        return estimators[self.estimator]
+        own = {n: values[n] for n in model.random if n in chosen}
+        with isolated(mix(seed, "flow")):
+            flow = Flow.start(own, self.init_std, self.kind, self.transforms, self.hidden)
+        rest = model.only([n for n in model.random if n not in chosen])
+        others = rest.posterior("mean_field", values, Start(self.init_std)).members
+        return model.with_points([flow, *(f for f in others if f.atoms is None)], values)

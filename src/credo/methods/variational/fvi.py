@@ -15,11 +15,12 @@ from typing import Any, ClassVar
 
 from credo.core.errors import SettingError
 from credo.core.settings import setting
-from credo.engine.descent import GradientMethod
+from credo.engine.elbo_fit import descend
 from credo.engine.fit_job import FitJob, Fitted
-from credo.engine.initial_posterior import start_posterior
-from credo.engine.method import methods
+from credo.engine.method import Method, methods
 from credo.engine.model import Model
+from credo.engine.schedules import decays
+from credo.engine.training_loop import DescentSettings
 from credo.estimators import estimators
 from credo.methods.variational.parts.function_space import (
     FunctionElbo,
@@ -28,11 +29,12 @@ from credo.methods.variational.parts.function_space import (
     Measurement,
     NetworkPrior,
 )
+from credo.posteriors import Start
 
 
 @methods.register("fvi")
 @dataclass(frozen=True)
-class FVI(GradientMethod):
+class FVI(Method, DescentSettings):
     """A Gaussian over weights by the divergence of its functions."""
 
     name: ClassVar[str] = "fvi"
@@ -96,19 +98,13 @@ class FVI(GradientMethod):
         prior: FunctionPrior = NetworkPrior()
         if self.function_prior == "gp":
             prior = GaussianProcessPrior(self.length_scale, self.output_scale)
-        posterior = start_posterior(
-            model,
-            self.posterior,
-            self.start(model, fit_job),
-            self.init_std,
-            self.rank,
-            "log",
-            fit_job.seed,
-        )
+        values = model.start_values(self.init, fit_job.seed)
+        start = Start(self.init_std, rank=self.rank, seed=fit_job.seed)
+        posterior, estimator = model.posterior(self.posterior, values, start), self.estimator
         measurement = Measurement(
             fit_job.source, self.points, self.outside, self.margin, model.device
         )
         elbo = FunctionElbo(
-            model, posterior, estimators[self.estimator], self.train_samples, prior, measurement
+            model, posterior, estimators[estimator], self.train_samples, prior, measurement
         )
-        return self.descend(elbo, fit_job, beta=self.beta)
+        return descend(elbo, fit_job, beta=self.beta, decay=decays[self.lr_schedule])

@@ -9,27 +9,25 @@ as ``beta2`` allows: in short runs the spread is still that of ``hess_init``.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
-
-from torch import Tensor, optim
 
 from credo.core.errors import SettingError
 from credo.core.settings import setting
-from credo.engine.elbo import Elbo, family_prior
-from credo.engine.elbo_fit import Variational
-from credo.engine.fit_job import FitJob
-from credo.engine.initial_posterior import start_posterior
-from credo.engine.method import methods
+from credo.engine.elbo_fit import ElboSettings, elbo_fit
+from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.method import Method, methods
 from credo.engine.model import Model
-from credo.engine.training_loop import MakeOptimizer
-from credo.estimators import Estimator, estimators
-from credo.methods.variational.parts.ivon_optimizer import Ivon, Newton
-from credo.posteriors import MeanField, Posterior, fold
+from credo.engine.training_loop import DescentSettings
+from credo.estimators import estimators, pathwise_estimators
+from credo.methods.variational.parts.ivon_optimizer import Newton, ivon
+from credo.methods.variational.parts.settings import DensitySettings
+from credo.posteriors import Start
 
 
 @methods.register("ivon")
 @dataclass(frozen=True)
-class IVON(Variational):
+class IVON(Method, DescentSettings, ElboSettings, DensitySettings):
     """Mean-field VI by natural gradients."""
 
     name: ClassVar[str] = "ivon"
@@ -50,11 +48,7 @@ class IVON(Variational):
         "train_samples": 4,
     }
 
-    estimator: str = setting(
-        "weights",
-        "How noise enters training.",
-        choices=("weights", "local", "flipout", "per_example"),
-    )
+    estimator: str = setting("weights", "How noise enters training.", choices=pathwise_estimators())
     beta1: float = setting(0.9, "Decay of the gradient's average.", ge=0.0, le=0.9999)
     beta2: float = setting(0.9999, "Decay of the curvature's average.", gt=0.0, le=0.9999999)
     hess_init: float = setting(0.1, "Curvature to start from.", gt=0.0)
@@ -65,9 +59,7 @@ class IVON(Variational):
     )
 
     def __post_init__(self) -> None:
-        """Beyond the fields' own checks: the optimizer knows the prior by its precision, so there
-        is no KL to sample.
-        """
+        """The optimizer knows the prior by its precision, so there is no KL to sample."""
         super().__post_init__()
         if self.kl != "closed":
             raise SettingError(
@@ -75,47 +67,21 @@ class IVON(Variational):
                 "method='vi'."
             )
 
-    def make_posterior(self, model: Model, fit_job: FitJob) -> Posterior:
-        """Independent Gaussians; the optimizer sets their spread from ``hess_init``."""
-        return start_posterior(
-            model, "mean_field", self.start(model, fit_job), self.init_std, 1, "log", fit_job.seed
-        )
-
-    def make_estimator(self) -> Estimator:
-        """The chosen estimator."""
-        return estimators[self.estimator]
-
-    def kl_kind(self) -> str:
-        """The optimizer knows the prior by its precision."""
-        return "apart"
-
-    def make_optimizer(self, model: Model) -> MakeOptimizer[Elbo]:
-        """The Newton step for every Gaussian, Adam for the rest."""
-
-        def make(elbo: Elbo, lr: float | Tensor, num_data: int) -> optim.Optimizer:
-            if model.prior.parts():
-                raise SettingError(
-                    f"ivon needs a fixed normal prior; {model.prior.describe()!r} is learned: use "
-                    "method='vi' for it."
-                )
-            pairs = []
-            for family in elbo.posterior.members:
-                if isinstance(family, MeanField):
-                    stats = fold(family, family_prior(family, model))
-                    if stats is None:
-                        raise SettingError(
-                            "ivon needs a normal prior on every random parameter; use method='vi' "
-                            "for others."
-                        )
-                    pairs.append((family, stats))
-            newton = Newton(self.beta1, self.beta2, self.hess_init, num_data / self.beta)
-            return Ivon(
-                [p for p in elbo.parameters() if p.requires_grad],
-                lr,
-                pairs,
-                newton,
-                self.point_lr,
-                self.compile is True,
+    def fit(self, model: Model, fit_job: FitJob) -> Fitted:
+        """Independent Gaussians, moved by Newton's steps; ``hess_init`` sets where their width
+        starts.
+        """
+        if model.prior.parts():
+            raise SettingError(
+                f"ivon needs a fixed normal prior; {model.prior.describe()!r} is learned: use "
+                "method='vi' for it."
             )
-
-        return make
+        values = model.start_values(self.init, fit_job.seed)
+        posterior = model.posterior("mean_field", values, Start(self.init_std))
+        newton = Newton(self.beta1, self.beta2, self.hess_init, fit_job.source.num_data / self.beta)
+        compiled = self.compile is True
+        optimizer = partial(ivon, newton=newton, point_lr=self.point_lr, compile=compiled)
+        estimator = estimators[self.estimator]
+        return elbo_fit(
+            model, fit_job, posterior, estimator, self, self, kl="optimizer", optimizer=optimizer
+        )

@@ -14,19 +14,20 @@ from typing import Any, ClassVar
 
 from credo.core.errors import NetworkError, SettingError
 from credo.core.settings import setting
-from credo.engine.elbo_fit import Variational
+from credo.engine.elbo_fit import ElboSettings, elbo_fit
 from credo.engine.fit_job import FitJob, Fitted
-from credo.engine.initial_posterior import start_posterior
 from credo.engine.linear_gaussian import conjugate, regression
-from credo.engine.method import methods
+from credo.engine.method import Method, methods
 from credo.engine.model import Model
-from credo.estimators import Estimator, estimators
-from credo.posteriors import Full, Posterior
+from credo.engine.training_loop import DescentSettings
+from credo.estimators import estimators, pathwise_estimators
+from credo.methods.variational.parts.settings import DensitySettings
+from credo.posteriors import Full, Gaussian, Start, startable
 
 
 @methods.register("last_layer")
 @dataclass(frozen=True)
-class LastLayer(Variational):
+class LastLayer(Method, DescentSettings, ElboSettings, DensitySettings):
     """Full covariance on the last layer."""
 
     name: ClassVar[str] = "last_layer"
@@ -42,15 +43,9 @@ class LastLayer(Variational):
     conformance_settings: ClassVar[dict[str, Any]] = {"epochs": 300, "batch_size": None, "lr": 0.02}
 
     posterior: str = setting(
-        "full",
-        "Family of q over the last layer.",
-        choices=("full", "kron", "low_rank", "mean_field"),
+        "full", "Family of q over the last layer.", choices=startable(Gaussian)
     )
-    estimator: str = setting(
-        "weights",
-        "How noise enters training.",
-        choices=("weights", "local", "flipout", "per_example"),
-    )
+    estimator: str = setting("weights", "How noise enters training.", choices=pathwise_estimators())
     rank: int = setting(4, "Factors of the low-rank family.", ge=1)
     layers: Any = setting(
         "last", "Which layers are random: 'last', or name patterns.", kind=(str, tuple, list)
@@ -60,23 +55,17 @@ class LastLayer(Variational):
         """Only the last layer is random."""
         return model.narrow(self.layers)
 
-    def make_posterior(self, model: Model, fit_job: FitJob) -> Posterior:
-        """The chosen family over the last layer, points below."""
-        return start_posterior(
-            model,
-            self.posterior,
-            self.start(model, fit_job),
-            self.init_std,
-            self.rank,
-            "log",
-            fit_job.seed,
-        )
+    def fit(self, model: Model, fit_job: FitJob) -> Fitted:
+        """Learn features with q over the last layer, then put q at its closed form on them."""
+        start = Start(self.init_std, rank=self.rank, seed=fit_job.seed)
+        values = model.start_values(self.init, fit_job.seed)
+        posterior = model.posterior(self.posterior, values, start)
+        estimator = estimators[self.estimator]
+        fitted = elbo_fit(model, fit_job, posterior, estimator, self, self, kl=self.kl)
+        self._solve(model, fit_job, fitted)
+        return fitted
 
-    def make_estimator(self) -> Estimator:
-        """The chosen estimator."""
-        return estimators[self.estimator]
-
-    def finish(self, model: Model, fit_job: FitJob, fitted: Fitted) -> Fitted:
+    def _solve(self, model: Model, fit_job: FitJob, fitted: Fitted) -> None:
         """The closed form on the learned features, where there is one."""
         for family in fitted.posterior.members:
             if isinstance(family, Full) and self.beta == 1.0 and conjugate(model):
@@ -95,4 +84,3 @@ class LastLayer(Variational):
                     )
                     continue
                 family.set(solved.mean.to(family.flat_mean), solved.tril.to(family.flat_mean))
-        return fitted

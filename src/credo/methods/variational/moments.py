@@ -13,19 +13,19 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from credo.core.settings import setting
-from credo.engine.elbo_fit import Variational
-from credo.engine.fit_job import FitJob
-from credo.engine.initial_posterior import start_posterior
-from credo.engine.method import methods
+from credo.engine.elbo_fit import ElboSettings, elbo_fit
+from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.method import Method, methods
 from credo.engine.model import Model
-from credo.estimators import Estimator
+from credo.engine.training_loop import DescentSettings
 from credo.estimators.deterministic import Deterministic
-from credo.posteriors import Posterior
+from credo.methods.variational.parts.settings import DensitySettings
+from credo.posteriors import Gaussian, Start, startable
 
 
 @methods.register("moments")
 @dataclass(frozen=True)
-class MomentPropagation(Variational):
+class MomentPropagation(Method, DescentSettings, ElboSettings, DensitySettings):
     """Deterministic variational inference."""
 
     name: ClassVar[str] = "moments"
@@ -43,9 +43,7 @@ class MomentPropagation(Variational):
         "tested apart"
     }
 
-    posterior: str = setting(
-        "mean_field", "Family of q.", choices=("mean_field", "low_rank", "kron", "full")
-    )
+    posterior: str = setting("mean_field", "Family of q.", choices=startable(Gaussian))
     covariance: str = setting(
         "diagonal", "What is carried between units.", choices=("diagonal", "full")
     )
@@ -54,18 +52,10 @@ class MomentPropagation(Variational):
     )
     rank: int = setting(4, "Factors of the low-rank family.", ge=1)
 
-    def make_posterior(self, model: Model, fit_job: FitJob) -> Posterior:
-        """The chosen family at the starting values."""
-        return start_posterior(
-            model,
-            self.posterior,
-            self.start(model, fit_job),
-            self.init_std,
-            self.rank,
-            self.scale,
-            fit_job.seed,
-        )
-
-    def make_estimator(self) -> Estimator:
-        """Moments with or without covariances."""
-        return Deterministic(self.covariance)
+    def fit(self, model: Model, fit_job: FitJob) -> Fitted:
+        """As ``vi``, with moments in place of draws."""
+        values = model.start_values(self.init, fit_job.seed)
+        start = Start(self.init_std, self.scale, self.rank, seed=fit_job.seed)
+        posterior = model.posterior(self.posterior, values, start)
+        estimator = Deterministic(self.covariance)
+        return elbo_fit(model, fit_job, posterior, estimator, self, self, kl=self.kl)

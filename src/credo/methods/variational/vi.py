@@ -12,25 +12,19 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from credo.core.settings import setting
-from credo.engine.elbo_fit import OfAnyFamily
-from credo.engine.method import methods
-from credo.estimators import Estimator, estimators
-
-ESTIMATORS = (
-    "local",
-    "weights",
-    "per_example",
-    "flipout",
-    "score",
-    "straight_through",
-    "gumbel",
-    "moments",
-)
+from credo.engine.elbo_fit import ElboSettings, elbo_fit
+from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.method import Method, methods
+from credo.engine.model import Model
+from credo.engine.training_loop import DescentSettings
+from credo.estimators import estimators, weight_estimators
+from credo.methods.variational.parts.settings import DensitySettings, FamilySettings
+from credo.posteriors import Start
 
 
 @methods.register("vi")
 @dataclass(frozen=True)
-class VI(OfAnyFamily):
+class VI(Method, DescentSettings, ElboSettings, DensitySettings, FamilySettings):
     """Bayes by Backprop and its structured relatives."""
 
     name: ClassVar[str] = "vi"
@@ -53,11 +47,15 @@ class VI(OfAnyFamily):
         "posterior": "mean_field",
     }
 
-    estimator: str = setting("local", "How noise enters training.", choices=ESTIMATORS)
+    estimator: str = setting("local", "How noise enters training.", choices=weight_estimators())
     temperature: float = setting(
         0.5, "Temperature of the Gumbel relaxation of discrete weights.", gt=0.0
     )
 
-    def make_estimator(self) -> Estimator:
-        """The chosen estimator."""
-        return estimators[self.estimator].at(self.temperature)
+    def fit(self, model: Model, fit_job: FitJob) -> Fitted:
+        """Begin with q around the network's values and maximise the ELBO."""
+        values = model.start_values(self.init, fit_job.seed)
+        start = Start(self.init_std, self.scale, self.rank, self.levels, fit_job.seed)
+        posterior = model.posterior(self.posterior, values, start)
+        estimator = estimators[self.estimator].at(self.temperature)
+        return elbo_fit(model, fit_job, posterior, estimator, self, self, kl=self.kl)

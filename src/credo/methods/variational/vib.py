@@ -20,11 +20,12 @@ from torch import nn
 from credo.core.errors import NetworkError
 from credo.core.seeds import isolated
 from credo.core.settings import setting
-from credo.engine.descent import GradientMethod
+from credo.engine.elbo_fit import descend
 from credo.engine.fit_job import FitJob, Fitted
-from credo.engine.initial_posterior import with_points
-from credo.engine.method import methods
+from credo.engine.method import Method, methods
 from credo.engine.model import Model
+from credo.engine.schedules import decays
+from credo.engine.training_loop import DescentSettings
 from credo.methods.variational.parts.bottleneck_elbo import Bottlenecked
 from credo.nets.bottleneck import Bottleneck, bottlenecks
 from credo.posteriors import Stochastic
@@ -32,7 +33,7 @@ from credo.posteriors import Stochastic
 
 @methods.register("vib")
 @dataclass(frozen=True)
-class VIB(GradientMethod):
+class VIB(Method, DescentSettings):
     """A noisy code of limited information."""
 
     name: ClassVar[str] = "vib"
@@ -74,12 +75,9 @@ class VIB(GradientMethod):
                 "put one in front of its last layers, e.g. nn.Sequential(body, Bottleneck(100, "
                 "32), nn.Linear(32, 10))."
             )
-        values = self.start(model, fit_job)
-        posterior = with_points(
-            model, values, [Stochastic.of({n: values[n] for n in model.random}, noisy_modules)]
-        )
-        return self.descend(
-            Bottlenecked(model, posterior, fit_job.source.num_data, self.train_samples),
-            fit_job,
-            beta=self.beta,
-        )
+        values = model.start_values(self.init, fit_job.seed)
+        random = {n: values[n] for n in model.random}
+        posterior = model.with_points([Stochastic.of(random, noisy_modules)], values)
+        elbo = Bottlenecked(model, posterior, fit_job.source.num_data, self.train_samples)
+        decay = decays[self.lr_schedule]
+        return descend(elbo, fit_job, beta=self.beta, decay=decay, compile=self.compile)

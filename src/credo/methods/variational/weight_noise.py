@@ -13,19 +13,20 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from credo.core.settings import setting
-from credo.engine.elbo_fit import Variational
-from credo.engine.fit_job import FitJob
-from credo.engine.initial_posterior import start_posterior
-from credo.engine.method import methods
+from credo.engine.elbo_fit import ElboSettings, elbo_fit
+from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.method import Method, methods
 from credo.engine.model import Model
-from credo.estimators import Estimator, estimators
-from credo.posteriors import MeanField, Posterior
+from credo.engine.training_loop import DescentSettings
+from credo.estimators import estimators, pathwise_estimators
+from credo.methods.variational.parts.settings import DensitySettings
+from credo.posteriors import Start
 from credo.priors import Optimal
 
 
 @methods.register("weight_noise")
 @dataclass(frozen=True)
-class WeightNoise(Variational):
+class WeightNoise(Method, DescentSettings, ElboSettings, DensitySettings):
     """Noise on the weights as regulariser."""
 
     name: ClassVar[str] = "weight_noise"
@@ -45,30 +46,22 @@ class WeightNoise(Variational):
         0.05, "Standard deviation of the noise; where it starts, if adaptive.", gt=0.0
     )
     kl_schedule: str = setting(
-        "linear", "Course of the KL's weight.", choices=("constant", "linear", "cosine", "blundell")
+        "linear", "KL weight schedule.", choices=("constant", "linear", "cosine", "blundell")
     )
     kl_warmup: int = setting(50, "Epochs over which 'linear' and 'cosine' rise to beta.", ge=0)
     adaptive: bool = setting(False, "Learn the noise of every weight under the optimal prior.")
-    estimator: str = setting(
-        "weights",
-        "How noise enters training.",
-        choices=("weights", "local", "flipout", "per_example"),
-    )
+    estimator: str = setting("weights", "How noise enters training.", choices=pathwise_estimators())
 
     def adapt(self, model: Model) -> Model:
         """Flat prior for fixed noise; the optimal normal per layer for adaptive noise."""
         return replace(model, prior=Optimal(per="layer")) if self.adaptive else model.flat()
 
-    def make_posterior(self, model: Model, fit_job: FitJob) -> Posterior:
-        """Independent Gaussians, their spread held fixed unless adaptive."""
-        posterior = start_posterior(
-            model, "mean_field", self.start(model, fit_job), self.init_std, 1, "log", fit_job.seed
-        )
-        for family in posterior.members:
-            if isinstance(family, MeanField) and not self.adaptive:
-                family.raw_std.requires_grad_(False)
-        return posterior
-
-    def make_estimator(self) -> Estimator:
-        """The chosen estimator."""
-        return estimators[self.estimator]
+    def fit(self, model: Model, fit_job: FitJob) -> Fitted:
+        """Independent Gaussians whose width stays as it is, unless it is adaptive."""
+        values = model.start_values(self.init, fit_job.seed)
+        posterior = model.posterior("mean_field", values, Start(self.init_std))
+        if not self.adaptive:
+            for family in posterior.members:
+                family.hold_width()
+        estimator = estimators[self.estimator]
+        return elbo_fit(model, fit_job, posterior, estimator, self, self, kl=self.kl)

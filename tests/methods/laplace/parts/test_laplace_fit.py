@@ -18,7 +18,6 @@ from credo.curvature.linear import linear_outputs
 from credo.curvature.log_evidence import GRID, log_evidence
 from credo.curvature.structures import STRUCTURES, Measured
 from credo.data.intake import intake
-from credo.engine.initial_posterior import point_posterior
 from credo.likelihoods import Gaussian, StudentT
 from credo.methods.laplace.parts import laplace_fit as module
 from credo.methods.laplace.parts.laplace_fit import (
@@ -218,10 +217,7 @@ def test_an_online_prior_is_renewed_every_few_epochs_but_not_at_the_end():
     model = linear_model()
     seen = []
     elbo = OnlineElbo(
-        model,
-        point_posterior(model, model.values()),
-        lambda values, buffers: seen.append(values),
-        3,
+        model, model.point_posterior(model.values()), lambda values, buffers: seen.append(values), 3
     )
     renewed = []
     for epoch in range(20):

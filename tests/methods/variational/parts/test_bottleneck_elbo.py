@@ -8,7 +8,6 @@ from zoo.stats import same_mean
 
 from credo.core.errors import NetworkError
 from credo.core.seeds import isolated
-from credo.engine.initial_posterior import with_points
 from credo.engine.step import EagerStep, make_step
 from credo.likelihoods import Gaussian
 from credo.methods.variational.parts.bottleneck_elbo import Bottlenecked
@@ -49,8 +48,8 @@ def objective(net=None, random="all", train_samples=1, num_data=N):
     net = (Plain if net is None else net)().double()
     model = make_model(net, random, Gaussian(std=STD)).flat()
     values, noisy_modules = model.values(), ["code"]
-    posterior = with_points(
-        model, values, [Stochastic.of({n: values[n] for n in model.random}, noisy_modules)]
+    posterior = model.with_points(
+        [Stochastic.of({n: values[n] for n in model.random}, noisy_modules)], values
     )
     made = Bottlenecked(model, posterior, num_data, train_samples)
     model.shell().train(True)

@@ -9,7 +9,6 @@ import credo
 from credo.core.errors import SettingError
 from credo.core.seeds import isolated
 from credo.data.intake import intake
-from credo.engine.initial_posterior import start_posterior
 from credo.estimators import estimators
 from credo.methods.variational.parts.function_space import (
     FunctionElbo,
@@ -17,6 +16,7 @@ from credo.methods.variational.parts.function_space import (
     Measurement,
     NetworkPrior,
 )
+from credo.posteriors import Start
 
 X = torch.randn(12, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 Y = torch.randn(12, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
@@ -24,7 +24,7 @@ Y = torch.randn(12, 1, dtype=torch.float64, generator=torch.Generator().manual_s
 
 def elbo(net, prior, kind="mean_field", outside=0, std=0.3):
     model = credo.BNN(net, credo.likelihoods.Gaussian(std=0.5), prior=Normal(0.2, 0.7)).model
-    posterior = start_posterior(model, kind, model.values(), std, 2, "log", 0)
+    posterior = model.posterior(kind, model.values(), Start(std, "log", 2, seed=0))
     measurement = Measurement(intake((X, Y), dtype=torch.float64), 12, outside, 0.5, model.device)
     return FunctionElbo(model, posterior, estimators["weights"], 1, prior, measurement)
 
@@ -41,7 +41,7 @@ def test_for_a_linear_network_functions_diverge_as_weights_do(kind):
     """
     module = elbo(linear(), NetworkPrior(), kind)
     family = module.posterior.members[0]
-    prior = credo.posteriors.prior_of(family, module.model.prior, module.model.sites)
+    prior = family.prior_from(module.model.prior, module.model.sites)
     weights = float(credo.posteriors.kl(family, prior))
     assert float(module.function_kl(X)) == pytest.approx(weights, rel=2e-3)
     assert float(module.function_kl(X[:2])) < weights  # fewer points show less

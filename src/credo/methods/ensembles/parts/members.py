@@ -28,16 +28,13 @@ from credo.core.shell import plain_attention
 from credo.core.tree import take
 from credo.data.source import Source
 from credo.engine.batches import own_batches
-from credo.engine.elbo import family_prior
 from credo.engine.fit_job import FitJob, Fitted
-from credo.engine.initial_posterior import point_posterior
-from credo.engine.learner import Learner
 from credo.engine.model import Model
+from credo.engine.training_loop import Learner
 from credo.estimators import LIKELIHOOD
 from credo.methods.ensembles.parts.stacked_linear import StackedLinear
-from credo.posteriors import Delta, Factorised, Params, Posterior, Samples
-from credo.posteriors.kl import FamilyPrior
-from credo.priors import Flat
+from credo.posteriors import Delta, FamilyPrior, Params, Posterior, Samples
+from credo.priors import Factorised, Flat
 
 
 def member_seeds(seed: int, count: int) -> list[int]:
@@ -140,9 +137,9 @@ class Flock(Learner):
     def _split_prior(self) -> list[tuple[tuple[str, ...], FamilyPrior]]:
         """Names and their prior, for what has one."""
         first = {name: value[0] for name, value in self.values().items()}
-        families = point_posterior(self.model, first).members
+        families = self.model.point_posterior(first).members
         return [
-            (f.names, prior) for f in families if (prior := family_prior(f, self.model)) is not None
+            (f.names, prior) for f in families if (prior := self.model.prior_over(f)) is not None
         ]
 
     def decays(self) -> dict[str, float]:
@@ -416,7 +413,7 @@ class Flock(Learner):
         shared = {name: b[-1] for name, b in buffers.items()}
         if self.count == 1:
             return Fitted(
-                point_posterior(self.model, {n: v[0] for n, v in self.values().items()}), shared
+                self.model.point_posterior({n: v[0] for n, v in self.values().items()}), shared
             )
         own = {
             n: b for n, b in buffers.items() if b.is_floating_point() and bool((b != b[:1]).any())

@@ -10,18 +10,17 @@ from typing import Any
 
 from credo.core.settings import setting
 from credo.engine.batches import on_device
-from credo.engine.descent import GradientMethod
 from credo.engine.fit_job import FitJob, Fitted
-from credo.engine.initial_posterior import initial_values
+from credo.engine.method import Method
 from credo.engine.model import Model
-from credo.engine.training_loop import train
+from credo.engine.training_loop import DescentSettings, train
 from credo.methods.ensembles.parts.members import Flock, Trace, member_seeds
 from credo.methods.ensembles.parts.members_step import moving, reaches
 from credo.methods.ensembles.parts.threaded_members import stepping
 
 
 @dataclass(frozen=True)
-class EnsembleMethod(GradientMethod):
+class EnsembleMethod(Method, DescentSettings):
     """Members that learn at once."""
 
     init: Any = setting(
@@ -47,7 +46,7 @@ class EnsembleMethod(GradientMethod):
         seeds = member_seeds(fit_job.seed, members)
         return Flock(
             model,
-            [initial_values(model, self.init, seed) for seed in seeds],
+            [model.start_values(self.init, seed) for seed in seeds],
             seeds,
             trace,
             self.vectorise,

@@ -14,7 +14,6 @@ from torch.utils import _pytree as pytree
 from credo.core.errors import SettingError
 from credo.core.tree import leaves, take
 from credo.data.source import Source
-from credo.engine.initial_posterior import point_posterior
 from credo.engine.step import Capturable
 from credo.engine.training_loop import MakeOptimizer
 from credo.estimators import estimators, make_plan
@@ -64,7 +63,7 @@ class FlockStep(Capturable):
         if self._checked:
             return
         flock, model = self.flock, self.flock.model
-        point = point_posterior(model, {n: v.detach()[0] for n, v in flock.values().items()})
+        point = model.point_posterior({n: v.detach()[0] for n, v in flock.values().items()})
         buffers = {n: b[0] for n, b in flock.buffers_().items()}
         make_plan(
             model.shell(),

@@ -15,15 +15,15 @@ import torch
 
 from credo.core.errors import CredoError, SettingError
 from credo.core.settings import setting
+from credo.core.sites import by_dtype
 from credo.engine.batchnorm import norms, statistics
 from credo.engine.fit_job import FitJob, Fitted
-from credo.engine.initial_posterior import by_dtype, gaussian, with_points
 from credo.engine.model import Model
 from credo.engine.schedules import fall
 from credo.methods.ensembles.parts.members import member_seeds, one, several
 from credo.methods.ensembles.parts.members_fit import EnsembleMethod
 from credo.methods.ensembles.parts.paths import PathMoments, Spread
-from credo.posteriors import Family, Mixture, Params, Posterior
+from credo.posteriors import Family, LowRank, Mixture, Params, Posterior
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class PathMethod(EnsembleMethod):
             return Fitted(self._with_statistics(model, fit_job, spreads), last.buffers)
         if members == 1:
             return Fitted(
-                with_points(model, spreads[0].values, _gaussians(model, spreads[0])), last.buffers
+                model.with_points(_gaussians(model, spreads[0]), spreads[0].values), last.buffers
             )
         parts = [
             Posterior([*_gaussians(model, s), *one(model, s.values, s.voices)]) for s in spreads
@@ -144,7 +144,7 @@ def _gaussians(model: Model, spread: Spread) -> list[Family]:
             if columns
             else None
         )
-        out.append(gaussian({n: spread.values[n] for n in names}, std, factor))
+        out.append(LowRank.of_moments({n: spread.values[n] for n in names}, std, factor))
     return out
 
 

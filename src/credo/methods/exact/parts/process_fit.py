@@ -16,15 +16,14 @@ from credo.core.seeds import generator, isolated, mix
 from credo.core.settings import setting
 from credo.core.shell import Shell
 from credo.engine.draws import Draws
-from credo.engine.elbo import Buffers, family_prior
+from credo.engine.elbo import Buffers
 from credo.engine.fit_job import FitJob, Fitted
-from credo.engine.learner import Learner
 from credo.engine.method import Method
 from credo.engine.model import Model
 from credo.engine.outputs import sampled_outputs
 from credo.engine.schedules import decays
 from credo.engine.step import Step
-from credo.engine.training_loop import train
+from credo.engine.training_loop import Learner, train
 from credo.estimators.plan import batch_of
 from credo.posteriors import Params, Posterior, kl
 from credo.posteriors.gaussian_process import SparseProcess, described
@@ -57,9 +56,7 @@ class ProcessElbo(Learner):
         self.buffers_ = Buffers(model.buffers())
         self._model = [model]  # in a list, so that the network is not registered
         self.points = [
-            (family, family_prior(family, model))
-            for family in posterior.members
-            if family.atoms == 1
+            (family, model.prior_over(family)) for family in posterior.members if family.atoms == 1
         ]
 
     @property
@@ -80,7 +77,7 @@ class ProcessElbo(Learner):
         mean, var = self.process.conditionals(self.process.read(shell, x), self.train_samples)
         self.buffers_.keep(shell)
         nll = -self.likelihood.expected_log_prob(mean, var, y).mean(0).sum()
-        total = self.process.kl()
+        total = self.process.own_kl()
         for family, prior in self.points:
             if prior is not None:
                 total = total + kl(family, prior)

@@ -22,7 +22,6 @@ from credo.data.source import Source
 from credo.engine.draws import Draws
 from credo.engine.elbo import Elbo
 from credo.engine.fit_job import FitJob
-from credo.engine.initial_posterior import with_points
 from credo.engine.model import Model
 from credo.engine.outputs import sampled_outputs
 from credo.estimators import estimators
@@ -73,7 +72,7 @@ def gaussian_posterior(
 ) -> Posterior:
     """The Gaussian of every block, and points for what is not random."""
     random = {name: values[name] for name in model.random}
-    return with_points(model, dict(values), [block.family(random, precision) for block in blocks])
+    return model.with_points([block.family(random, precision) for block in blocks], dict(values))
 
 
 def prior_seen(model: Model, values: Params, measured: Measured) -> Centred:

@@ -22,10 +22,8 @@ from credo.core.seeds import generator, isolated, mix
 from credo.core.settings import setting
 from credo.engine.draws import prior_draws
 from credo.engine.fit_job import FitJob, Fitted
-from credo.engine.initial_posterior import with_points
 from credo.engine.method import Method
 from credo.engine.model import Model
-from credo.engine.progress import progress
 from credo.kernels.annealing import anneal
 from credo.kernels.leapfrog import Integrator
 from credo.kernels.target import State
@@ -155,8 +153,8 @@ def posterior_of(density: Density, kept: Tensor, chains: int) -> Posterior:
     alongside.
     """
     shapes = {n: tuple(s) for n, s in density.layout.shapes.items()}
-    return with_points(
-        density.model, density.points, [Samples.hold(kept.flatten(0, 1), shapes, chains)]
+    return density.model.with_points(
+        [Samples.hold(kept.flatten(0, 1), shapes, chains)], density.points
     )
 
 
@@ -209,7 +207,7 @@ def run_chains(
         default=0,
     )
     saved, started = time.monotonic(), time.perf_counter()
-    with progress(fit_job, course.moves()) as advance:
+    with fit_job.progress_bar(course.moves()) as advance:
         advance(first)
         for index in range(first, course.moves()):
             with isolated(mix(fit_job.seed, "ambient", index), device):

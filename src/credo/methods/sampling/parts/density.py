@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, constraints
 
 from credo.core.errors import SettingError
+from credo.core.flat_layout import FlatLayout
 from credo.core.shell import plain_attention
 from credo.core.tree import take
 from credo.data.source import Source
@@ -23,9 +24,7 @@ from credo.engine.batches import on_device
 from credo.engine.model import Model
 from credo.kernels.target import Target, differentiable
 from credo.posteriors import Params, PosteriorPrior
-from credo.posteriors.family import FlatLayout
-from credo.posteriors.kl import Factorised
-from credo.priors import Optimal
+from credo.priors import Factorised, Optimal
 
 Batch = tuple[Any, Tensor]
 Evaluated = tuple[Tensor, Tensor]  #: log densities ``(C,)`` and slopes ``(C, P)``

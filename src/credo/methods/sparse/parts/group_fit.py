@@ -1,27 +1,27 @@
-"""What the group-sparse methods share: which weights form groups, the family over them, and a KL
-that sets in late.
-"""
+"""What the group-sparse methods share: which weights form groups, and the posterior over them."""
 
 from __future__ import annotations
 
 import copy
-from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from credo.core.errors import SettingError
 from credo.core.settings import setting
-from credo.core.sites import Site
-from credo.engine.elbo import Elbo
-from credo.engine.elbo_fit import ElboMethod
-from credo.engine.fit_job import FitJob
-from credo.engine.initial_posterior import by_dtype, with_points
+from credo.core.sites import Site, by_dtype
 from credo.engine.model import Model
-from credo.engine.training_loop import MakeOptimizer, adam
-from credo.estimators import Estimator, estimators
-from credo.posteriors import GroupScale, Place, Posterior, PosteriorPrior, scale_parts
+from credo.estimators import pathwise_estimators
+from credo.methods.sparse.parts.settings import LateKLSettings
+from credo.posteriors import (
+    Family,
+    GroupScale,
+    Params,
+    Place,
+    Posterior,
+    PosteriorPrior,
+    scale_parts,
+)
 from credo.priors import Fixed
 from credo.priors.group_prior import Grouped
 
@@ -84,101 +84,89 @@ def _layer(site: Site) -> str:
 
 
 @dataclass(frozen=True)
-class GroupMethod(ElboMethod):
-    """Groups of weights with a scale each; a method says which posterior the scales have."""
+class GroupSettings(LateKLSettings):
+    """Settings of methods whose weights share scales."""
 
-    lr_schedule: str = setting(
-        "linear", "Course of the learning rate.", choices=("constant", "cosine", "linear")
-    )
-    kl_schedule: str = setting(
-        "late", "Course of the KL's weight.", choices=("constant", "linear", "cosine", "late")
-    )
-    kl_warmup: int = setting(
-        20,
-        "Epochs until the KL counts fully; 'late' leaves it out for the first quarter of them.",
-        ge=0,
-    )
     init_std: float = setting(
         0.1,
         "Initial standard deviation of every scale and of every weight, relative to the size of "
         "its group.",
         gt=0.0,
     )
-    threshold: float = setting(3.0, "Score from which a group is pruned.")
     scale_lr: float = setting(
         1.0, "Learning rate of the scales, as a multiple of the weights'.", gt=0.0
     )
     estimator: str = setting(
-        "local", "How noise enters training.", choices=("local", "weights", "per_example")
+        "local", "How noise enters training.", choices=pathwise_estimators(masks=True)
     )
 
-    @abstractmethod
-    def places(self, sites: Mapping[str, Site]) -> dict[str, Place]:
-        """The groups of every parameter that has some."""
 
-    @abstractmethod
-    def scales(self) -> dict[str, Any]:
-        """Name and settings of the posterior of the scales."""
+@dataclass(frozen=True)
+class HorseshoeSettings:
+    """Settings of half-Cauchy scales."""
 
-    def is_centred(self) -> bool:
-        """Whether scales are in the prior alone; they multiply the weights unless a method says
-        otherwise.
-        """
-        return False
+    scale_lr: float = setting(
+        5.0, "Learning rate of the scales, as a multiple of the weights'.", gt=0.0
+    )
+    tau0: float = setting(
+        1.0,
+        "Scale of the half-Cauchy prior of every layer's global scale; smaller prunes more.",
+        gt=0.0,
+    )
+    centred: bool = setting(
+        False, "Whether scales are in the prior alone, instead of multiplying the weights."
+    )
 
-    def adapt(self, model: Model) -> Model:
-        """What has groups is random under the prior of the groups, or under an earlier posterior;
-        the rest, which is little, are points without a prior.
-        """
-        places = self.places(model.random)
-        if not places:
-            raise SettingError(
-                f"{self.name}: none of the random parameters ({', '.join(model.random)}) is a "
-                "weight with known units; groups need linear, "
-                "convolutional, recurrent or embedding layers of torch."
-            )
-        part = scale_parts[self.scales()["name"]]
-        earlier = isinstance(model.prior, PosteriorPrior)
-        return replace(
-            model.only(places),
-            prior=model.prior if earlier else Fixed(Grouped(part.label, part.proper)),
+
+def under_scales(model: Model, places: Mapping[str, Place], scales: str, method: str) -> Model:
+    """The model with only what has a place random, under the prior of these scales or under an
+    earlier posterior; the rest, which is little, are points without a prior.
+    """
+    if not places:
+        raise SettingError(
+            f"{method}: none of the random parameters ({', '.join(model.random)}) is a "
+            "weight with known units; groups need linear, "
+            "convolutional, recurrent or embedding layers of torch."
         )
+    if model.prior.is_posterior:
+        return model.only(places)
+    part = scale_parts[scales]
+    return replace(model.only(places), prior=Fixed(Grouped(part.label, part.proper)))
 
-    def make_posterior(self, model: Model, fit_job: FitJob) -> Posterior:
-        """Gaussian weights and scales; those of an earlier posterior, where that is the prior,
-        since w = z v says little of z and v.
-        """
-        values, places = self.start(model, fit_job), self.places(model.random)
-        if isinstance(model.prior, PosteriorPrior):
-            return with_points(
-                model,
-                values,
-                [copy.deepcopy(earlier).requires_grad_() for earlier in self._earlier(model.prior)],
-            )
-        families = []
-        for group in by_dtype(model.random):
-            own = {site.name: values[site.name] for site in group}
-            families.append(
-                GroupScale.start(
-                    own, places, self.scales(), self.init_std, self.threshold, self.is_centred()
-                )
-            )
-        return with_points(model, values, families)
 
-    def _earlier(self, prior: PosteriorPrior) -> list[GroupScale]:
-        found = [family for family in prior.posterior.members if family.atoms != 1]
-        odd = [family.name for family in found if not isinstance(family, GroupScale)]
-        if odd:
-            raise SettingError(
-                f"{self.name}: the posterior given as prior holds {', '.join(odd)}; expected one "
-                "of this method's own."
-            )
-        return [family for family in found if isinstance(family, GroupScale)]
+def group_posterior(
+    model: Model,
+    values: Params,
+    places: Mapping[str, Place],
+    scales: Mapping[str, Any],
+    settings: GroupSettings,
+    threshold: float,
+    method: str,
+    centred: bool = False,
+) -> Posterior:
+    """Gaussian weights and their scales, to begin a fit with.
 
-    def make_optimizer(self, model: Model) -> MakeOptimizer[Elbo] | None:
-        """Adam, faster for scales: one number steers a whole group."""
-        return partial(adam, rate_lr=self.scale_lr)
+    ``scales``: name and settings of the scales' posterior. Those of an earlier posterior, where
+    that is the prior, since w = z v says little of z and v.
+    """
+    prior = model.prior
+    if isinstance(prior, PosteriorPrior):  # to go on from its very families, not from a density
+        return model.with_points(_earlier(prior, method), values)
+    families = []
+    for sites in by_dtype(model.random):
+        own = {site.name: values[site.name] for site in sites}
+        families.append(
+            GroupScale.start(own, places, scales, settings.init_std, threshold, centred)
+        )
+    return model.with_points(families, values)
 
-    def make_estimator(self) -> Estimator:
-        """The chosen estimator."""
-        return estimators[self.estimator]
+
+def _earlier(prior: PosteriorPrior, method: str) -> list[Family]:
+    found = [family for family in prior.posterior.members if family.atoms != 1]
+    odd = [family.name for family in found if family.name != GroupScale.name]
+    if odd:
+        raise SettingError(
+            f"{method}: the posterior given as prior holds {', '.join(odd)}; expected one "
+            "of this method's own."
+        )
+    return [copy.deepcopy(family).requires_grad_() for family in found]

@@ -23,6 +23,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from credo.core.errors import SettingError
+from credo.engine.elbo import Elbo
 from credo.posteriors import MeanField
 from credo.posteriors.mean_field import NormalStats
 
@@ -165,3 +167,21 @@ def newton_step(
     pull.add_(momentum / (1 - beta1**step)).div_(precision)
     mean.sub_(pull * lr)
     torch.log(precision.mul_(effective), out=raw).mul_(-0.5)
+
+
+def ivon(
+    elbo: Elbo, lr: float | Tensor, num_data: int, newton: Newton, point_lr: float, compile: bool
+) -> Ivon:
+    """The Newton step for every Gaussian of an objective, Adam for the rest."""
+    pairs = []
+    for family in elbo.posterior.members:
+        if isinstance(family, MeanField):  # the only family that has this step
+            stats = family.fold(elbo.model.prior_over(family))
+            if stats is None:
+                raise SettingError(
+                    "ivon needs a normal prior on every random parameter; use method='vi' for "
+                    "others."
+                )
+            pairs.append((family, stats))
+    trained = [p for p in elbo.parameters() if p.requires_grad]
+    return Ivon(trained, lr, pairs, newton, point_lr, compile)

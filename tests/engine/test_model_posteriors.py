@@ -4,21 +4,13 @@ from zoo.models import make_model
 from zoo.networks import make
 
 from credo.core.errors import SettingError
-from credo.engine.initial_posterior import (
-    discrete_posterior,
-    gaussian,
-    initial_values,
-    point_posterior,
-    start_posterior,
-    with_points,
-)
-from credo.posteriors import Delta, Discrete, Full, Kron, LowRank, MeanField
+from credo.posteriors import Delta, Discrete, Full, Kron, LowRank, MeanField, Start
 
 
 def start(kind, name="mlp", random="all", **kwargs):
     net, _ = make(name)
     model = make_model(net, random)
-    return model, start_posterior(model, kind, model.values(), 0.1, 2, "log", 0, **kwargs)
+    return model, model.posterior(kind, model.values(), Start(0.1, rank=2, **kwargs))
 
 
 @pytest.mark.parametrize(
@@ -53,27 +45,27 @@ def test_kron_takes_matrices_layer_by_layer_and_the_rest_independently():
 def test_mixed_types_get_a_family_each():
     net = torch.nn.Sequential(torch.nn.Linear(2, 2).double(), torch.nn.Linear(2, 2))
     model = make_model(net)
-    posterior = start_posterior(model, "mean_field", model.values(), 0.1, 2, "log", 0)
+    posterior = model.posterior("mean_field", model.values(), Start(0.1, "log", 2, seed=0))
     assert [m.flat_mean.dtype for m in posterior.members] == [torch.float64, torch.float32]
 
 
 def test_initial_values():
     net, _ = make("mlp")
     model = make_model(net)
-    assert torch.equal(initial_values(model, "pretrained", 0)["0.weight"], net[0].weight)
-    assert not torch.equal(initial_values(model, "random", 5)["0.weight"], net[0].weight)
+    assert torch.equal(model.start_values("pretrained", 0)["0.weight"], net[0].weight)
+    assert not torch.equal(model.start_values("random", 5)["0.weight"], net[0].weight)
     other, _ = make("mlp", seed=1)
-    assert torch.equal(initial_values(model, other.state_dict(), 0)["0.weight"], other[0].weight)
+    assert torch.equal(model.start_values(other.state_dict(), 0)["0.weight"], other[0].weight)
     with pytest.raises(
         SettingError, match="init=3: expected 'pretrained', 'random' or a state dict"
     ):
-        initial_values(model, 3, 0)
+        model.start_values(3, 0)
 
 
 def test_a_point_posterior_keeps_random_and_point_apart():
     net, _ = make("mlp")
     model = make_model(net, "weights")
-    assert [m.names for m in point_posterior(model, model.values()).members] == [
+    assert [m.names for m in model.point_posterior(model.values()).members] == [
         ("0.weight", "2.weight"),
         ("0.bias", "2.bias"),
     ]
@@ -82,7 +74,7 @@ def test_a_point_posterior_keeps_random_and_point_apart():
 def test_discrete_weights_and_points():
     net, _ = make("mlp")
     model = make_model(net, "weights")
-    posterior = discrete_posterior(model, model.values(), (-1.0, 0.0, 1.0))
+    posterior = model.posterior("discrete", model.values(), Start(levels=(-1.0, 0.0, 1.0)))
     assert [type(m) for m in posterior.members] == [Discrete, Delta] and posterior.members[
         0
     ].names == ("0.weight", "2.weight")
@@ -96,7 +88,7 @@ def test_points_are_added_only_where_there_are_any():
     net, _ = make("mlp")
     model = make_model(net)
     member = MeanField.start(model.values(), 0.1)
-    assert with_points(model, model.values(), [member]).members == [member]
+    assert model.with_points([member], model.values()).members == [member]
 
 
 @pytest.mark.parametrize("rank", [0, 1, 3])
@@ -114,7 +106,7 @@ def test_a_gaussian_of_given_deviations_and_directions(rank):
         {n: v.abs() for n, v in make_like(()).items()},
         make_like((rank,)),
     )
-    family = gaussian(values, std, factor if rank else None)
+    family = LowRank.of_moments(values, std, factor if rank else None)
     assert type(family) is (LowRank if rank else MeanField)
     mean, var = family.marginals()
     for name in values:
@@ -130,7 +122,7 @@ def test_a_gaussian_of_given_deviations_and_directions(rank):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_weight_that_never_moved_has_a_density_still(dtype):
-    family = gaussian(
+    family = LowRank.of_moments(
         {"w": torch.ones(2, dtype=dtype)},
         {"w": torch.tensor([0.0, 1.0], dtype=dtype)},
         {"w": torch.zeros(2, 2, dtype=dtype)},

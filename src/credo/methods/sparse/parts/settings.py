@@ -1,0 +1,26 @@
+"""Settings of the methods whose KL sets in late: a network that has learned nothing yet would be
+pruned whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from credo.core.settings import setting
+
+
+@dataclass(frozen=True)
+class LateKLSettings:
+    """In place of those of ``ElboSettings`` and ``DescentSettings``."""
+
+    lr_schedule: str = setting(
+        "linear", "Learning-rate schedule.", choices=("constant", "cosine", "linear")
+    )
+    kl_schedule: str = setting(
+        "late", "KL weight schedule.", choices=("constant", "linear", "cosine", "late")
+    )
+    kl_warmup: int = setting(
+        20,
+        "Epochs until the KL counts fully; 'late' leaves it out for the first quarter of them.",
+        ge=0,
+    )

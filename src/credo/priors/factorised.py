@@ -1,0 +1,50 @@
+"""A prior over several parameters at once, independent element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+Params = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Factorised:
+    """p(w) = prod_i p_i(w_i): one distribution per parameter, independent over its elements."""
+
+    distributions: Mapping[str, Distribution]
+    shapes: Mapping[str, torch.Size]
+
+    @property
+    def elementwise(self) -> Mapping[str, Distribution]:
+        """The distribution of every element, by parameter."""
+        return self.distributions
+
+    def log_prob(self, params: Params) -> Tensor:
+        """Log density summed over elements, leading axes kept."""
+        out: Tensor | float = 0.0
+        for name, shape in self.shapes.items():
+            log_prob = self.distributions[name].log_prob(params[name])
+            out = out + (
+                log_prob.flatten(log_prob.dim() - len(shape)).sum(-1) if len(shape) else log_prob
+            )
+        assert isinstance(out, Tensor)
+        return out
+
+    def log_prob_each(self, params: Params) -> Params:
+        """Log density element by element."""
+        return {name: self.distributions[name].log_prob(params[name]) for name in self.shapes}
+
+    def sample(self, n: int, like: Params) -> Params:
+        """``n`` draws of every parameter from the global generator, in the dtype and on the device
+        of ``like``.
+        """
+        out = {}
+        for name, shape in self.shapes.items():
+            missing = shape[: len(shape) - len(self.distributions[name].batch_shape)]
+            out[name] = self.distributions[name].sample(torch.Size([n, *missing])).to(like[name])
+        return out
