@@ -29,7 +29,6 @@ from credo.engine import saved_model
 from credo.engine.collapsed_prior import warn_if_collapsed
 from credo.engine.draws import Draws
 from credo.engine.fit_job import Callback, FitJob, Fitted
-from credo.engine.method import Method, make_method
 from credo.engine.model import Model
 from credo.engine.objective import log_weights, objective
 from credo.engine.outputs import sampled_outputs, with_drawn
@@ -44,6 +43,7 @@ from credo.engine.run import (
     write_tensors,
 )
 from credo.likelihoods.base import Likelihood, get
+from credo.methods import Method, make_method
 from credo.posteriors import Params, Posterior, PosteriorPrior
 from credo.predictive import Predictive, evaluate
 from credo.priors import Prior, Unstored, as_prior, default_prior, from_config, is_proper
