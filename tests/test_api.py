@@ -20,12 +20,14 @@ SIGNATURES = {
         "validation=None, seed=0, device=None, run=None, progress=True, callbacks=(), **settings"
     ),
     "BNN.predict": (
-        "x, samples=100, seed=0, batch_size=None, shortcut=None, source='posterior', vectorise=None"
+        "x, num_samples=100, seed=0, batch_size=None, shortcut=None, source='posterior', "
+        "vectorise=None"
     ),
     "BNN.functions": "x, n, seed=0, source='posterior'",
-    "BNN.evaluate": "data, samples=100, seed=0, batch_size=None",
+    "BNN.evaluate": "data, num_samples=100, seed=0, batch_size=None",
     "BNN.update": "data, **fit_settings",
-    "BNN.objective": "data, samples=100, seed=0, precision=None",
+    "BNN.objective": "data, num_samples=100, seed=0, precision=None",
+    "BNN.log_weights": "data, num_samples=100, seed=0",
     "BNN.save": "path",
     "load": "path, net, prior=None, device=None, likelihood=None",
     "compare": "bnns, data, prior_odds=None, samples=1000, seed=0, evidence='elbo'",

@@ -214,6 +214,8 @@ def test_loops_batches_and_vmap_predict_the_same():
             fitted.predict(x, samples=6, seed=1, **how).outputs, base, rtol=1e-5, atol=1e-6
         )
     assert torch.equal(fitted.predict(x, samples=3, seed=1).outputs, base[:3])
+    assert torch.equal(fitted.predict(x, num_samples=3, seed=1).outputs, base[:3])
+    assert torch.equal(fitted.predict(x, 3, 1).outputs, base[:3])
 
 
 def test_the_mean_shortcut_is_one_pass_with_the_mean_weights():

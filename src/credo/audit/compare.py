@@ -90,7 +90,7 @@ def compare(
 
 def _predict(bnn: BNN, x: Any, samples: int, seed: int) -> Predictive:
     """All atoms of a discrete posterior, ``samples`` draws of any other, in double precision."""
-    p = bnn.predict(x, samples=bnn.posterior.atoms or samples, seed=seed)
+    p = bnn.predict(x, num_samples=bnn.posterior.atoms or samples, seed=seed)
     return Predictive(p.outputs.double(), p.likelihood)
 
 

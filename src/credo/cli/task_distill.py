@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from credo.cli.assignments import parse_assignments, parse_sizes
+from credo.cli.assignments import FIT_OPTIONS, parse_assignments, parse_sizes
 from credo.cli.fit import enough_epochs
 from credo.cli.guard import guarded, is_terminal, say
 from credo.cli.run_files import TABLE, RunFiles, check_directory, discard
@@ -103,9 +103,13 @@ def distill(
     from credo.cli.printing import print_table
     from credo.core.settings import describe
     from credo.data.table import read_table
-    from credo.methods import methods
+    from credo.methods import make_method, methods
 
-    settings = parse_assignments(set_ or [], describe(methods[method]), f"Method {method!r}")
+    settings: dict[str, Any] = {}
+    if set_:
+        rows = describe(methods[method])
+        settings = parse_assignments(set_, rows, f"Method {method!r}", FIT_OPTIONS)
+    make_method(method, settings)  # a wrong name or value is refused before anything is read
     sizes = parse_sizes(hidden, "--hidden")
     teacher_files = RunFiles.read(run)
     teacher = credo.load(run, teacher_files.build())

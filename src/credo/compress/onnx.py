@@ -69,7 +69,7 @@ def to_onnx(
 
     Without ``samples``: the network itself, of a BNN the one with E[w], giving its plain outputs.
     With ``samples=S`` a BNN becomes one graph of S draws with outputs ``mean`` and ``variance``,
-    those of ``bnn.predict(x, samples=S, seed=seed)``. ``example``: a tensor, or a tree of them,
+    those of ``bnn.predict(x, num_samples=S, seed=seed)``. ``example``: a tensor, or a tree of them,
     with examples on the first axis. Refused: functions that are not draws of weights (Gaussian
     processes, linearised Laplace), noise inside the network, files from 2 GiB, and networks with
     control flow that depends on numbers.

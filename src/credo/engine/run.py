@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -117,12 +117,15 @@ class Run:
             )
         return config
 
-    def begin(self, config: dict[str, Any]) -> None:
+    def begin(
+        self, config: dict[str, Any], present: Callable[[dict[str, Any]], dict[str, Any]] = dict
+    ) -> None:
         """Create the directory and store the config, or check that a run to resume has the same
-        one.
+        one; ``present`` puts a stored config into the words of today.
         """
-        old = self.config()
-        if old is not None:
+        stored = self.config()
+        if stored is not None:
+            old = present(stored)
             names = [name for name in config if name != "posterior"]
             before, now = (
                 _flat({k: old.get(k) for k in names}),

@@ -10,8 +10,9 @@ from typing import Any
 
 from torch import nn
 
-from credo.core.errors import SettingError, nearest
+from credo.core.errors import SettingError
 from credo.core.registry import Registry
+from credo.core.synonyms import suggest
 
 networks: Registry[Callable[..., nn.Module]] = Registry("network")
 
@@ -33,7 +34,7 @@ def build(name: str, **args: Any) -> nn.Module:
         if given not in signature.parameters:
             raise SettingError(
                 f"Network {name!r} takes no argument "
-                f"{given!r}.{nearest(given, signature.parameters)}"
+                f"{given!r}.{suggest(given, signature.parameters)}"
             )
     missing = [
         p.name
