@@ -30,7 +30,7 @@ SIGNATURES = {
     "BNN.log_weights": "data, num_samples=100, seed=0",
     "BNN.save": "path",
     "load": "path, net, prior=None, device=None, likelihood=None",
-    "compare": "bnns, data, prior_odds=None, samples=1000, seed=0, evidence='elbo'",
+    "compare": "bnns, data, prior_odds=None, num_samples=1000, seed=0, evidence='elbo'",
     "posteriors.Posterior.sample": "n, seed=0",
     "posteriors.Posterior.mean": "",
     "posteriors.Posterior.log_prob": "params",
@@ -52,14 +52,14 @@ SIGNATURES = {
     "compress.slim": "source, example, inputs=True",
     "compress.encode": "source, path, net=None, note='', step=1.0, levels=None",
     "compress.decode": "path, net",
-    "compress.to_onnx": "source, path, example, samples=None, seed=0",
+    "compress.to_onnx": "source, path, example, num_samples=None, seed=0",
     "audit.reference": (
         "bnn, data, *, method='hmc', rows=None, num_chains=4, num_warmup=500, num_draws=500, "
         "seed=0, run=None, progress=True, device=None, **settings"
     ),
-    "audit.compare": "bnn, reference, x, y=None, samples=None, seed=0",
+    "audit.compare": "bnn, reference, x, y=None, num_samples=None, seed=0",
     "tasks.distill.distill": (
-        "teacher, student, data, *, inputs='training', noise=0.1, perturb=None, samples=None, "
+        "teacher, student, data, *, inputs='training', noise=0.1, perturb=None, num_samples=None, "
         "likelihood=None, method='mle', epochs=None, batch_size=None, lr=None, test=None, seed=0, "
         "device=None, run=None, progress=True, callbacks=(), **settings"
     ),

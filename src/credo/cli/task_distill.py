@@ -123,7 +123,7 @@ def distill(
     options: dict[str, Any] = {
         "inputs": inputs,
         "noise": noise,
-        "samples": samples,
+        "num_samples": samples,
         "method": method,
         "epochs": epochs,
     }

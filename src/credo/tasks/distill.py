@@ -27,6 +27,7 @@ from torch import nn
 from credo.audit.reference import subsample
 from credo.bnn import BNN
 from credo.core.errors import CredoError, NetworkError, RunError, SettingError, nearest
+from credo.core.renamed import renamed
 from credo.core.settings import positive, whole
 from credo.core.tree import Tree, map_leaves, take
 from credo.data.checks import check_inputs, check_pair
@@ -62,6 +63,7 @@ class Distilled:
     fidelity: dict[str, float]
 
 
+@renamed(samples="num_samples", warn=False)
 def distill(
     teacher: BNN,
     student: nn.Module,
@@ -70,7 +72,7 @@ def distill(
     inputs: str = "training",
     noise: float = 0.1,
     perturb: Perturb | None = None,
-    samples: int | None = None,
+    num_samples: int | None = None,
     likelihood: str | Likelihood | None = None,
     method: str | Method = "mle",
     epochs: int | None = None,
@@ -89,14 +91,14 @@ def distill(
 
     ``data``: x, or (x, y), whose labels are not looked at: tensors, arrays or DataFrames; the
     training inputs, or any unlabelled ones. x that is a pair itself is given as (x, None).
-    ``inputs="training"`` takes them as they are, with soft targets from ``samples`` draws (100),
-    computed once. ``"perturbed"`` takes fresh copies x + ``noise`` * std(x) * N(0, 1) in every
-    epoch (std of each feature), or ``perturb(x, generator)``, and soft targets from ``samples``
-    draws (10) picked anew for every batch. ``likelihood``: of the student; by default the
-    teacher's, or "heteroscedastic" where y is a real number, which takes two outputs per target.
-    ``method``, ``epochs``, ... ``settings``: of the student's fit, as in ``BNN.fit``; ``run``
-    resumes. ``test``: inputs, or (x, y), at which fidelity is measured; by default up to 1,000 of
-    ``data``'s inputs.
+    ``inputs="training"`` takes them as they are, with soft targets from ``num_samples`` draws
+    (100), computed once. ``"perturbed"`` takes fresh copies x + ``noise`` * std(x) * N(0, 1) in
+    every epoch (std of each feature), or ``perturb(x, generator)``, and soft targets from
+    ``num_samples`` draws (10) picked anew for every batch. ``likelihood``: of the student; by
+    default the teacher's, or "heteroscedastic" where y is a real number, which takes two outputs
+    per target. ``method``, ``epochs``, ... ``settings``: of the student's fit, as in ``BNN.fit``;
+    ``run`` resumes. ``test``: inputs, or (x, y), at which fidelity is measured; by default up to
+    1,000 of ``data``'s inputs.
     """
     chosen = make_method(method, settings)
     if not chosen.teachable:
@@ -113,7 +115,7 @@ def distill(
             f"perturb= is used with inputs='perturbed' only, not with inputs={inputs!r}; change "
             "one of them."
         )
-    count: int = positive("samples", samples, SAMPLES[inputs])
+    count: int = positive("num_samples", num_samples, SAMPLES[inputs])
     noise = positive("noise", noise, 0.1)
     whole("seed", seed)
     home, x = _check_teacher(teacher), _inputs(teacher, data, "data")
