@@ -17,6 +17,7 @@ import credo
 from credo import BNN
 from credo.core.errors import CredoError, DataError, RunError, SettingError
 from credo.data import intake
+from credo.engine.run import Run
 from credo.likelihoods import Gaussian
 from credo.posteriors import Mixture, Posterior, Samples
 from credo.priors import Flat
@@ -507,3 +508,12 @@ def test_a_run_of_exact_keeps_its_evidence(tmp_path):
     fitted = bnn().fit((x, y), "exact", run=tmp_path / "run")
     loaded = credo.load(tmp_path / "run", nn.Linear(3, 1).double())
     assert loaded.history == fitted.history and "log_evidence" in loaded.history[-1]
+
+
+def test_a_run_may_be_given_as_one_and_carries_what_is_attached(tmp_path):
+    run = Run(tmp_path / "run")
+    run.attach("note.json", "mine")
+    fitted = BNN(classifier()).fit(classes(), run=run, **QUICK)
+    assert (run.path / "note.json").read_text() == '"mine"\n'
+    loaded = credo.load(run.path, classifier())
+    assert torch.equal(loaded.predict(classes()[0], 3).mean, fitted.predict(classes()[0], 3).mean)

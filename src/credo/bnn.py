@@ -149,18 +149,20 @@ class BNN:
         validation: Any = None,
         seed: int = 0,
         device: torch.device | str | None = None,
-        run: str | os.PathLike[str] | None = None,
+        run: str | os.PathLike[str] | Run | None = None,
         progress: bool = True,
         callbacks: Sequence[Callback] = (),
         **settings: Any,
     ) -> Self:
         """Turn data into a posterior with a method of the registry and its settings.
 
-        ``data``: (x, y) of tensors, arrays or DataFrames, a Dataset, or a DataLoader. ``run``: a
-        directory to write to and to resume from. ``validation``: data whose predictive nll is added
-        to the history after every epoch, or when sampling ends. A callback gets each row of the
-        history and ends the fit by returning True; in it, where the method descends on an
-        objective, ``posterior`` and ``predict`` are those of the moment.
+        ``data``: (x, y) of tensors, arrays or DataFrames, a Dataset, or a DataLoader. ``method``: a
+        name, or an object such as ``credo.methods.VI(beta=0.5)``. ``settings``: those of the
+        method, which are the arguments of its class; ``credo methods NAME`` lists them. ``run``: a
+        directory to write to and to resume from, or a ``Run`` of one. ``validation``: data whose
+        predictive nll is added to the history after every epoch, or when sampling ends. A callback
+        gets each row of the history and ends the fit by returning True; in it, where the method
+        descends on an objective, ``posterior`` and ``predict`` are those of the moment.
         """
         chosen = make_method(method, settings, beside=FIT)
         self.likelihood = copy.deepcopy(self._initial)
@@ -205,7 +207,7 @@ class BNN:
         held = None if validation is None else intake(validation, dtype=dtype)
         model = self._make_model(device, prior, method)
         self._check(model, source)
-        directory = None if run is None else Run(run)
+        directory = None if run is None else Run.of(run)
         size = batch_size if batch_size is not None else method.batch_size
         fit_job = FitJob(
             source=source,

@@ -179,18 +179,13 @@ def _train(
     **options: Any,
 ) -> Any:
     import credo
+    from credo.engine.run import Run
 
     bnn = credo.BNN(files.build(options["seed"]), files.schema.target.likelihood, prior)
-
-    def describe_run(_row: dict[str, Any]) -> None:
-        # The run takes only a directory of its own, so our files join it once it has one.
-        if not (out / TABLE).is_file():
-            files.write(out)
-
+    run = Run(out)
+    files.attach(run)
     try:
-        bnn.fit(pair, run=out, progress=is_terminal(), callbacks=(describe_run,), **options)
-        files.write(out)
-        return bnn
+        return bnn.fit(pair, run=run, progress=is_terminal(), **options)
     except (CredoError, OSError):
         if not resume:
             discard(out, existed=existed)

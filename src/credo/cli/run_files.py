@@ -4,6 +4,7 @@ network's description.
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from credo.data.table import TableSchema
+    from credo.engine.run import Run
 
 TABLE, NETWORK = "table.json", "network.json"
 
@@ -37,13 +39,10 @@ class RunFiles:
             torch.manual_seed(seed)
             return nets.build(self.network["name"], **self.network["args"])
 
-    def write(self, run: Path) -> None:
-        """Both files, each written beside its place and renamed."""
-        from credo.core.atomic import write_atomic
-        from credo.engine.run import write_json
-
-        write_atomic(run / TABLE, lambda beside: beside.write_text(self.schema.to_json() + "\n"))
-        write_json(run / NETWORK, self.network)
+    def attach(self, run: Run) -> None:
+        """Keep both beside a run, from the moment its directory exists."""
+        run.attach(TABLE, json.loads(self.schema.to_json()))
+        run.attach(NETWORK, self.network)
 
     @staticmethod
     def read(run: Path) -> RunFiles:

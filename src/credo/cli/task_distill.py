@@ -11,7 +11,7 @@ import typer
 from credo.cli.assignments import FIT_OPTIONS, parse_assignments, parse_sizes
 from credo.cli.fit import enough_epochs
 from credo.cli.guard import guarded, is_terminal, say
-from credo.cli.run_files import TABLE, RunFiles, check_directory, discard
+from credo.cli.run_files import RunFiles, check_directory, discard
 from credo.core.errors import CredoError
 
 if TYPE_CHECKING:
@@ -165,26 +165,13 @@ def _network(teacher: BNN, x: Any, sizes: tuple[int, ...]) -> dict[str, Any]:
 def _teach(
     teacher: BNN, files: RunFiles, x: Any, out: Path, existed: bool, resume: bool, **options: Any
 ) -> Distilled:
+    from credo.engine.run import Run
     from credo.tasks import distill as task
 
-    def describe_run(_row: dict[str, Any]) -> None:
-        # The run takes only a directory of its own, so our files join it once it has one.
-        if not (out / TABLE).is_file():
-            files.write(out)
-
+    student, run = files.build(options["seed"]), Run(out)
+    files.attach(run)
     try:
-        student = files.build(options["seed"])
-        found = task.distill(
-            teacher,
-            student,
-            x,
-            run=out,
-            progress=is_terminal(),
-            callbacks=(describe_run,),
-            **options,
-        )
-        files.write(out)
-        return found
+        return task.distill(teacher, student, x, run=run, progress=is_terminal(), **options)
     except (CredoError, OSError):
         if not resume:
             discard(out, existed=existed)

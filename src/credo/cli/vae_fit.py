@@ -232,22 +232,12 @@ def _train(
     resume: bool,
     **options: Any,
 ) -> None:
-    def describe_run(_row: dict[str, Any]) -> None:
-        # The run takes only a directory of its own, so our file joins it once it has one.
-        if not (out / FILE).is_file():
-            files.write(out)
+    from credo.engine.run import Run
 
+    run = Run(out)
+    files.attach(run)
     try:
-        model.fit(
-            x,
-            validation=held,
-            run=out,
-            progress=is_terminal(),
-            callbacks=(describe_run,),
-            **files.fit,
-            **options,
-        )
-        files.write(out)
+        model.fit(x, validation=held, run=run, progress=is_terminal(), **files.fit, **options)
     except (CredoError, OSError):
         if not resume:
             discard(out, existed=existed)

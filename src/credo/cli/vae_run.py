@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from credo.data.images import Images
+    from credo.engine.run import Run
     from credo.generative import VAE
     from credo.likelihoods import Likelihood
 
@@ -76,11 +77,9 @@ class VaeFiles:
         decoder = self.decoder | {"args": self.decoder["args"] | {"latent_dim": size}}
         return replace(self, encoder=encoder, decoder=decoder)
 
-    def write(self, run: Path) -> None:
-        """The file, written beside its place and renamed."""
-        from credo.engine.run import write_json
-
-        write_json(run / FILE, asdict(self))
+    def attach(self, run: Run) -> None:
+        """Keep the file beside a run, from the moment its directory exists."""
+        run.attach(FILE, asdict(self))
 
     @staticmethod
     def read(run: Path) -> VaeFiles:

@@ -24,6 +24,7 @@ from credo.core.synonyms import suggest
 from credo.engine.fit_job import Callback
 from credo.engine.method import Method, make_method, methods
 from credo.engine.noise_places import DropoutMethod
+from credo.engine.run import Run
 from credo.engine.schedules import schedules
 from credo.generative.bounds import Bound
 from credo.generative.codes import Code, codes
@@ -117,7 +118,7 @@ class LatentModel(Reading):
         validation: Any = None,
         seed: int = 0,
         device: torch.device | str | None = None,
-        run: str | os.PathLike[str] | None = None,
+        run: str | os.PathLike[str] | Run | None = None,
         progress: bool = True,
         callbacks: Sequence[Callback] = (),
         **settings: Any,

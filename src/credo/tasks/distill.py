@@ -18,7 +18,6 @@ import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, final
 
 import torch
@@ -34,7 +33,7 @@ from credo.data.checks import check_inputs, check_pair
 from credo.data.source import Arrays, Source
 from credo.engine.fit_job import Callback
 from credo.engine.method import Method, make_method
-from credo.engine.run import read_json, write_json
+from credo.engine.run import Run, read_json
 from credo.likelihoods.base import Likelihood, get
 from credo.likelihoods.soft import Soft
 from credo.tasks.fidelity import fidelity
@@ -81,7 +80,7 @@ def distill(
     test: Any = None,
     seed: int = 0,
     device: torch.device | str | None = None,
-    run: str | os.PathLike[str] | None = None,
+    run: str | os.PathLike[str] | Run | None = None,
     progress: bool = True,
     callbacks: Sequence[Callback] = (),
     **settings: Any,
@@ -133,11 +132,11 @@ def distill(
         source = Source(feed, num_rows(x), apprentice._dtype)
     else:
         source = x, lessons.at(x, seed)
-    record = None
-    if run is not None:
+    directory = None if run is None else Run.of(run)
+    if directory is not None:
         asked = {"inputs": inputs, "noise": noise, "perturb": perturb is not None, "samples": count}
-        record = _Record(run, asked | {"data": _digest(x), "teacher": _digest(_state(teacher))})
-    watchers = callbacks if record is None else (record, *callbacks)
+        made_of = {"data": _digest(x), "teacher": _digest(_state(teacher))}
+        _attach_record(directory, asked | made_of)
     apprentice.fit(
         source,
         chosen,
@@ -146,12 +145,10 @@ def distill(
         lr=lr,
         seed=seed,
         device=home if device is None else device,
-        run=run,
+        run=directory,
         progress=progress,
-        callbacks=watchers,
+        callbacks=callbacks,
     )
-    if record is not None:
-        record({})
     plain = _plain(apprentice, own)
     at, y = held_out or (_some(x, seed), None)
     # A set of draws is shown whole where it can be: the distance to some of its draws is that of
@@ -268,29 +265,20 @@ def _digest(tree: Tree) -> str | None:
     return Source(Arrays(tree, torch.zeros(1)), 1).fingerprint()
 
 
-@final
-class _Record:
-    """What a run was distilled from, kept beside it, so that it is not resumed with another teacher
-    or other inputs.
+def _attach_record(run: Run, now: dict[str, Any]) -> None:
+    """Keep beside the run what it was distilled from, so that it is not resumed with another
+    teacher or other inputs.
     """
-
-    def __init__(self, run: str | os.PathLike[str], now: dict[str, Any]) -> None:
-        self.path, self.now = Path(run) / RECORD, now
-        before = read_json(self.path) if self.path.is_file() else now
-        differing = [
-            f"{key}: there {before.get(key)!r}, now {value!r}"
-            for key, value in now.items()
-            if before.get(key) != value
-        ]
-        if differing:
-            raise RunError(
-                f"{run} holds another distillation ({'; '.join(differing)}). Choose another "
-                "directory, or the same settings."
-            )
-
-    def __call__(self, _row: dict[str, Any]) -> None:
-        """With the first row of the history: the run takes only a directory of its own, so this
-        file joins it once it has one.
-        """
-        if not self.path.is_file():
-            write_json(self.path, self.now)
+    path = run.path / RECORD
+    before = read_json(path) if path.is_file() else now
+    differing = [
+        f"{key}: there {before.get(key)!r}, now {value!r}"
+        for key, value in now.items()
+        if before.get(key) != value
+    ]
+    if differing:
+        raise RunError(
+            f"{run.path} holds another distillation ({'; '.join(differing)}). Choose another "
+            "directory, or the same settings."
+        )
+    run.attach(RECORD, now)
