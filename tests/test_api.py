@@ -45,6 +45,12 @@ SIGNATURES = {
     "nets.mlp": "in_features, hidden=(50, 50), out_features=1, activation='relu'",
     "nets.resnet": "outputs=10, depth=20, width=16, channels=3, norm='batch'",
     "nets.resnet50": "outputs=1000, channels=3, width=64",
+    "nets.vgg": "outputs=10, width=1.0, channels=3, dropout=False",
+    "nets.small_cnn": (
+        "in_channels=1, outputs=10, widths=(8, 16), kernel_size=3, grid=2, batch_norm=False"
+    ),
+    "nets.lenet5_caffe": "outputs=10",
+    "nets.lenet_300_100": "outputs=10",
     "nets.build": "name, **args",
     "data.load": "name",
     "metrics.tpr_at_fpr": "inside, outside, fpr=0.05",

@@ -44,6 +44,9 @@ def test_directories_that_are_no_run(files, tmp_path):
     (tmp_path / "network.json").write_text("[]")
     with pytest.raises(RunError, match="not the description of a network"):
         RunFiles.read(tmp_path)
+    (tmp_path / "network.json").write_text('{"name": "mlp", "args": {"hidden": [3]}}')
+    with pytest.raises(RunError, match=r"cannot be built .*'in_features'.*; fit the run again"):
+        RunFiles.read(tmp_path).build()
     (tmp_path / "network.json").write_text("{")
     with pytest.raises(RunError, match="truncated or damaged"):
         RunFiles.read(tmp_path)

@@ -74,6 +74,17 @@ def test_the_file_is_read_back(tmp_path):
     assert VaeFiles.read(tmp_path) == files()
 
 
+def test_a_file_with_former_names_is_read_as_one_with_the_present_ones(tmp_path):
+    encoder, decoder = describe_nets("conv", (4, 6, 5), (8, 8), 6, 3, 64)
+    now = files(encoder=encoder, decoder=decoder)
+    before = asdict(now)
+    for part in (before["encoder"], before["decoder"]):
+        part["args"]["channels"] = part["args"].pop("widths")
+    write_json(tmp_path / FILE, before)
+    assert VaeFiles.read(tmp_path) == now
+    assert len(VaeFiles.read(tmp_path).build()) == 2
+
+
 def test_directories_that_hold_no_such_run_are_refused(tmp_path):
     with pytest.raises(RunError, match="none does not exist"):
         VaeFiles.read(tmp_path / "none")

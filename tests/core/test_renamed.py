@@ -4,7 +4,7 @@ import warnings
 import pytest
 
 from credo.core.errors import SettingError
-from credo.core.renamed import present_names, renamed
+from credo.core.renamed import other_arguments, present_names, renamed
 
 
 @renamed(samples="num_samples", warn=False)
@@ -53,6 +53,10 @@ def test_an_unknown_argument_gets_the_right_name():
 def test_a_name_that_the_function_does_not_have_is_a_mistake_of_the_author():
     with pytest.raises(TypeError, match="no argument 'width'"):
         renamed(size="width")(lambda count: count)
+
+
+def test_a_function_knows_its_other_names():
+    assert other_arguments(draw) == {"samples": "num_samples"} and other_arguments(lambda: 0) == {}
 
 
 def test_names_keep_their_order():

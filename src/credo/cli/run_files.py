@@ -33,11 +33,17 @@ class RunFiles:
         """The network, initialised from ``seed``; the global random state is left as found."""
         import torch
 
-        from credo import nets
+        from credo.nets.catalogue import catalogue
 
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return nets.build(self.network["name"], **self.network["args"])
+            try:
+                return catalogue[self.network["name"]](**self.network["args"])
+            except TypeError as error:
+                raise RunError(
+                    f"{NETWORK} describes a network that cannot be built ({error}); fit the run "
+                    "again."
+                ) from error
 
     def attach(self, run: Run) -> None:
         """Keep both beside a run, from the moment its directory exists."""
@@ -49,6 +55,7 @@ class RunFiles:
         """The files of a run; refuses a directory that ``credo fit`` did not write."""
         from credo.data.table import TableSchema
         from credo.engine.run import read_json
+        from credo.nets.catalogue import present_args
 
         missing = [name for name in (TABLE, NETWORK) if not (run / name).is_file()]
         if missing:
@@ -63,7 +70,9 @@ class RunFiles:
             raise RunError(
                 f"{run / NETWORK} is not the description of a network; fit the run again."
             )
-        return RunFiles(TableSchema.from_json((run / TABLE).read_text()), network)
+        args = present_args(network["name"], network["args"])
+        schema = TableSchema.from_json((run / TABLE).read_text())
+        return RunFiles(schema, network | {"args": args})
 
 
 def check_directory(out: Path, resume: bool) -> bool:

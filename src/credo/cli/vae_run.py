@@ -49,12 +49,12 @@ class VaeFiles:
         """
         import torch
 
-        from credo import nets
+        from credo.nets.catalogue import catalogue
 
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             encoder, decoder = (
-                nets.build(part["name"], **part["args"]) for part in (self.encoder, self.decoder)
+                catalogue[part["name"]](**part["args"]) for part in (self.encoder, self.decoder)
             )
             return encoder, decoder
 
@@ -85,6 +85,7 @@ class VaeFiles:
     def read(run: Path) -> VaeFiles:
         """The file of a run; refuses a directory that ``credo vae fit`` did not write."""
         from credo.engine.run import read_json
+        from credo.nets.catalogue import present_args
 
         if not (run / FILE).is_file():
             what = "does not exist" if not run.exists() else f"has no {FILE}"
@@ -94,6 +95,8 @@ class VaeFiles:
             not isinstance(found.get(key), kind) for key, kind in _KEYS.items()
         ):
             raise RunError(f"{run / FILE} does not describe a run of credo vae; fit it again.")
+        for part in (found["encoder"], found["decoder"]):
+            part["args"] = present_args(part["name"], part["args"])
         return VaeFiles(**{key: found[key] for key in _KEYS})
 
     def load(self, run: Path) -> VAE:
@@ -198,12 +201,12 @@ def _conv(
             "--size HEIGHT,WIDTH."
         )
     *channels, dense = hidden
-    encoder = {"shape": shape, "outputs": width, "channels": channels, "hidden": dense}
+    encoder = {"shape": shape, "outputs": width, "widths": channels, "hidden": dense}
     decoder = {
         "latent_dim": size,
         "shape": shape,
         "per_pixel": outputs // math.prod(shape),
-        "channels": channels[::-1],
+        "widths": channels[::-1],
         "hidden": dense,
     }
     return {"name": "conv_encoder", "args": encoder}, {"name": "conv_decoder", "args": decoder}

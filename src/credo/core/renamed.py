@@ -74,6 +74,14 @@ def renamed(*, warn: bool = True, **names: str) -> Callable[[Callable[P, R]], Ca
                     raise SettingError(f"{owner} has no argument {name!r}.{suggest(name, known)}")
             return function(*args, **given)  # pyright: ignore[reportCallIssue]
 
+        call.__dict__["other_arguments"] = dict(names)
         return call
 
     return decorate
+
+
+def other_arguments(function: Callable[..., Any]) -> dict[str, str]:
+    """What a :func:`renamed` function calls its arguments beside the present names: other ->
+    present; nothing for any other function.
+    """
+    return dict(function.__dict__.get("other_arguments", {}))
