@@ -87,7 +87,7 @@ def score(name: str, method: str, prior: Any, seed: int) -> float:
     bnn.fit(
         train, method, epochs=2000 // batches, batch_size=128, lr=1e-2, seed=seed, progress=False
     )
-    return bnn.evaluate(test, samples=50)["nll"]
+    return bnn.evaluate(test, num_samples=50)["nll"]
 
 
 def main() -> None:

@@ -54,7 +54,7 @@ def fit_job(kind: str, draws: int, width: int, folder: str) -> None:
             **more,
         )
     fitted, (_, anonymous) = time.perf_counter() - started, resident()
-    p = bnn.predict(x, samples=draws)
+    p = bnn.predict(x, num_samples=draws)
     assert p.num_samples == draws
     seconds = time.perf_counter() - started - fitted
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6

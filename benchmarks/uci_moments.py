@@ -60,7 +60,7 @@ def one(task: tuple[str, int, str]) -> tuple[tuple[str, int, str], float, float]
         progress=False,
         **settings,
     )
-    predictive = bnn.predict(x[test], samples=200)
+    predictive = bnn.predict(x[test], num_samples=200)
     loglik = float(predictive.log_prob(z[test]).mean()) - math.log(float(scale))
     rmse = float(((predictive.mean - z[test]) * scale).square().mean().sqrt())
     return task, loglik, rmse

@@ -17,6 +17,7 @@ import credo
 from credo import BNN
 from credo.core.errors import CredoError, DataError, RunError, SettingError
 from credo.data import intake
+from credo.engine.run import Run
 from credo.likelihoods import Gaussian
 from credo.posteriors import Mixture, Posterior, Samples
 from credo.priors import Flat
@@ -214,6 +215,8 @@ def test_loops_batches_and_vmap_predict_the_same():
             fitted.predict(x, samples=6, seed=1, **how).outputs, base, rtol=1e-5, atol=1e-6
         )
     assert torch.equal(fitted.predict(x, samples=3, seed=1).outputs, base[:3])
+    assert torch.equal(fitted.predict(x, num_samples=3, seed=1).outputs, base[:3])
+    assert torch.equal(fitted.predict(x, 3, 1).outputs, base[:3])
 
 
 def test_the_mean_shortcut_is_one_pass_with_the_mean_weights():
@@ -505,3 +508,12 @@ def test_a_run_of_exact_keeps_its_evidence(tmp_path):
     fitted = bnn().fit((x, y), "exact", run=tmp_path / "run")
     loaded = credo.load(tmp_path / "run", nn.Linear(3, 1).double())
     assert loaded.history == fitted.history and "log_evidence" in loaded.history[-1]
+
+
+def test_a_run_may_be_given_as_one_and_carries_what_is_attached(tmp_path):
+    run = Run(tmp_path / "run")
+    run.attach("note.json", "mine")
+    fitted = BNN(classifier()).fit(classes(), run=run, **QUICK)
+    assert (run.path / "note.json").read_text() == '"mine"\n'
+    loaded = credo.load(run.path, classifier())
+    assert torch.equal(loaded.predict(classes()[0], 3).mean, fitted.predict(classes()[0], 3).mean)

@@ -62,6 +62,12 @@ def test_bad_data_is_refused_in_one_clear_sentence(net, x, y, kind, words):
         ({"batch_size": 0}, "batch_size=0"),
         ({"method": "vii"}, "Unknown method 'vii'. Did you mean 'vi'"),
         ({"betas": 1}, "no setting 'betas'. Did you mean 'beta'"),
+        ({"learning_rate": 1.0}, "'vi' has no setting 'learning_rate'. Did you mean 'lr'"),
+        ({"n_epochs": 1}, "Did you mean 'epochs'"),
+        ({"random_state": 1}, "Did you mean 'seed'"),
+        ({"n_samples": 1}, "Did you mean 'train_samples'"),
+        ({"weight_decay": 1e-4}, "Weight decay is the prior"),
+        ({"prior": None}, "The prior belongs to the model"),
     ],
 )
 def test_bad_settings_are_named(how, words):
@@ -92,6 +98,17 @@ def test_predicting_bad_inputs():
         fitted.predict(torch.full((2, 4), float("nan")))
     with pytest.raises(NetworkError, match=r"cannot take inputs of shape \[\(2, 5\)\]"):
         fitted.predict(torch.zeros(2, 5))
+
+
+def test_predicting_with_a_name_of_another_library():
+    x, y = classes()
+    fitted = BNN(classifier()).fit((x, y), **QUICK)
+    with pytest.raises(SettingError, match=r"predict has no argument 'n_samples'. Did you mean"):
+        fitted.predict(x, n_samples=3)
+    with pytest.raises(SettingError, match="samples and num_samples are the same"):
+        fitted.evaluate((x, y), samples=3, num_samples=3)
+    with pytest.raises(SettingError, match="'batchsize'. Did you mean 'batch_size'"):
+        fitted.update((x, y), batchsize=3)
 
 
 def test_a_run_is_not_resumed_with_other_data(tmp_path):

@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 
 from credo.core.atomic import write_atomic
 from credo.core.errors import CredoError, DataError, SettingError
+from credo.core.renamed import renamed
 from credo.core.settings import positive, whole
 from credo.core.shell import unwrap
 from credo.core.sites import select
@@ -29,7 +31,6 @@ from credo.engine import saved_model
 from credo.engine.collapsed_prior import warn_if_collapsed
 from credo.engine.draws import Draws
 from credo.engine.fit_job import Callback, FitJob, Fitted
-from credo.engine.method import Method, make_method
 from credo.engine.model import Model
 from credo.engine.objective import log_weights, objective
 from credo.engine.outputs import sampled_outputs, with_drawn
@@ -44,6 +45,7 @@ from credo.engine.run import (
     write_tensors,
 )
 from credo.likelihoods.base import Likelihood, get
+from credo.methods import Method, make_method
 from credo.posteriors import Params, Posterior, PosteriorPrior
 from credo.predictive import Predictive, evaluate
 from credo.priors import Prior, Unstored, as_prior, default_prior, from_config, is_proper
@@ -147,20 +149,22 @@ class BNN:
         validation: Any = None,
         seed: int = 0,
         device: torch.device | str | None = None,
-        run: str | os.PathLike[str] | None = None,
+        run: str | os.PathLike[str] | Run | None = None,
         progress: bool = True,
         callbacks: Sequence[Callback] = (),
         **settings: Any,
     ) -> Self:
         """Turn data into a posterior with a method of the registry and its settings.
 
-        ``data``: (x, y) of tensors, arrays or DataFrames, a Dataset, or a DataLoader. ``run``: a
-        directory to write to and to resume from. ``validation``: data whose predictive nll is added
-        to the history after every epoch, or when sampling ends. A callback gets each row of the
-        history and ends the fit by returning True; in it, where the method descends on an
-        objective, ``posterior`` and ``predict`` are those of the moment.
+        ``data``: (x, y) of tensors, arrays or DataFrames, a Dataset, or a DataLoader. ``method``: a
+        name, or an object such as ``credo.methods.VI(beta=0.5)``. ``settings``: those of the
+        method, which are the arguments of its class; ``credo methods NAME`` lists them. ``run``: a
+        directory to write to and to resume from, or a ``Run`` of one. ``validation``: data whose
+        predictive nll is added to the history after every epoch, or when sampling ends. A callback
+        gets each row of the history and ends the fit by returning True; in it, where the method
+        descends on an objective, ``posterior`` and ``predict`` are those of the moment.
         """
-        chosen = make_method(method, settings)
+        chosen = make_method(method, settings, beside=FIT)
         self.likelihood = copy.deepcopy(self._initial)
         return self._fit(
             data,
@@ -203,7 +207,7 @@ class BNN:
         held = None if validation is None else intake(validation, dtype=dtype)
         model = self._make_model(device, prior, method)
         self._check(model, source)
-        directory = None if run is None else Run(run)
+        directory = None if run is None else Run.of(run)
         size = batch_size if batch_size is not None else method.batch_size
         fit_job = FitJob(
             source=source,
@@ -222,7 +226,7 @@ class BNN:
         )
         config = self._config(model, prior, method, fit_job)
         if directory is not None:
-            directory.begin(config)
+            directory.begin(config, method.present_config)
             if (directory.config() or {}).get("complete"):
                 return self._adopt(Path(directory.path), model, method)
         before = self._fitted, self._model, self.method
@@ -316,7 +320,7 @@ class BNN:
 
     def _draws(self, source: str, samples: int, seed: int, joint: bool = False) -> Draws:
         """Which draws, and how to make them."""
-        positive("samples", samples, 1)
+        positive("num_samples", samples, 1)
         whole("seed", seed)
         if source == "posterior":
             return Draws.of(self.posterior, samples, seed, joint)
@@ -334,10 +338,11 @@ class BNN:
             self.model, start, self.posterior.members if fitted else (), samples, seed
         )
 
+    @renamed(samples="num_samples", warn=False)
     def predict(
         self,
         x: Any,
-        samples: int = 100,
+        num_samples: int = 100,
         seed: int = 0,
         batch_size: int | None = None,
         shortcut: str | None = None,
@@ -356,7 +361,7 @@ class BNN:
         """
         way = way_of(shortcut, source, self.method)
         if way in SHORTCUTS:
-            count = positive("samples", samples, 1)
+            count = positive("num_samples", num_samples, 1)
             outputs = SHORTCUTS[way](
                 self.model,
                 self.posterior,
@@ -369,7 +374,7 @@ class BNN:
         draws = (
             Draws.mean(self.posterior, self.model)
             if way == "mean"
-            else self._draws(source, samples, seed)
+            else self._draws(source, num_samples, seed)
         )
         outputs, extra = self._forward(draws, x, seed, batch_size, vectorise)
         return Predictive(outputs, with_drawn(self.model.likelihood, extra))
@@ -399,11 +404,12 @@ class BNN:
         buffers = self._fitted.buffers if self._fitted else self.model.buffers()
         return sampled_outputs(self.model, draws, x, buffers, seed, batch_size, vectorise)
 
+    @renamed(samples="num_samples", warn=False)
     def evaluate(
-        self, data: Any, samples: int = 100, seed: int = 0, batch_size: int | None = None
+        self, data: Any, num_samples: int = 100, seed: int = 0, batch_size: int | None = None
     ) -> dict[str, float]:
         """Metrics on data: nll, accuracy or rmse, calibration, and more (see ``credo.metrics``)."""
-        predictive, y = self._predict_all(data, samples, seed, batch_size)
+        predictive, y = self._predict_all(data, num_samples, seed, batch_size)
         return evaluate(predictive, y)
 
     def _predict_all(
@@ -445,19 +451,7 @@ class BNN:
                 f"update needs a posterior with a density to be the next prior; {odd!r} has none. "
                 "Fit with 'vi'."
             )
-        known = (
-            "epochs",
-            "batch_size",
-            "lr",
-            "num_data",
-            "validation",
-            "seed",
-            "device",
-            "run",
-            "progress",
-            "callbacks",
-        )
-        given = {name: fit_settings.pop(name, None) for name in known}
+        given = {name: fit_settings.pop(name, None) for name in FIT}
         prior = PosteriorPrior(copy.deepcopy(self.posterior))
         settings = dict(fit_settings)
         several = (
@@ -473,7 +467,7 @@ class BNN:
                 for n, v in self.posterior.mean().items()
                 if n in self.model.sites
             }
-        method = make_method(self.method, settings)
+        method = make_method(self.method, settings, beside=FIT)
         device = given["device"] or self.model.device
         progress = True if given["progress"] is None else given["progress"]
         earlier = self.history[-1].get("log_evidence") if self.history else None
@@ -513,25 +507,28 @@ class BNN:
             lines = "".join(json.dumps(row) + "\n" for row in self.history)
             write_atomic(beside / HISTORY, lambda file: file.write_text(lines))
 
+    @renamed(samples="num_samples", warn=False)
     def objective(
-        self, data: Any, samples: int = 100, seed: int = 0, precision: float | None = None
+        self, data: Any, num_samples: int = 100, seed: int = 0, precision: float | None = None
     ) -> dict[str, float]:
         """The ELBO on ``data`` in its parts, nats per data set, and as a description length in
         bits.
 
-        nll = -E_q[log p(D given w)] from ``samples`` draws, kl = KL[q, p], elbo = -nll - kl, and
-        the ELBO's standard error. Bits: data given weights, weights net (the KL), total; and what
-        sending a draw of the weights takes before its bits come back. Continuous targets have a
-        length only at a stated ``precision`` t: bits = -log2(t p(y)); without it bits are left out.
+        nll = -E_q[log p(D given w)] from ``num_samples`` draws, kl = KL[q, p], elbo = -nll - kl,
+        and the ELBO's standard error. Bits: data given weights, weights net (the KL), total; and
+        what sending a draw of the weights takes before its bits come back. Continuous targets have
+        a length only at a stated ``precision`` t: bits = -log2(t p(y)); without it bits are left
+        out.
         """
-        predictive, y = self._predict_all(data, samples, seed, shortcut="weights")
+        predictive, y = self._predict_all(data, num_samples, seed, shortcut="weights")
         return objective(self.model, self.posterior, predictive, y, seed, precision)
 
-    def log_weights(self, data: Any, samples: int = 100, seed: int = 0) -> Tensor:
+    @renamed(samples="num_samples", warn=False)
+    def log_weights(self, data: Any, num_samples: int = 100, seed: int = 0) -> Tensor:
         """log p(D, w_s) - log q(w_s) of draws w_s ~ q: their mean is the ELBO, the mean of their
         exponentials the evidence.
         """
-        predictive, y = self._predict_all(data, samples, seed, shortcut="weights")
+        predictive, y = self._predict_all(data, num_samples, seed, shortcut="weights")
         return log_weights(self.model, self.posterior, predictive, y, seed)
 
     def relevance(self, name: str | None = None) -> Tensor:
@@ -567,6 +564,12 @@ class BNN:
         )
 
 
+#: Arguments of ``fit`` that are not the method's.
+FIT = tuple(
+    name for name, p in signature(BNN.fit).parameters.items() if p.kind is Parameter.KEYWORD_ONLY
+)
+
+
 def load(
     path: str | os.PathLike[str],
     net: nn.Module,
@@ -589,7 +592,7 @@ def load(
         restorable = {
             k: v for k, v in plain.items() if not (isinstance(v, str) and v.startswith("<"))
         }
-        bnn.method = make_method(config["method"], restorable)
+        bnn.method = make_method(config["method"], restorable, warn=False)
     bnn._model = bnn._make_model(device, bnn.prior, bnn.method)
     saved_model.load_prior(bnn._model, learned)
     bnn._fitted, bnn.history = fitted.to(bnn._model.device), Run(path).history()

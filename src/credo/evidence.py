@@ -14,6 +14,7 @@ import torch
 
 from credo.bnn import BNN
 from credo.core.errors import CredoError, SettingError
+from credo.core.renamed import renamed
 
 
 class Factor(NamedTuple):
@@ -67,11 +68,12 @@ class Comparison:
         return max(range(len(self.log_evidence)), key=lambda place: self.log_evidence[place])
 
 
+@renamed(samples="num_samples", warn=False)
 def compare(
     bnns: Sequence[BNN],
     data: Any,
     prior_odds: Sequence[float] | None = None,
-    samples: int = 1000,
+    num_samples: int = 1000,
     seed: int = 0,
     evidence: str = "elbo",
 ) -> Comparison:
@@ -80,8 +82,8 @@ def compare(
     A model fitted with ``exact`` brings its evidence, one fitted with ``laplace`` an approximation
     of it. For any other, ``evidence="elbo"`` takes the ELBO, a lower bound, so that a loose bound
     can reverse the order; ``"importance"`` estimates log p(D) = log E_q[p(D, w) / q(w)] from the
-    same draws, a bound that tightens with ``samples`` but whose error is itself uncertain when few
-    draws carry the weight (that is warned about). Point estimates and improper priors have no
+    same draws, a bound that tightens with ``num_samples`` but whose error is itself uncertain when
+    few draws carry the weight (that is warned about). Point estimates and improper priors have no
     evidence and are refused.
     """
     if len(bnns) < 2:
@@ -91,7 +93,9 @@ def compare(
     odds = [1.0] * len(bnns) if prior_odds is None else list(prior_odds)
     if len(odds) != len(bnns) or min(odds) <= 0:
         raise CredoError(f"prior_odds={prior_odds!r}; expected {len(bnns)} positive numbers.")
-    rows = [_evidence(bnn, data, samples, seed, place, evidence) for place, bnn in enumerate(bnns)]
+    rows = [
+        _evidence(bnn, data, num_samples, seed, place, evidence) for place, bnn in enumerate(bnns)
+    ]
     values, errors, bounds = zip(*rows, strict=True)
     scores = [value + math.log(o) for value, o in zip(values, odds, strict=True)]
     top = max(scores)

@@ -15,7 +15,7 @@ import torch
 
 from credo.core.devices import check_device
 from credo.core.registry import Registry
-from credo.core.settings import check_names, setting, validate, whole
+from credo.core.settings import present_settings, setting, validate, whole
 from credo_reproduce.outcome import Outcome, Result, machine
 
 experiments: Registry[type[Experiment]] = Registry("experiment")
@@ -63,8 +63,8 @@ def make_experiment(name: str, settings: dict[str, Any]) -> Experiment:
     With ``quick`` its small settings take the place of the defaults; what is given keeps its value.
     """
     kind = experiments[name]
-    check_names(settings, kind, f"Experiment {name!r}")
-    return kind(**(kind.quick_settings | settings if settings.get("quick") else settings))
+    given = present_settings(settings, kind, f"Experiment {name!r}")
+    return kind(**(kind.quick_settings | given if given.get("quick") else given))
 
 
 def perform(

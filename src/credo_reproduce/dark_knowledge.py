@@ -188,7 +188,7 @@ class DarkKnowledge(Experiment):
             train,
             inputs="perturbed",
             noise=self.noise,
-            samples=self.samples,
+            num_samples=self.samples,
             epochs=self.epochs,
             lr=1e-3,
             test=test,

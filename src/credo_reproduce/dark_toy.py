@@ -100,7 +100,7 @@ def toy(sizes: Toy, seed: int, say: Say) -> Found:
         net,
         area,
         inputs="perturbed",
-        samples=20,
+        num_samples=20,
         epochs=sizes.epochs,
         batch_size=50,
         lr=1e-2,

@@ -112,7 +112,7 @@ class ElboVariance(Experiment):
         """Var(L_i) over data and draws, and Cov(L_i, L_j): the variance over draws of the mean over
         data.
         """
-        predictive = bnn.predict(x, samples=self.draws, seed=mix(seed, "theory"))
+        predictive = bnn.predict(x, num_samples=self.draws, seed=mix(seed, "theory"))
         logs = predictive.likelihood.log_prob(predictive.outputs, y).double()
         return float(logs.var(correction=0)), float(logs.mean(1).var())
 

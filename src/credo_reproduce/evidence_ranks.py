@@ -201,7 +201,7 @@ def _nll(bnn: BNN, data: Pair) -> Tensor:
     """Of every point ``(N,)``. The predictive of a linearised network under normal noise is normal:
     its two moments are all of it.
     """
-    predictive = bnn.predict(data[0], samples=10)
+    predictive = bnn.predict(data[0], num_samples=10)
     return -Normal(predictive.mean, predictive.std).log_prob(data[1])[:, 0].detach().double().cpu()
 
 

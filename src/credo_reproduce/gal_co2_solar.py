@@ -192,18 +192,18 @@ class GalCO2Solar(Experiment):
 
     def spread(self, bnn: BNN, x: Tensor) -> float:
         """Deviation of the function across draws, averaged over ``x``."""
-        return float(bnn.predict(x, samples=self.samples).epistemic.sqrt().mean())
+        return float(bnn.predict(x, num_samples=self.samples).epistemic.sqrt().mean())
 
     def measure(self, bnn: BNN, train: Part, held: Part | None) -> dict[str, float]:
         """Noise, fit and spread on the data, and scores on what was held out."""
-        p = bnn.predict(train.x, samples=self.samples)
+        p = bnn.predict(train.x, num_samples=self.samples)
         out = {
             "learned noise": float(bnn.likelihood.log_std.detach().exp()),  # type: ignore[operator]
             "train rmse": float((p.mean.cpu() - train.y).square().mean().sqrt()),
             "sd on the data": float(p.epistemic.sqrt().mean()),
         }
         if held is not None:
-            p = bnn.predict(held.x, samples=self.samples)
+            p = bnn.predict(held.x, num_samples=self.samples)
             error, wide = p.mean.cpu() - held.y, p.total.sqrt().cpu()
             inside = float((error.abs() <= 2 * wide).double().mean())
             out |= {"held-out rmse": float(error.square().mean().sqrt()), "within 2 sd": inside}
@@ -217,7 +217,7 @@ class GalCO2Solar(Experiment):
         grid = torch.linspace(
             float(train.x.min()) - 0.1, float(train.x.max()) + right, 400
         ).unsqueeze(1)
-        p = bnn.predict(grid, samples=self.samples)
+        p = bnn.predict(grid, num_samples=self.samples)
         x, mean = grid[:, 0].tolist(), p.mean[:, 0].cpu()
         sd, total = (v[:, 0].sqrt().cpu() for v in (p.epistemic, p.total))
         widths = {"observation, ± 2 sd": (2 * total, -1)} | {

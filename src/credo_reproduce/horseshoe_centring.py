@@ -207,9 +207,12 @@ class HorseshoeCentring(Experiment):
             compile="graph" if device.type == "cuda" else False,
         )
         scales = scales_of(bnn)
-        p, y = bnn.predict(given.test[0], samples=self.samples, seed=seed), given.test[1].to(device)
+        p, y = (
+            bnn.predict(given.test[0], num_samples=self.samples, seed=seed),
+            given.test[1].to(device),
+        )
         values = (
-            bnn.objective(train, samples=self.samples, seed=seed)["elbo"] / size,
+            bnn.objective(train, num_samples=self.samples, seed=seed)["elbo"] / size,
             bnn.history[-1][f"kept/{BANK}"],
             float(scales[0]),
             float(scales.median()),

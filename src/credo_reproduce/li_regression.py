@@ -178,7 +178,7 @@ class LiRegression(Experiment):
 
     def spread(self, bnn: BNN, data: Clusters, points: tuple[float, ...]) -> float:
         """Deviation of the function across draws in the data's units, averaged over ``points``."""
-        p = bnn.predict(data.inputs(torch.tensor(points)), samples=self.samples)
+        p = bnn.predict(data.inputs(torch.tensor(points)), num_samples=self.samples)
         return float(p.epistemic.sqrt().mean()) * data.y_std
 
     def figure(self, label: str, bnn: BNN, data: Clusters) -> dict[str, Any]:
@@ -186,7 +186,7 @@ class LiRegression(Experiment):
         seen = data.x[:, 0] * data.x_std + data.x_mean
         grid = torch.linspace(float(seen.min()) - 1, float(seen.max()) + 1, 200)
         inputs, scale = data.inputs(grid), data.y_std
-        p = bnn.predict(inputs, samples=self.samples)
+        p = bnn.predict(inputs, num_samples=self.samples)
         x, mean = grid.tolist(), p.mean[:, 0].cpu() * scale + data.y_mean
         deviations = {"total": p.total, "epistemic": p.epistemic}
         bands = []

@@ -172,9 +172,9 @@ def _train(problem: Problem, method: str, device: torch.device, seed: int, **set
 def _fit(problem: Problem, device: torch.device, seed: int, **settings: Any) -> Fit:
     bnn = _train(problem, "vi", device, seed, **settings)
     return Fit(
-        bnn.objective(problem.train, samples=50)["elbo"],
-        bnn.evaluate(problem.train, samples=50)["nll"],
-        bnn.evaluate(problem.test, samples=50)["nll"],
+        bnn.objective(problem.train, num_samples=50)["elbo"],
+        bnn.evaluate(problem.train, num_samples=50)["nll"],
+        bnn.evaluate(problem.test, num_samples=50)["nll"],
         [row["elbo"] for row in bnn.history],
     )
 

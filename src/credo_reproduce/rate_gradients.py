@@ -259,7 +259,7 @@ class RateGradients(Experiment):
 
     def result(self, bnn: BNN, test: tuple[Tensor, ...]) -> dict[str, float]:
         """Learned rates, scores on the test set, and the time of a step."""
-        p = bnn.predict(test[0], samples=self.samples)
+        p = bnn.predict(test[0], num_samples=self.samples)
         seconds = sorted(row["seconds"] for row in bnn.history)[len(bnn.history) // 2]
         return {
             f"rate, {layer}": float(rates_of(bnn).rate(name)) for layer, name in LAYERS.items()

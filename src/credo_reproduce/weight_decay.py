@@ -146,20 +146,21 @@ class WeightDecay(Experiment):
     def measure(self, bnn: BNN, data: Data) -> dict[str, float]:
         """nll of the three parts, and the function's spread on the data and in the gap."""
         predictions = {
-            name: bnn.predict(part.x, samples=self.samples) for name, part in data._asdict().items()
+            name: bnn.predict(part.x, num_samples=self.samples)
+            for name, part in data._asdict().items()
         }
         losses = {
             f"{name} nll": -float(p.log_prob(getattr(data, name).y).mean())
             for name, p in predictions.items()
         }
-        middle = bnn.predict(torch.linspace(-GAP, GAP, 41).unsqueeze(1), samples=self.samples)
+        middle = bnn.predict(torch.linspace(-GAP, GAP, 41).unsqueeze(1), num_samples=self.samples)
         sds = {"sd at the data": predictions["train"], "sd in the gap": middle}
         return losses | {name: float(p.epistemic.sqrt().mean()) for name, p in sds.items()}
 
     def figure(self, title: str, bnn: BNN, data: Data) -> dict[str, Any]:
         """Data, truth, mean, bands of two deviations, and functions drawn by dropout."""
         grid = torch.linspace(-REACH - 1, REACH + 1, 200).unsqueeze(1)
-        p, drawn = bnn.predict(grid, samples=self.samples), bnn.functions(grid, self.functions)
+        p, drawn = bnn.predict(grid, num_samples=self.samples), bnn.functions(grid, self.functions)
         x, mean = grid[:, 0].tolist(), p.mean[:, 0].cpu()
         bands = []
         for name, variance, colour in (("total", p.total, -1), ("epistemic", p.epistemic, 0)):

@@ -18,6 +18,7 @@ class Config:
     rank: int | None = setting(None, "Maybe.", kind=int)
     start: str = setting("random", "Start.", kind=(str, Mapping))
     sizes: tuple = setting((1,), "Sizes.")
+    num_draws: int = setting(4, "Draws.", formerly="n", short="draws")
 
 
 def parse(*pairs):
@@ -46,6 +47,22 @@ def test_values_are_read_as_their_kind():
     assert parse("rate=1e-3", "rank=4") == {"rate": 1e-3, "rank": 4}
 
 
+def test_other_names_are_read_as_the_present_one(capsys):
+    assert parse("draws=3") == {"num_draws": 3}
+    assert capsys.readouterr().err == ""
+    assert parse("n=5") == {"num_draws": 5}
+    assert capsys.readouterr().err == "credo: --set n is called num_draws now; use that name.\n"
+    with pytest.raises(SettingError, match="--set num_draws is given twice"):
+        parse("draws=3", "num_draws=4")
+
+
+def test_what_has_an_option_of_its_own_is_named_with_it():
+    with pytest.raises(SettingError, match=r"no setting 'learning_rate'\. Use --lr\.$"):
+        parse_assignments(["learning_rate=1"], describe(Config), "m", ("lr", "batch_size"))
+    with pytest.raises(SettingError, match=r"Use --batch-size\.$"):
+        parse_assignments(["bs=1"], describe(Config), "m", ("lr", "batch_size"))
+
+
 @pytest.mark.parametrize(
     ("pair", "message"),
     [
@@ -53,6 +70,7 @@ def test_values_are_read_as_their_kind():
         ("=3", "not of the form name=value"),
         ("rte=3", "no setting 'rte'. Did you mean 'rate'"),
         ("count=2.5", "count='2.5' is not valid; expected a whole number"),
+        ("n_samples=2", "no setting 'n_samples'. Did you mean 'num_draws'"),
         ("rate=fast", "rate='fast' is not valid; expected a number > 0"),
         ("quick=maybe", "quick='maybe' is not valid; expected true or false"),
     ],

@@ -192,8 +192,7 @@ def test_a_reference_that_fails_leaves_no_directory(price, tmp_path, monkeypatch
     files, bnn, pair = price
 
     def fail(*_args, run, **_settings):
-        Path(run).mkdir(exist_ok=True)
-        (Path(run) / "config.json").write_text("{}")
+        run.begin({})
         raise CredoError("no density")
 
     monkeypatch.setattr("credo.audit.reference", fail)

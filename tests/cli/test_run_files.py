@@ -4,7 +4,7 @@ import torch
 from credo.cli.run_files import RunFiles, discard
 from credo.core.errors import RunError
 from credo.data.table import TableSchema
-from credo.engine.run import CHECKPOINT
+from credo.engine.run import CHECKPOINT, Run
 
 
 @pytest.fixture
@@ -14,8 +14,15 @@ def files(table):
     return RunFiles(schema, {"name": "mlp", "args": args})
 
 
+def begun(path, files):
+    """A run in this directory, just begun, with the files of the command line."""
+    run = Run(path)
+    files.attach(run)
+    run.begin({})
+
+
 def test_round_trip(files, tmp_path):
-    files.write(tmp_path)
+    begun(tmp_path, files)
     assert RunFiles.read(tmp_path) == files
 
 
@@ -33,25 +40,27 @@ def test_directories_that_are_no_run(files, tmp_path):
         RunFiles.read(tmp_path / "none")
     with pytest.raises(RunError, match=r"has no table\.json"):
         RunFiles.read(tmp_path)
-    files.write(tmp_path)
+    begun(tmp_path, files)
     (tmp_path / "network.json").write_text("[]")
     with pytest.raises(RunError, match="not the description of a network"):
         RunFiles.read(tmp_path)
+    (tmp_path / "network.json").write_text('{"name": "mlp", "args": {"hidden": [3]}}')
+    with pytest.raises(RunError, match=r"cannot be built .*'in_features'.*; fit the run again"):
+        RunFiles.read(tmp_path).build()
     (tmp_path / "network.json").write_text("{")
     with pytest.raises(RunError, match="truncated or damaged"):
         RunFiles.read(tmp_path)
 
 
 def test_discard_takes_back_what_a_failed_fit_wrote_but_never_a_checkpoint(files, tmp_path):
-    new, empty, begun = tmp_path / "new", tmp_path / "empty", tmp_path / "begun"
-    for run in (new, empty, begun):
-        run.mkdir()
-        files.write(run)
-    (begun / CHECKPOINT).write_bytes(b"")
+    new, empty, going = tmp_path / "new", tmp_path / "empty", tmp_path / "going"
+    for run in (new, empty, going):
+        begun(run, files)
+    (going / CHECKPOINT).write_bytes(b"")
     discard(new, existed=False)
     discard(empty, existed=True)
-    discard(begun, existed=False)
+    discard(going, existed=False)
     discard(tmp_path / "never", existed=False)
     assert not new.exists()
     assert list(empty.iterdir()) == []
-    assert (begun / CHECKPOINT).exists()
+    assert (going / CHECKPOINT).exists()

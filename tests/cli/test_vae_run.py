@@ -1,4 +1,5 @@
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from credo.cli.vae_run import (
     times,
 )
 from credo.core.errors import RunError, SettingError
+from credo.engine.run import Run, write_json
 from credo.likelihoods import ContinuousBernoulli, Pixels
 
 
@@ -66,8 +68,21 @@ def test_networks_that_do_not_fit_are_refused():
 
 
 def test_the_file_is_read_back(tmp_path):
-    files().write(tmp_path)
+    run = Run(tmp_path)
+    files().attach(run)
+    run.begin({})
     assert VaeFiles.read(tmp_path) == files()
+
+
+def test_a_file_with_former_names_is_read_as_one_with_the_present_ones(tmp_path):
+    encoder, decoder = describe_nets("conv", (4, 6, 5), (8, 8), 6, 3, 64)
+    now = files(encoder=encoder, decoder=decoder)
+    before = asdict(now)
+    for part in (before["encoder"], before["decoder"]):
+        part["args"]["channels"] = part["args"].pop("widths")
+    write_json(tmp_path / FILE, before)
+    assert VaeFiles.read(tmp_path) == now
+    assert len(VaeFiles.read(tmp_path).build()) == 2
 
 
 def test_directories_that_hold_no_such_run_are_refused(tmp_path):
@@ -78,7 +93,7 @@ def test_directories_that_hold_no_such_run_are_refused(tmp_path):
     (tmp_path / FILE).write_text(json.dumps({"encoder": {}}))
     with pytest.raises(RunError, match="does not describe a run"):
         VaeFiles.read(tmp_path)
-    files().write(tmp_path)
+    write_json(tmp_path / FILE, asdict(files()))
     (tmp_path / "config.json").write_text(json.dumps({"format": 1}))
     with pytest.raises(RunError, match=r"is not finished; give credo vae fit .* --resume"):
         VaeFiles.read(tmp_path).load(tmp_path)

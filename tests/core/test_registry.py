@@ -32,3 +32,10 @@ def test_an_unknown_name_gets_the_nearest():
 def test_a_name_is_registered_once():
     with pytest.raises(ValueError, match="'vi' is registered twice"):
         filled().register("vi")(3)
+
+
+def test_a_registry_may_start_with_entries():
+    given = {"one": 1}
+    registry = Registry("number", given)
+    registry.register("two")(2)
+    assert registry.names() == ["one", "two"] and given == {"one": 1}

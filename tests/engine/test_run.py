@@ -114,6 +114,50 @@ def test_begin_writes_once_and_checks_afterwards(tmp_path):
         run.begin({"lr": 0.2, "shape": (2, 3)})
 
 
+def test_attached_files_join_the_run_once_it_has_a_directory(tmp_path):
+    run = Run(tmp_path / "run")
+    run.attach("early.json", [1])
+    assert not run.path.exists()
+    run.begin({"a": 1})
+    run.attach("late.json", {"b": 2})
+    assert json.loads((run.path / "early.json").read_text()) == [1]
+    assert json.loads((run.path / "late.json").read_text()) == {"b": 2}
+
+
+def test_attached_files_of_a_resumed_run_stay_and_missing_ones_are_added(tmp_path):
+    first = Run(tmp_path / "run")
+    first.attach("kept.json", 1)
+    first.begin({"a": 1})
+    again = Run(tmp_path / "run")
+    again.attach("kept.json", 2)
+    again.attach("new.json", 3)
+    assert not (again.path / "new.json").exists()
+    again.begin({"a": 1})
+    assert (again.path / "kept.json").read_text() == "1\n"
+    assert (again.path / "new.json").read_text() == "3\n"
+
+
+def test_nothing_is_attached_to_the_run_of_another(tmp_path):
+    Run(tmp_path / "run").begin({"a": 1})
+    other = Run(tmp_path / "run")
+    other.attach("mine.json", 1)
+    with pytest.raises(RunError, match="holds another run"):
+        other.begin({"a": 2})
+    assert not (other.path / "mine.json").exists()
+
+
+def test_a_stored_config_may_be_put_into_the_words_of_today(tmp_path):
+    Run(tmp_path / "run").begin({"old": 1})
+    Run(tmp_path / "run").begin({"new": 1}, lambda config: {"new": config["old"]})
+    with pytest.raises(RunError, match="holds another run"):
+        Run(tmp_path / "run").begin({"new": 1})
+
+
+def test_a_run_is_made_of_a_path_or_is_one_already(tmp_path):
+    run = Run.of(tmp_path)
+    assert run.path == tmp_path and Run.of(run) is run
+
+
 def test_nested_settings_are_named_by_their_path(tmp_path):
     run = Run(tmp_path / "run")
     run.begin({"fit": {"lr": 0.1, "seed": 0}, "deep": {"a": {"b": [1, 2]}}, "none": {}})

@@ -17,5 +17,7 @@ def test_batch_norm_is_optional():
 
 
 def test_bad_channels_are_named():
-    with pytest.raises(SettingError, match=r"channels\[1\]=0"):
-        small_cnn(channels=(4, 0))
+    with pytest.raises(SettingError, match=r"widths\[1\]=0"):
+        small_cnn(widths=(4, 0))
+    with pytest.raises(SettingError, match="widths=3 is not valid; expected the channels of every"):
+        small_cnn(widths=3)

@@ -159,11 +159,11 @@ def test_compiles_into_one_graph_and_every_weight_learns(name):
             lambda: conv_encoder((28,), 3),
             r"conv_encoder: shape=\(28,\) has 1 sizes; expected \(H, W\) or \(C, H, W\)",
         ),
-        (lambda: conv_encoder((8, 8), 3, (4, 0)), r"conv_encoder: channels\[1\]=0"),
+        (lambda: conv_encoder((8, 8), 3, (4, 0)), r"conv_encoder: widths\[1\]=0"),
         (lambda: conv_encoder((8, 8), 3, hidden=0), "conv_encoder: hidden=0"),
         (lambda: conv_decoder(2, (1, 2, 3, 4)), "conv_decoder: shape=.* has 4 sizes"),
         (lambda: conv_decoder(2, (8, 8), per_pixel=0), "conv_decoder: per_pixel=0"),
-        (lambda: conv_decoder(2, (8, 8), channels=(0,)), r"conv_decoder: channels\[0\]=0"),
+        (lambda: conv_decoder(2, (8, 8), widths=(0,)), r"conv_decoder: widths\[0\]=0"),
         (lambda: conv_decoder(-1, (8, 8)), "conv_decoder: latent_dim=-1"),
     ],
 )

@@ -4,7 +4,7 @@ from credo.nets import lstm_classifier
 
 
 def test_reads_the_last_position_of_any_length():
-    net = lstm_classifier(in_features=3, hidden=8, num_classes=4, layers=2)
+    net = lstm_classifier(in_features=3, hidden=8, outputs=4, layers=2)
     assert net(torch.randn(2, 5, 3)).shape == net(torch.randn(2, 9, 3)).shape == (2, 4)
 
 

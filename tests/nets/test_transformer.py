@@ -7,7 +7,7 @@ from credo.nets import transformer_classifier
 
 def test_positions_make_order_matter():
     torch.manual_seed(0)
-    net = transformer_classifier(vocab=10, num_classes=3, max_length=6)
+    net = transformer_classifier(vocab=10, outputs=3, max_length=6)
     x = torch.arange(6)[None]
     assert net(x).shape == (1, 3)
     assert not torch.allclose(net(x), net(x.flip(1)))

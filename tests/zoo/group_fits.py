@@ -42,7 +42,7 @@ def fits_predicts_and_saves(method, tmp_path, **how):
     """
     with isolated(1):
         net, x = (
-            credo.nets.small_cnn(1, 3, channels=(4, 4), batch_norm=True),
+            credo.nets.small_cnn(1, 3, widths=(4, 4), batch_norm=True),
             torch.randn(24, 1, 8, 8),
         )
     bnn = BNN(net).fit(

@@ -19,6 +19,7 @@ from credo.audit.cells import Side, cells, jackknife
 from credo.audit.distances import KINDS, Kind
 from credo.bnn import BNN
 from credo.core.errors import CredoError
+from credo.core.renamed import renamed
 from credo.core.settings import positive
 from credo.posteriors import Samples
 from credo.predictive import Predictive
@@ -29,8 +30,9 @@ DRAWS = 2000  # of a continuous reference
 SIGNED = ("nll_difference", "calibration_difference")
 
 
+@renamed(samples="num_samples", warn=False)
 def compare(
-    bnn: BNN, reference: BNN, x: Any, y: Any = None, samples: int | None = None, seed: int = 0
+    bnn: BNN, reference: BNN, x: Any, y: Any = None, num_samples: int | None = None, seed: int = 0
 ) -> dict[str, float]:
     """Distances of ``bnn``'s predictions at ``x`` from ``reference``'s; each ``key`` comes with
     ``key_error`` and ``key_ceiling``.
@@ -51,17 +53,17 @@ def compare(
     chains whose memory is short against a tenth of all draws. ``_ceiling`` is the same distance
     between halves of the reference's own chains: no method does better but by luck, since distances
     between finite sets of draws are above zero even where the posteriors are the same. Of signed
-    differences it is the mean size, and of ``sd_ratio`` exp(mean abs(log ratio)). ``samples``:
+    differences it is the mean size, and of ``sd_ratio`` exp(mean abs(log ratio)). ``num_samples``:
     draws of a continuous posterior, by default as many as the reference has. Memory grows with
     draws times inputs; some hundred inputs tell as much as many thousand.
     """
-    theirs = _predict(reference, x, DRAWS if samples is None else samples, seed)
+    theirs = _predict(reference, x, DRAWS if num_samples is None else num_samples, seed)
     if theirs.num_samples < 4:
         raise CredoError(
             f"The reference holds {theirs.num_samples} draws and cannot be compared with itself; "
             "raise num_draws."
         )
-    ours = _predict(bnn, x, positive("samples", samples, theirs.num_samples), seed).to(
+    ours = _predict(bnn, x, positive("num_samples", num_samples, theirs.num_samples), seed).to(
         theirs.outputs.device
     )
     _check_same(ours, theirs)
@@ -90,7 +92,7 @@ def compare(
 
 def _predict(bnn: BNN, x: Any, samples: int, seed: int) -> Predictive:
     """All atoms of a discrete posterior, ``samples`` draws of any other, in double precision."""
-    p = bnn.predict(x, samples=bnn.posterior.atoms or samples, seed=seed)
+    p = bnn.predict(x, num_samples=bnn.posterior.atoms or samples, seed=seed)
     return Predictive(p.outputs.double(), p.likelihood)
 
 

@@ -27,6 +27,7 @@ from credo.core.tree import Tree, take
 from credo.data.intake import intake
 from credo.engine.method import methods
 from credo.engine.model import Model
+from credo.engine.run import Run
 from credo.estimators import LIKELIHOOD
 from credo.posteriors import Samples
 from credo.priors import ByPattern, Prior
@@ -45,7 +46,7 @@ def reference(
     num_warmup: int = 500,
     num_draws: int = 500,
     seed: int = 0,
-    run: str | os.PathLike[str] | None = None,
+    run: str | os.PathLike[str] | Run | None = None,
     progress: bool = True,
     device: torch.device | str | None = None,
     **settings: Any,

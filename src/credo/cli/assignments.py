@@ -6,21 +6,28 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from credo.core.errors import SettingError, nearest
+from credo.cli.guard import say
+from credo.core.errors import SettingError
+from credo.core.synonyms import suggest, synonym
 
+#: What commands that fit have options for: not to be given by --set.
+FIT_OPTIONS = ("epochs", "batch_size", "lr", "seed")
 _TRUE, _FALSE = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
 
 
 def parse_assignments(
-    pairs: Iterable[str], rows: list[dict[str, Any]], owner: str
+    pairs: Iterable[str], rows: list[dict[str, Any]], owner: str, options: tuple[str, ...] = ()
 ) -> dict[str, Any]:
     """``{"name": value}`` of texts ``name=value``; ``rows`` are the settings as
-    ``core.settings.describe`` gives them.
+    ``core.settings.describe`` gives them, ``options`` what has an option of its own, such as "lr".
 
-    Refuses text without ``=``, a name given twice, a name the owner does not have (naming the
-    nearest), and a value that is not of the setting's kind.
+    Refuses text without ``=``, a name given twice, a name the owner does not have (naming the right
+    or the nearest one), and a value that is not of the setting's kind. Short and former names are
+    replaced by present ones.
     """
     known = {row["name"]: row for row in rows}
+    others = {row[key]: row["name"] for row in rows for key in ("short", "formerly") if row[key]}
+    former = {row["formerly"] for row in rows}
     values: dict[str, Any] = {}
     for pair in pairs:
         name, mark, text = pair.partition("=")
@@ -30,8 +37,13 @@ def parse_assignments(
                 f"--set {pair!r} is not of the form name=value, such as --set "
                 f"{next(iter(known), 'name')}=1."
             )
+        if name in former:
+            say(f"credo: --set {name} is called {others[name]} now; use that name.")
+        name = others.get(name, name)
         if name not in known:
-            raise SettingError(f"{owner} has no setting {name!r}.{nearest(name, known)}")
+            option = synonym(name, options)
+            hint = f" Use --{option}.".replace("_", "-") if option else suggest(name, known)
+            raise SettingError(f"{owner} has no setting {name!r}.{hint}")
         if name in values:
             raise SettingError(f"--set {name} is given twice; give it once.")
         values[name] = _read(name, text.strip(), known[name], owner)

@@ -147,7 +147,7 @@ def audit(
     )
     drawn = time.perf_counter()
     at, targets, numbers = _picked(*shown, inputs, chosen)
-    found = compare(bnn, truth, at, targets, samples=samples, seed=chosen)
+    found = compare(bnn, truth, at, targets, num_samples=samples, seed=chosen)
     mixed = converged(truth, at)
     drawn_on = {name: truth.history[-1]["reference"][name] for name in ("num_data", "rows", "seed")}
     own = _own_chains(bnn, at)

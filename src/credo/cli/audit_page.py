@@ -60,7 +60,7 @@ def predictions(bnn: BNN, truth: BNN, x: Tensor, target: Target, name: str) -> l
     shown = view(target)
     sides = []
     for model in (truth, bnn):
-        p = model.predict(x, samples=model.posterior.atoms or truth.posterior.atoms or 1)
+        p = model.predict(x, num_samples=model.posterior.atoms or truth.posterior.atoms or 1)
         draws = p.likelihood.moments(p.outputs.double())[0]
         sides.append((shown.location(draws.mean(0)), shown.spread(draws.std(0, correction=0))))
     captions = (

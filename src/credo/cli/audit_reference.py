@@ -123,7 +123,7 @@ def draw(
     alone would not tell.
     """
     from credo.audit import reference
-    from credo.engine.run import Run, write_json
+    from credo.engine.run import Run
 
     digest = _digest(bnn)
     before = None if folder is None else Run(folder).config()
@@ -144,18 +144,18 @@ def draw(
 
     def begun(_row: dict[str, Any]) -> None:
         tell("Drawing" if before is None else "Continuing")
-        # The run takes only a directory of its own, so our files join it once it has one.
-        if folder is not None and not (folder / HELD).is_file():
-            files.write(folder)
-            write_json(folder / HELD, {"run": str(run), "held": digest})
 
+    directory = None if folder is None else Run(folder)
+    if directory is not None:
+        files.attach(directory)
+        directory.attach(HELD, {"run": str(run), "held": digest})
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings(
                 "ignore", message="The reference is no ground truth yet"
             )  # the results say so
             truth = reference(
-                bnn, pair, run=folder, progress=is_terminal(), callbacks=(begun,), **options
+                bnn, pair, run=directory, progress=is_terminal(), callbacks=(begun,), **options
             )
     except (CredoError, OSError):
         if folder is not None and before is None:

@@ -66,7 +66,7 @@ def digits(fast: bool, report: Callable[[str], None]) -> dict[str, Any]:
             lr=1e-2,
         )
         inside, letter, noisy = (
-            bnn.predict(part, samples=_samples(fast)) for part in (x[test], strange, noise)
+            bnn.predict(part, num_samples=_samples(fast)) for part in (x[test], strange, noise)
         )
         found = {
             "accuracy": metrics.accuracy(inside.mean, y[test]),
@@ -127,8 +127,8 @@ def diabetes(fast: bool, report: Callable[[str], None]) -> dict[str, Any]:
             20 if fast else 200,
             lr=5e-3,
         )
-        found = schema.target.metrics(bnn.evaluate(held, samples=_samples(fast)))
-        columns = schema.target.columns(bnn.predict(held[0], samples=_samples(fast)), LEVEL)
+        found = schema.target.metrics(bnn.evaluate(held, num_samples=_samples(fast)))
+        columns = schema.target.columns(bnn.predict(held[0], num_samples=_samples(fast)), LEVEL)
         truth = outside["progression"].to_numpy()
         covered = float(((columns["lower"] <= truth) & (truth <= columns["upper"])).mean())
         width = float((columns["upper"] - columns["lower"]).mean())
@@ -142,7 +142,7 @@ def diabetes(fast: bool, report: Callable[[str], None]) -> dict[str, Any]:
                 "seconds": seconds,
             }
         )
-        line = schema.target.columns(bnn.predict(slice_, samples=_samples(fast)), LEVEL)
+        line = schema.target.columns(bnn.predict(slice_, num_samples=_samples(fast)), LEVEL)
         band = {name: line[name].tolist() for name in ("mean", "lower", "upper")}
         points = {"data_x": inside["bmi"].tolist(), "data_y": inside["progression"].tolist()}
         x = (bmi.mean + bmi.std * grid.double()).tolist()  # type: ignore[union-attr]

@@ -38,7 +38,7 @@ def evaluate(
     frame = read_table(data)
     pair = files.schema.encode(frame), files.schema.encode_target(frame)
     bnn = credo.load(run, files.build())
-    metrics = files.schema.target.metrics(bnn.evaluate(pair, samples=samples, seed=seed))
+    metrics = files.schema.target.metrics(bnn.evaluate(pair, num_samples=samples, seed=seed))
     if as_json:
         typer.echo(json.dumps(metrics, indent=2))
     else:

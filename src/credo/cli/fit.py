@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from credo.cli.assignments import parse_assignments, parse_sizes
+from credo.cli.assignments import FIT_OPTIONS, parse_assignments, parse_sizes
 from credo.cli.guard import guarded, is_terminal, say
 from credo.cli.run_files import TABLE, RunFiles, check_directory, discard
 from credo.core.errors import CredoError, RunError, SettingError
@@ -75,8 +75,11 @@ def fit(
     from credo.methods import make_method, methods
     from credo.priors import presets
 
-    settings = parse_assignments(set_ or [], describe(methods[method]), f"Method {method!r}")
-    make_method(method, settings)
+    settings: dict[str, Any] = {}
+    if set_:
+        rows = describe(methods[method])
+        settings = parse_assignments(set_, rows, f"Method {method!r}", FIT_OPTIONS)
+    make_method(method, settings)  # a wrong name or value is refused before anything is read
     if prior is not None:
         presets[prior]  # an unknown name is refused before anything is read
     if validation is not None and not 0.0 < validation < 1.0:
@@ -176,18 +179,13 @@ def _train(
     **options: Any,
 ) -> Any:
     import credo
+    from credo.engine.run import Run
 
     bnn = credo.BNN(files.build(options["seed"]), files.schema.target.likelihood, prior)
-
-    def describe_run(_row: dict[str, Any]) -> None:
-        # The run takes only a directory of its own, so our files join it once it has one.
-        if not (out / TABLE).is_file():
-            files.write(out)
-
+    run = Run(out)
+    files.attach(run)
     try:
-        bnn.fit(pair, run=out, progress=is_terminal(), callbacks=(describe_run,), **options)
-        files.write(out)
-        return bnn
+        return bnn.fit(pair, run=run, progress=is_terminal(), **options)
     except (CredoError, OSError):
         if not resume:
             discard(out, existed=existed)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from credo.cli.guard import guarded
+from credo.cli.method_index import list_methods
 
 
 @guarded
@@ -19,14 +20,15 @@ def methods(
 ) -> None:
     """List the methods, or the settings and the reference of one."""
     from credo.cli.printing import print_table
-    from credo.core.settings import describe
-    from credo.methods import methods as registry
 
     if name is None:
-        rows = [[key, kind.fidelity, kind.summary] for key, kind in registry.items()]
+        rows = [[entry.name, entry.fidelity, entry.summary] for entry in list_methods()]
         print_table("Methods", ["method", "posterior", "what it is"], rows)
         typer.echo("credo methods NAME shows the settings and the reference of one.")
         return
+    from credo.core.settings import describe
+    from credo.methods import methods as registry
+
     kind = registry[name]
     typer.echo(f"{name}: {kind.summary}\n")
     about = inspect.getdoc(inspect.getmodule(kind))

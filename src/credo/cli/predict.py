@@ -55,7 +55,7 @@ def predict(
     x = files.schema.encode(read_table(data))
     bnn = credo.load(run, files.build())
     columns = files.schema.target.columns(
-        bnn.predict(x, samples=samples, seed=seed, batch_size=batch_size), level
+        bnn.predict(x, num_samples=samples, seed=seed, batch_size=batch_size), level
     )
     _write(columns, out)
 

@@ -4,6 +4,7 @@ network's description.
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from credo.data.table import TableSchema
+    from credo.engine.run import Run
 
 TABLE, NETWORK = "table.json", "network.json"
 
@@ -31,25 +33,29 @@ class RunFiles:
         """The network, initialised from ``seed``; the global random state is left as found."""
         import torch
 
-        from credo import nets
+        from credo.nets.catalogue import catalogue
 
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return nets.build(self.network["name"], **self.network["args"])
+            try:
+                return catalogue[self.network["name"]](**self.network["args"])
+            except TypeError as error:
+                raise RunError(
+                    f"{NETWORK} describes a network that cannot be built ({error}); fit the run "
+                    "again."
+                ) from error
 
-    def write(self, run: Path) -> None:
-        """Both files, each written beside its place and renamed."""
-        from credo.core.atomic import write_atomic
-        from credo.engine.run import write_json
-
-        write_atomic(run / TABLE, lambda beside: beside.write_text(self.schema.to_json() + "\n"))
-        write_json(run / NETWORK, self.network)
+    def attach(self, run: Run) -> None:
+        """Keep both beside a run, from the moment its directory exists."""
+        run.attach(TABLE, json.loads(self.schema.to_json()))
+        run.attach(NETWORK, self.network)
 
     @staticmethod
     def read(run: Path) -> RunFiles:
         """The files of a run; refuses a directory that ``credo fit`` did not write."""
         from credo.data.table import TableSchema
         from credo.engine.run import read_json
+        from credo.nets.catalogue import present_args
 
         missing = [name for name in (TABLE, NETWORK) if not (run / name).is_file()]
         if missing:
@@ -64,7 +70,9 @@ class RunFiles:
             raise RunError(
                 f"{run / NETWORK} is not the description of a network; fit the run again."
             )
-        return RunFiles(TableSchema.from_json((run / TABLE).read_text()), network)
+        args = present_args(network["name"], network["args"])
+        schema = TableSchema.from_json((run / TABLE).read_text())
+        return RunFiles(schema, network | {"args": args})
 
 
 def check_directory(out: Path, resume: bool) -> bool:

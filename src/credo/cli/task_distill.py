@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from credo.cli.assignments import parse_assignments, parse_sizes
+from credo.cli.assignments import FIT_OPTIONS, parse_assignments, parse_sizes
 from credo.cli.fit import enough_epochs
 from credo.cli.guard import guarded, is_terminal, say
-from credo.cli.run_files import TABLE, RunFiles, check_directory, discard
+from credo.cli.run_files import RunFiles, check_directory, discard
 from credo.core.errors import CredoError
 
 if TYPE_CHECKING:
@@ -103,9 +103,13 @@ def distill(
     from credo.cli.printing import print_table
     from credo.core.settings import describe
     from credo.data.table import read_table
-    from credo.methods import methods
+    from credo.methods import make_method, methods
 
-    settings = parse_assignments(set_ or [], describe(methods[method]), f"Method {method!r}")
+    settings: dict[str, Any] = {}
+    if set_:
+        rows = describe(methods[method])
+        settings = parse_assignments(set_, rows, f"Method {method!r}", FIT_OPTIONS)
+    make_method(method, settings)  # a wrong name or value is refused before anything is read
     sizes = parse_sizes(hidden, "--hidden")
     teacher_files = RunFiles.read(run)
     teacher = credo.load(run, teacher_files.build())
@@ -119,7 +123,7 @@ def distill(
     options: dict[str, Any] = {
         "inputs": inputs,
         "noise": noise,
-        "samples": samples,
+        "num_samples": samples,
         "method": method,
         "epochs": epochs,
     }
@@ -161,26 +165,13 @@ def _network(teacher: BNN, x: Any, sizes: tuple[int, ...]) -> dict[str, Any]:
 def _teach(
     teacher: BNN, files: RunFiles, x: Any, out: Path, existed: bool, resume: bool, **options: Any
 ) -> Distilled:
+    from credo.engine.run import Run
     from credo.tasks import distill as task
 
-    def describe_run(_row: dict[str, Any]) -> None:
-        # The run takes only a directory of its own, so our files join it once it has one.
-        if not (out / TABLE).is_file():
-            files.write(out)
-
+    student, run = files.build(options["seed"]), Run(out)
+    files.attach(run)
     try:
-        student = files.build(options["seed"])
-        found = task.distill(
-            teacher,
-            student,
-            x,
-            run=out,
-            progress=is_terminal(),
-            callbacks=(describe_run,),
-            **options,
-        )
-        files.write(out)
-        return found
+        return task.distill(teacher, student, x, run=run, progress=is_terminal(), **options)
     except (CredoError, OSError):
         if not resume:
             discard(out, existed=existed)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from credo.cli.assignments import parse_assignments, parse_sizes
+from credo.cli.assignments import FIT_OPTIONS, parse_assignments, parse_sizes
 from credo.cli.guard import guarded, is_terminal, say
 from credo.cli.run_files import check_directory, discard
 from credo.cli.vae_run import (
@@ -179,7 +179,7 @@ def _settings(pairs: list[str], method: str) -> dict[str, Any]:
     rows = describe(Bound)
     known = {row["name"] for row in rows}
     rows += [row for row in describe(methods[method]) if row["name"] not in known]
-    settings = parse_assignments(pairs, rows, f"The bound or the method {method!r}")
+    settings = parse_assignments(pairs, rows, f"The bound or the method {method!r}", FIT_OPTIONS)
     Bound(**{name: value for name, value in settings.items() if name in known})
     make_method(method, {name: value for name, value in settings.items() if name not in known})
     return settings
@@ -232,22 +232,12 @@ def _train(
     resume: bool,
     **options: Any,
 ) -> None:
-    def describe_run(_row: dict[str, Any]) -> None:
-        # The run takes only a directory of its own, so our file joins it once it has one.
-        if not (out / FILE).is_file():
-            files.write(out)
+    from credo.engine.run import Run
 
+    run = Run(out)
+    files.attach(run)
     try:
-        model.fit(
-            x,
-            validation=held,
-            run=out,
-            progress=is_terminal(),
-            callbacks=(describe_run,),
-            **files.fit,
-            **options,
-        )
-        files.write(out)
+        model.fit(x, validation=held, run=run, progress=is_terminal(), **files.fit, **options)
     except (CredoError, OSError):
         if not resume:
             discard(out, existed=existed)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from credo.data.images import Images
+    from credo.engine.run import Run
     from credo.generative import VAE
     from credo.likelihoods import Likelihood
 
@@ -48,12 +49,12 @@ class VaeFiles:
         """
         import torch
 
-        from credo import nets
+        from credo.nets.catalogue import catalogue
 
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             encoder, decoder = (
-                nets.build(part["name"], **part["args"]) for part in (self.encoder, self.decoder)
+                catalogue[part["name"]](**part["args"]) for part in (self.encoder, self.decoder)
             )
             return encoder, decoder
 
@@ -76,16 +77,15 @@ class VaeFiles:
         decoder = self.decoder | {"args": self.decoder["args"] | {"latent_dim": size}}
         return replace(self, encoder=encoder, decoder=decoder)
 
-    def write(self, run: Path) -> None:
-        """The file, written beside its place and renamed."""
-        from credo.engine.run import write_json
-
-        write_json(run / FILE, asdict(self))
+    def attach(self, run: Run) -> None:
+        """Keep the file beside a run, from the moment its directory exists."""
+        run.attach(FILE, asdict(self))
 
     @staticmethod
     def read(run: Path) -> VaeFiles:
         """The file of a run; refuses a directory that ``credo vae fit`` did not write."""
         from credo.engine.run import read_json
+        from credo.nets.catalogue import present_args
 
         if not (run / FILE).is_file():
             what = "does not exist" if not run.exists() else f"has no {FILE}"
@@ -95,6 +95,8 @@ class VaeFiles:
             not isinstance(found.get(key), kind) for key, kind in _KEYS.items()
         ):
             raise RunError(f"{run / FILE} does not describe a run of credo vae; fit it again.")
+        for part in (found["encoder"], found["decoder"]):
+            part["args"] = present_args(part["name"], part["args"])
         return VaeFiles(**{key: found[key] for key in _KEYS})
 
     def load(self, run: Path) -> VAE:
@@ -199,12 +201,12 @@ def _conv(
             "--size HEIGHT,WIDTH."
         )
     *channels, dense = hidden
-    encoder = {"shape": shape, "outputs": width, "channels": channels, "hidden": dense}
+    encoder = {"shape": shape, "outputs": width, "widths": channels, "hidden": dense}
     decoder = {
         "latent_dim": size,
         "shape": shape,
         "per_pixel": outputs // math.prod(shape),
-        "channels": channels[::-1],
+        "widths": channels[::-1],
         "hidden": dense,
     }
     return {"name": "conv_encoder", "args": encoder}, {"name": "conv_decoder", "args": decoder}

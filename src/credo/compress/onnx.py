@@ -23,6 +23,7 @@ from credo.compress.cost import rows
 from credo.compress.pruned import Pruned, plain
 from credo.core.atomic import write_atomic
 from credo.core.errors import CredoError, SettingError
+from credo.core.renamed import renamed
 from credo.core.settings import positive, whole
 from credo.core.shell import pick, unwrap
 from credo.curvature.linear import way_of
@@ -57,36 +58,37 @@ class Ensemble(nn.Module):
         return self.likelihood.mixture_moments(outputs)[0], self.likelihood.spread(outputs)
 
 
+@renamed(samples="num_samples", warn=False)
 def to_onnx(
     source: BNN | Pruned | nn.Module,
     path: str | os.PathLike[str],
     example: Any,
-    samples: int | None = None,
+    num_samples: int | None = None,
     seed: int = 0,
 ) -> Path:
     """Write an ONNX file that takes any number of examples, run it once under onnxruntime, and
     return its path.
 
-    Without ``samples``: the network itself, of a BNN the one with E[w], giving its plain outputs.
-    With ``samples=S`` a BNN becomes one graph of S draws with outputs ``mean`` and ``variance``,
-    those of ``bnn.predict(x, samples=S, seed=seed)``. ``example``: a tensor, or a tree of them,
-    with examples on the first axis. Refused: functions that are not draws of weights (Gaussian
-    processes, linearised Laplace), noise inside the network, files from 2 GiB, and networks with
-    control flow that depends on numbers.
+    Without ``num_samples``: the network itself, of a BNN the one with E[w], giving its plain
+    outputs. With ``num_samples=S`` a BNN becomes one graph of S draws with outputs ``mean`` and
+    ``variance``, those of ``bnn.predict(x, num_samples=S, seed=seed)``. ``example``: a tensor, or a
+    tree of them, with examples on the first axis. Refused: functions that are not draws of weights
+    (Gaussian processes, linearised Laplace), noise inside the network, files from 2 GiB, and
+    networks with control flow that depends on numbers.
     """
     _packages("onnx", "onnxscript", "onnxruntime")
     target = Path(path)
     module = (
         _mean_network(source)
-        if samples is None
-        else ensemble(source, positive("samples", samples, 1), whole("seed", seed))
+        if num_samples is None
+        else ensemble(source, positive("num_samples", num_samples, 1), whole("seed", seed))
     )
     module = module.eval()
     size = sum(t.numel() * t.element_size() for t in [*module.parameters(), *module.buffers()])
     if size >= _LIMIT:
         raise CredoError(
             f"The network takes {size:,} bytes; one ONNX file holds less than {_LIMIT:,}. Export "
-            "fewer samples, or a slimmed network."
+            "fewer draws, or a slimmed network."
         )
     inputs = pytree.tree_map(lambda t: t.detach().cpu() if isinstance(t, Tensor) else t, example)
     write_atomic(target, lambda beside: _export(module.cpu(), beside, inputs))
@@ -132,8 +134,8 @@ def ensemble(source: Any, samples: int, seed: int = 0) -> Ensemble:
     """
     if not isinstance(source, BNN):
         raise SettingError(
-            f"samples={samples} needs a BNN to draw from, got {type(source).__name__}; leave "
-            "samples out for a single network."
+            f"num_samples={samples} needs a BNN to draw from, got {type(source).__name__}; leave "
+            "num_samples out for a single network."
         )
     posterior, way = source.posterior, way_of(None, "posterior", source.method)
     if posterior.process is not None or posterior.noisy_modules or way is not None:
@@ -146,7 +148,7 @@ def ensemble(source: Any, samples: int, seed: int = 0) -> Ensemble:
         )
         raise CredoError(
             f"This posterior's predictions are no ensemble of networks: {reason}. Export the mean "
-            "network (samples=None) or distill it."
+            "network (num_samples=None) or distill it."
         )
     numbers = posterior.numbers(samples)
     drawn = {n: t.detach().cpu() for n, t in posterior.realise(numbers, seed).items()}

@@ -88,11 +88,11 @@ def examples() -> dict[str, Callable[[], Example]]:
     words = torch.randint(0, 11, (24, 6), generator=generator)
     return {
         "mlp": make(lambda: mlp(5, (8,), 3), flat),
-        "cnn": make(lambda: small_cnn(1, 3, channels=(4, 4), batch_norm=True), image),
-        "lstm": make(lambda: lstm_classifier(vocab=11, hidden=6, num_classes=3, width=4), words),
+        "cnn": make(lambda: small_cnn(1, 3, widths=(4, 4), batch_norm=True), image),
+        "lstm": make(lambda: lstm_classifier(vocab=11, hidden=6, outputs=3, width=4), words),
         "transformer": make(
             lambda: transformer_classifier(
-                vocab=11, num_classes=3, width=8, heads=2, layers=1, feedforward=8
+                vocab=11, outputs=3, width=8, heads=2, layers=1, feedforward=8
             ),
             words,
         ),

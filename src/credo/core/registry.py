@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Generic, TypeVar, cast
 
 from credo.core.errors import SettingError, nearest
@@ -14,9 +14,9 @@ E = TypeVar("E")
 class Registry(Generic[T]):
     """An ordered mapping from names to things, whose failed look-ups name the nearest entry."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, entries: Mapping[str, T] | None = None) -> None:
         self.kind = kind
-        self._entries: dict[str, T] = {}
+        self._entries: dict[str, T] = dict(entries or {})
 
     def register(self, name: str) -> Callable[[E], E]:
         """Decorator: ``@methods.register("vi")``; what it decorates keeps its own type."""

@@ -6,15 +6,21 @@ For example::
     class Config:
         lr: float = setting(1e-3, "Learning rate.", gt=0.0)
         estimator: str = setting("local", "How noise enters.", choices=("local", "weights"))
+        num_particles: int = setting(20, "Particles.", ge=1, formerly="particles")
 """
 
 from __future__ import annotations
 
+import inspect
 import math
+from abc import ABCMeta
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from credo.core.errors import SettingError, nearest
+from credo.core.renamed import present_names
+from credo.core.synonyms import suggest
 
 
 def setting(
@@ -26,11 +32,15 @@ def setting(
     le: float | None = None,
     choices: tuple[Any, ...] | None = None,
     kind: type | tuple[type, ...] | None = None,
+    short: str | None = None,
+    formerly: str | None = None,
 ) -> Any:
     """A dataclass field with its documentation and its bounds; None is always allowed where it is
     the default.
+
+    ``short``: another name that is accepted too; ``formerly``: one that is accepted with a warning.
     """
-    bounds = {"gt": gt, "ge": ge, "le": le}
+    bounds = {"gt": gt, "ge": ge, "le": le, "short": short, "formerly": formerly}
     if kind is None and default is not None:
         kind = (int, float) if isinstance(default, float) else type(default)
     metadata = {"help": help, "choices": choices, "kind": kind} | {
@@ -40,7 +50,9 @@ def setting(
 
 
 def describe(config: type | Any) -> list[dict[str, Any]]:
-    """One row per setting: name, default, help and the values it takes."""
+    """One row per setting: name, default, help and the values it takes; and the other names that
+    are accepted for it.
+    """
     return [
         {
             "name": f.name,
@@ -48,6 +60,8 @@ def describe(config: type | Any) -> list[dict[str, Any]]:
             "help": f.metadata.get("help", ""),
             "range": _range(f),
             "kind": f.metadata.get("kind"),
+            "short": f.metadata.get("short"),
+            "formerly": f.metadata.get("formerly"),
         }
         for f in fields(config)
         if f.metadata
@@ -63,12 +77,63 @@ def validate(config: Any, owner: str) -> None:
             _check(f, getattr(config, f.name), owner)
 
 
-def check_names(given: dict[str, Any], config: type, owner: str) -> None:
-    """Refuse settings the config does not have, naming the nearest one it has."""
+def other_names(config: type) -> dict[str, str]:
+    """Short and former names of settings, each with the present one."""
+    named = ((f.metadata.get(key), f.name) for f in fields(config) for key in ("short", "formerly"))
+    return {other: name for other, name in named if other is not None}
+
+
+def present_settings(
+    given: Mapping[str, Any],
+    config: type,
+    owner: str,
+    *,
+    beside: tuple[str, ...] = (),
+    warn: bool = True,
+) -> dict[str, Any]:
+    """``given`` under the present names of settings; unknown names are refused with a suggestion,
+    which may be one of the names ``beside`` them.
+
+    Former names are warned about, unless they are those of a stored config (``warn=False``).
+    """
     known = [f.name for f in fields(config)]
+    others = other_names(config)
     for name in given:
-        if name not in known:
-            raise SettingError(f"{owner} has no setting {name!r}.{nearest(name, known)}")
+        if name not in known and name not in others:
+            hint = suggest(name, [*known, *beside])
+            raise SettingError(f"{owner} has no setting {name!r}.{hint}")
+    former = {f.metadata.get("formerly") for f in fields(config)} if warn else ()
+    return present_names(given, others, owner, former)
+
+
+class Configurable(ABCMeta):
+    """The type of a class of settings: its calls take settings under their short and former names
+    too, and answer an unknown name with the right one.
+    """
+
+    if not TYPE_CHECKING:  # for a type checker the arguments are the fields, under present names
+
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            others = other_names(cls)
+            given = dict(kwargs)
+            if set(kwargs) >= {f.name for f in fields(cls)}:
+                # dataclasses.replace gives every field the value it has: what is said beside
+                # them is the change.
+                for name in kwargs.keys() & others.keys():
+                    given.pop(others[name], None)
+            taken = inspect.signature(cls).parameters
+            unknown = [name for name in given if name not in taken and name not in others]
+            if unknown:
+                hint = suggest(unknown[0], taken)
+                raise SettingError(f"{cls.__name__} has no setting {unknown[0]!r}.{hint}")
+            former = {f.metadata.get("formerly") for f in fields(cls)}
+            return super().__call__(*args, **present_names(given, others, cls.__name__, former))
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """That of ``__init__``, which the call above would hide."""
+        made = inspect.signature(cls.__init__)
+        return made.replace(parameters=list(made.parameters.values())[1:])
 
 
 def _check(f: Field[Any], value: Any, owner: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from credo.core.registry import Registry
-from credo.core.settings import check_names, validate
+from credo.core.settings import Configurable, other_names, present_settings, validate
 from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.model import Model
 
@@ -18,7 +18,7 @@ methods: Registry[type[Method]] = Registry("method")
 
 
 @dataclass(frozen=True)
-class Method(ABC):
+class Method(metaclass=Configurable):
     """Turns (model, data) into a posterior.
 
     Settings are dataclass fields; their metadata drives validation, CLI and docs.
@@ -90,6 +90,12 @@ class Method(ABC):
         """The settings as JSON-able values."""
         return {k: _plain(v) for k, v in asdict(self).items()}
 
+    @classmethod
+    def present_config(cls, config: Mapping[str, Any]) -> dict[str, Any]:
+        """The config of a stored run with the settings under the names that they have now."""
+        stored, others = config.get("settings", {}), other_names(cls)
+        return {**config, "settings": {others.get(k, k): v for k, v in stored.items()}}
+
 
 def _plain(value: Any) -> Any:
     if isinstance(value, (tuple, list)) and all(isinstance(v, (str, int, float)) for v in value):
@@ -101,13 +107,19 @@ def _plain(value: Any) -> Any:
     )
 
 
-def make_method(spec: str | Method, settings: dict[str, Any]) -> Method:
+def make_method(
+    spec: str | Method,
+    settings: Mapping[str, Any],
+    *,
+    beside: tuple[str, ...] = (),
+    warn: bool = True,
+) -> Method:
     """A method from its registry name and settings, or a method object with some settings
     replaced.
+
+    A refusal of an unknown setting may suggest one of the names ``beside`` them, such as the
+    arguments of ``fit``. ``warn=False``: former names are those of a stored config, and no news.
     """
-    if isinstance(spec, Method):
-        check_names(settings, type(spec), f"method {spec.name!r}")
-        return replace(spec, **settings)
-    kind = methods[spec]
-    check_names(settings, kind, f"method {spec!r}")
-    return kind(**settings)
+    name, kind = (spec, methods[spec]) if not isinstance(spec, Method) else (spec.name, type(spec))
+    present = present_settings(settings, kind, f"method {name!r}", beside=beside, warn=warn)
+    return replace(spec, **present) if isinstance(spec, Method) else kind(**present)

@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +96,26 @@ class Run:
         self.path = Path(path)
         if self.path.exists() and not self.path.is_dir():
             raise RunError(f"{self.path} is a file; a run needs a directory.")
+        self._begun = False
+        self._attached: dict[str, Any] = {}
+
+    @staticmethod
+    def of(run: str | os.PathLike[str] | Run) -> Run:
+        """The run of a directory, or one that was made already."""
+        return run if isinstance(run, Run) else Run(run)
+
+    def attach(self, name: str, value: Any) -> None:
+        """Keep a JSON file of the caller's beside the run's own, from the moment the directory
+        exists; one of that name that is there already stays as it is.
+        """
+        self._attached[name] = value
+        if self._begun:
+            self._write_attached()
+
+    def _write_attached(self) -> None:
+        for name, value in self._attached.items():
+            if not (self.path / name).is_file():
+                write_json(self.path / name, value)
 
     def config(self) -> dict[str, Any] | None:
         """The stored config, or None for a new run; one written by a newer credo is refused."""
@@ -117,12 +137,15 @@ class Run:
             )
         return config
 
-    def begin(self, config: dict[str, Any]) -> None:
+    def begin(
+        self, config: dict[str, Any], present: Callable[[dict[str, Any]], dict[str, Any]] = dict
+    ) -> None:
         """Create the directory and store the config, or check that a run to resume has the same
-        one.
+        one; ``present`` puts a stored config into the words of today.
         """
-        old = self.config()
-        if old is not None:
+        stored = self.config()
+        if stored is not None:
+            old = present(stored)
             names = [name for name in config if name != "posterior"]
             before, now = (
                 _flat({k: old.get(k) for k in names}),
@@ -137,12 +160,14 @@ class Run:
                     f"{self.path} holds another run ({detail}). Choose another directory, or the "
                     "same settings to resume."
                 )
-            return
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunError(f"Cannot create {self.path}: {error.strerror or error}.") from error
-        write_json(self.path / CONFIG, config | {"format": FORMAT})
+        else:
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise RunError(f"Cannot create {self.path}: {error.strerror or error}.") from error
+            write_json(self.path / CONFIG, config | {"format": FORMAT})
+        self._begun = True
+        self._write_attached()
 
     def record(self, row: Mapping[str, Any]) -> None:
         """Append one line of history."""

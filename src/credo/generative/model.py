@@ -13,15 +13,17 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from credo.bnn import BNN
-from credo.core.errors import NetworkError, SettingError, nearest
+from credo.bnn import BNN, FIT
+from credo.core.errors import NetworkError, SettingError
 from credo.core.masks import dropouts
 from credo.core.seeds import isolated
-from credo.core.settings import positive
+from credo.core.settings import other_names, positive
 from credo.core.shell import Shell, unwrap
 from credo.core.sites import select
+from credo.core.synonyms import suggest
 from credo.engine.fit_job import Callback
 from credo.engine.method import Method, make_method, methods
+from credo.engine.run import Run
 from credo.engine.schedules import schedules
 from credo.generative.bounds import Bound
 from credo.generative.codes import Code, codes
@@ -113,7 +115,7 @@ class LatentModel(Reading):
         validation: Any = None,
         seed: int = 0,
         device: torch.device | str | None = None,
-        run: str | os.PathLike[str] | None = None,
+        run: str | os.PathLike[str] | Run | None = None,
         progress: bool = True,
         callbacks: Sequence[Callback] = (),
         **settings: Any,
@@ -167,12 +169,12 @@ class LatentModel(Reading):
     def _check_names(self, method: str | Method, settings: dict[str, Any]) -> None:
         """Refuse what neither the bound nor the method has, naming the nearest of both."""
         kind = methods[method] if isinstance(method, str) else type(method)
-        own = {f.name for f in fields(kind)}
+        own, others = {f.name for f in fields(kind)}, other_names(kind)
         for name in settings:
-            if name not in own:
+            if name not in own and name not in others:
                 raise SettingError(
                     f"Neither the bound nor the method {kind.name!r} has a setting "
-                    f"{name!r}.{nearest(name, own | BOUND)}"
+                    f"{name!r}.{suggest(name, own | BOUND | set(FIT))}"
                 )
 
     def make_bound(self, settings: dict[str, Any]) -> Bound:

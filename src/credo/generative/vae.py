@@ -190,7 +190,7 @@ class VAE(LatentModel):
         elbo = -nll - kl.
         """
         data = self._data(x)
-        return self.bnn.objective((data, torch.zeros(len(data))), samples=samples, seed=seed)
+        return self.bnn.objective((data, torch.zeros(len(data))), samples, seed)
 
     def sample(self, n: int, seed: int = 0, noise: bool = False, samples: int = 16) -> Tensor:
         """``n`` data drawn from the model, in their shape: E[x given z] with z from the prior, or

@@ -1,5 +1,7 @@
 """Every method, one line each: where it is, and the class whose arguments are its settings."""
 
+from types import ModuleType
+
 from credo.engine.method import Method as Method
 from credo.engine.method import make_method as make_method
 from credo.engine.method import methods as methods
@@ -53,3 +55,9 @@ from credo.methods.variational.weight_noise import WeightNoise as WeightNoise
 def names() -> list[str]:
     """Names of all registered methods."""
     return methods.names()
+
+
+def __dir__() -> list[str]:
+    """Methods and what finds them; not the folders and files they lie in."""
+    public = (name for name in globals() if not name.startswith("_") and name != "ModuleType")
+    return [name for name in public if not isinstance(globals()[name], ModuleType)]

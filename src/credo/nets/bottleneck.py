@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from credo.core.errors import SettingError
-from credo.nets.catalogue import positive
+from credo.nets.sizes import positive
 from credo.posteriors.std_transform import scales
 
 SPREAD = scales["softplus"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from credo.nets.catalogue import networks, positive
+from credo.nets.sizes import positive
 
 
 class CharLSTM(nn.Module):
@@ -30,7 +30,6 @@ class CharLSTM(nn.Module):
         return self.scores(x).transpose(1, 2).flatten(1)
 
 
-@networks.register("char_lstm")
 def char_lstm(vocab: int, hidden: int = 256, width: int = 64, layers: int = 1) -> nn.Module:
     """An LSTM language model: token ids ``(N, T)`` to scores ``(N, vocab * T)`` of the token that
     follows each position.

@@ -12,11 +12,11 @@ from typing import final
 from torch import Tensor, nn
 
 from credo.core.errors import SettingError
-from credo.nets.catalogue import networks, positive
+from credo.core.renamed import renamed
 from credo.nets.mlp import mlp
+from credo.nets.sizes import positive
 
 
-@networks.register("mlp_encoder")
 def mlp_encoder(
     shape: Sequence[int], outputs: int, hidden: Sequence[int] = (500, 500), activation: str = "relu"
 ) -> nn.Sequential:
@@ -31,7 +31,6 @@ def mlp_encoder(
     return nn.Sequential(nn.Flatten(), *mlp(math.prod(sizes), hidden, outputs, activation))
 
 
-@networks.register("mlp_decoder")
 def mlp_decoder(
     latent_dim: int, outputs: int, hidden: Sequence[int] = (500, 500), activation: str = "relu"
 ) -> nn.Sequential:
@@ -45,11 +44,11 @@ def mlp_decoder(
     return mlp(latent_dim, hidden, outputs, activation)
 
 
-@networks.register("conv_encoder")
+@renamed(channels="widths")
 def conv_encoder(
-    shape: Sequence[int], outputs: int, channels: Sequence[int] = (32, 64), hidden: int = 256
+    shape: Sequence[int], outputs: int, widths: Sequence[int] = (32, 64), hidden: int = 256
 ) -> nn.Sequential:
-    """A 3x3 convolution of stride 2 with ReLU per entry of ``channels``, then a dense hidden layer:
+    """A 3x3 convolution of stride 2 with ReLU per entry of ``widths``, then a dense hidden layer:
     ``(N, *shape) -> (N, outputs)``.
 
     ``shape`` is (H, W) or (C, H, W); every convolution halves H and W, rounded up, so any size from
@@ -58,39 +57,39 @@ def conv_encoder(
     width, height, breadth = _image("conv_encoder", shape)
     positive("conv_encoder", outputs=outputs, hidden=hidden)
     layers: list[nn.Module] = [nn.Flatten(), nn.Unflatten(1, (width, height, breadth))]
-    for place, size in enumerate(channels):
-        positive("conv_encoder", **{f"channels[{place}]": size})
+    for place, size in enumerate(widths):
+        positive("conv_encoder", **{f"widths[{place}]": size})
         layers += [nn.Conv2d(width, size, 3, stride=2, padding=1), nn.ReLU()]
         width, height, breadth = size, math.ceil(height / 2), math.ceil(breadth / 2)
     return nn.Sequential(*layers, nn.Flatten(), *mlp(width * height * breadth, (hidden,), outputs))
 
 
-@networks.register("conv_decoder")
+@renamed(channels="widths")
 def conv_decoder(
     latent_dim: int,
     shape: Sequence[int],
     per_pixel: int = 1,
-    channels: Sequence[int] = (64, 32),
+    widths: Sequence[int] = (64, 32),
     hidden: int = 256,
 ) -> nn.Sequential:
     """Dense layers to a small grid, then transposed convolutions: ``(N, latent_dim) -> (N,
     per_pixel * D)``, D = C H W.
 
-    ``shape`` is (H, W) or (C, H, W). There is one transposed convolution per entry of ``channels``,
+    ``shape`` is (H, W) or (C, H, W). There is one transposed convolution per entry of ``widths``,
     which is what goes into it; each doubles H and W, and what lies beyond ``shape`` is cut off, so
     any size from 1 works. The outputs are flat and all D numbers of the first kind come before all
     D of the second: means before raw deviations, level 0 before level 1.
     """
     depth, height, breadth = _image("conv_decoder", shape)
     positive("conv_decoder", latent_dim=latent_dim, per_pixel=per_pixel, hidden=hidden)
-    positive("conv_decoder", **{f"channels[{place}]": size for place, size in enumerate(channels)})
-    widths = (*channels, per_pixel * depth)
-    grid = tuple(math.ceil(size / 2 ** len(channels)) for size in (height, breadth))
+    positive("conv_decoder", **{f"widths[{place}]": size for place, size in enumerate(widths)})
+    sizes = (*widths, per_pixel * depth)
+    grid = tuple(math.ceil(size / 2 ** len(widths)) for size in (height, breadth))
     layers: list[nn.Module] = [
-        *mlp(latent_dim, (hidden,), widths[0] * math.prod(grid)),
-        nn.Unflatten(1, (widths[0], *grid)),
+        *mlp(latent_dim, (hidden,), sizes[0] * math.prod(grid)),
+        nn.Unflatten(1, (sizes[0], *grid)),
     ]
-    for before, after in pairwise(widths):
+    for before, after in pairwise(sizes):
         # Kernel 4 is a multiple of the stride: every pixel is reached by as many weights as the
         # next.
         layers += [nn.ReLU(), nn.ConvTranspose2d(before, after, 4, stride=2, padding=1)]

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from torch import nn
 
-from credo.nets.catalogue import networks, positive
+from credo.core.renamed import renamed
+from credo.nets.sizes import positive
 
 
-@networks.register("lenet5_caffe")
-def lenet5_caffe(num_classes: int = 10) -> nn.Sequential:
-    """20-50-800-500 LeNet as Caffe ships it: ``(N, 1, 28, 28) -> (N, num_classes)``.
+@renamed(num_classes="outputs")
+def lenet5_caffe(outputs: int = 10) -> nn.Sequential:
+    """20-50-800-500 LeNet as Caffe ships it: ``(N, 1, 28, 28) -> (N, outputs)``.
 
     Valid padding, 2x2 max pooling, and no nonlinearity between a convolution and its pooling: the
     only ReLU sits after the first dense layer. 431,080 parameters for ten classes; other image
     sizes do not fit the dense layer.
     """
-    positive("lenet5_caffe", num_classes=num_classes)
+    positive("lenet5_caffe", outputs=outputs)
     return nn.Sequential(
         nn.Conv2d(1, 20, 5),
         nn.MaxPool2d(2),
@@ -24,5 +25,5 @@ def lenet5_caffe(num_classes: int = 10) -> nn.Sequential:
         nn.Flatten(),
         nn.Linear(800, 500),
         nn.ReLU(),
-        nn.Linear(500, num_classes),
+        nn.Linear(500, outputs),
     )

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from credo.core.errors import SettingError, nearest
-from credo.nets.catalogue import networks, positive
+from credo.core.renamed import renamed
+from credo.nets.sizes import positive
 
 
 class Erf(nn.Module):
@@ -34,7 +35,6 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 }
 
 
-@networks.register("mlp")
 def mlp(
     in_features: int,
     hidden: Sequence[int] = (50, 50),
@@ -60,10 +60,10 @@ def mlp(
     return nn.Sequential(*layers, nn.Linear(width, out_features))
 
 
-@networks.register("lenet_300_100")
-def lenet_300_100(num_classes: int = 10) -> nn.Sequential:
+@renamed(num_classes="outputs")
+def lenet_300_100(outputs: int = 10) -> nn.Sequential:
     """The 784-300-100-10 perceptron of the pruning literature; takes ``(N, 784)`` or images ``(N,
     1, 28, 28)``.
     """
-    positive("lenet_300_100", num_classes=num_classes)
-    return nn.Sequential(nn.Flatten(), *mlp(784, (300, 100), num_classes))
+    positive("lenet_300_100", outputs=outputs)
+    return nn.Sequential(nn.Flatten(), *mlp(784, (300, 100), outputs))

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from credo.core.errors import SettingError, nearest
-from credo.nets.catalogue import networks, positive
+from credo.nets.sizes import positive
 
 GROUPS = 8  # of group normalisation, where the width has as many
 
@@ -101,7 +101,6 @@ class Block(nn.Module):
         return self.last(kept + self.after(self.second(self.between(self.first(x)))))
 
 
-@networks.register("resnet")
 def resnet(
     outputs: int = 10, depth: int = 20, width: int = 16, channels: int = 3, norm: str = "batch"
 ) -> nn.Sequential:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from credo.nets.catalogue import networks, positive
+from credo.nets.sizes import positive
 
 BLOCKS = (3, 4, 6, 3)  # of the four stages
 WIDER = 4  # how many times more channels a block gives than it has inside
@@ -43,7 +43,6 @@ class BottleneckBlock(nn.Module):
         return self.last(self.shortcut(x) + self.widen(self.middle(self.narrow(x))))
 
 
-@networks.register("resnet50")
 def resnet50(outputs: int = 1000, channels: int = 3, width: int = 64) -> nn.Sequential:
     """The 50-layer residual network: ``(N, channels, H, W) -> (N, outputs)``, made for 224 x 224
     pixels, H and W at least 32.

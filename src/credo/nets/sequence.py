@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from credo.core.errors import SettingError
-from credo.nets.catalogue import positive
+from credo.nets.sizes import positive
 
 
 def sequence_input(owner: str, vocab: int | None, in_features: int | None, width: int) -> nn.Module:

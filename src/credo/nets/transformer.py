@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from credo.core.errors import SettingError
-from credo.nets.catalogue import networks, positive
+from credo.core.renamed import renamed
 from credo.nets.sequence import sequence_input
+from credo.nets.sizes import positive
 
 
 class TransformerClassifier(nn.Module):
@@ -16,16 +17,16 @@ class TransformerClassifier(nn.Module):
     """
 
     def __init__(
-        self, source: nn.Module, encoder: nn.Module, width: int, max_length: int, num_classes: int
+        self, source: nn.Module, encoder: nn.Module, width: int, max_length: int, outputs: int
     ) -> None:
         super().__init__()
         self.source = source
         self.positions = nn.Parameter(0.02 * torch.randn(max_length, width))
         self.encoder = encoder
-        self.head = nn.Linear(width, num_classes)
+        self.head = nn.Linear(width, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Class scores ``(N, num_classes)`` of token ids ``(N, T)`` or features ``(N, T,
+        """Class scores ``(N, outputs)`` of token ids ``(N, T)`` or features ``(N, T,
         in_features)``, T up to max_length.
         """
         features = self.source(x)
@@ -38,11 +39,11 @@ class TransformerClassifier(nn.Module):
         return self.head(self.encoder(features + self.positions[:length]).mean(1))
 
 
-@networks.register("transformer_classifier")
+@renamed(num_classes="outputs")
 def transformer_classifier(
     vocab: int | None = None,
     in_features: int | None = None,
-    num_classes: int = 2,
+    outputs: int = 2,
     width: int = 32,
     heads: int = 4,
     layers: int = 2,
@@ -59,7 +60,7 @@ def transformer_classifier(
     owner = "transformer_classifier"
     positive(
         owner,
-        num_classes=num_classes,
+        outputs=outputs,
         heads=heads,
         layers=layers,
         feedforward=feedforward,
@@ -77,4 +78,4 @@ def transformer_classifier(
         )
     layer = nn.TransformerEncoderLayer(width, heads, feedforward, dropout, batch_first=True)
     encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
-    return TransformerClassifier(source, encoder, width, max_length, num_classes)
+    return TransformerClassifier(source, encoder, width, max_length, outputs)

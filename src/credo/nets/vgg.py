@@ -7,13 +7,12 @@ import math
 from torch import nn
 
 from credo.core.errors import SettingError
-from credo.nets.catalogue import networks, positive
+from credo.nets.sizes import positive
 
 #: Channels of the 3x3 convolutions; every row ends in a 2x2 max pooling.
 BLOCKS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
 
 
-@networks.register("vgg")
 def vgg(
     outputs: int = 10, width: float = 1.0, channels: int = 3, dropout: bool = False
 ) -> nn.Sequential:

@@ -18,7 +18,6 @@ import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, final
 
 import torch
@@ -27,13 +26,14 @@ from torch import nn
 from credo.audit.reference import subsample
 from credo.bnn import BNN
 from credo.core.errors import CredoError, NetworkError, RunError, SettingError, nearest
+from credo.core.renamed import renamed
 from credo.core.settings import positive, whole
 from credo.core.tree import Tree, map_leaves, take
 from credo.data.checks import check_inputs, check_pair
 from credo.data.source import Arrays, Source
 from credo.engine.fit_job import Callback
 from credo.engine.method import Method, make_method
-from credo.engine.run import read_json, write_json
+from credo.engine.run import Run, read_json
 from credo.likelihoods.base import Likelihood, get
 from credo.likelihoods.soft import Soft
 from credo.tasks.fidelity import fidelity
@@ -62,6 +62,7 @@ class Distilled:
     fidelity: dict[str, float]
 
 
+@renamed(samples="num_samples", warn=False)
 def distill(
     teacher: BNN,
     student: nn.Module,
@@ -70,7 +71,7 @@ def distill(
     inputs: str = "training",
     noise: float = 0.1,
     perturb: Perturb | None = None,
-    samples: int | None = None,
+    num_samples: int | None = None,
     likelihood: str | Likelihood | None = None,
     method: str | Method = "mle",
     epochs: int | None = None,
@@ -79,7 +80,7 @@ def distill(
     test: Any = None,
     seed: int = 0,
     device: torch.device | str | None = None,
-    run: str | os.PathLike[str] | None = None,
+    run: str | os.PathLike[str] | Run | None = None,
     progress: bool = True,
     callbacks: Sequence[Callback] = (),
     **settings: Any,
@@ -89,14 +90,14 @@ def distill(
 
     ``data``: x, or (x, y), whose labels are not looked at: tensors, arrays or DataFrames; the
     training inputs, or any unlabelled ones. x that is a pair itself is given as (x, None).
-    ``inputs="training"`` takes them as they are, with soft targets from ``samples`` draws (100),
-    computed once. ``"perturbed"`` takes fresh copies x + ``noise`` * std(x) * N(0, 1) in every
-    epoch (std of each feature), or ``perturb(x, generator)``, and soft targets from ``samples``
-    draws (10) picked anew for every batch. ``likelihood``: of the student; by default the
-    teacher's, or "heteroscedastic" where y is a real number, which takes two outputs per target.
-    ``method``, ``epochs``, ... ``settings``: of the student's fit, as in ``BNN.fit``; ``run``
-    resumes. ``test``: inputs, or (x, y), at which fidelity is measured; by default up to 1,000 of
-    ``data``'s inputs.
+    ``inputs="training"`` takes them as they are, with soft targets from ``num_samples`` draws
+    (100), computed once. ``"perturbed"`` takes fresh copies x + ``noise`` * std(x) * N(0, 1) in
+    every epoch (std of each feature), or ``perturb(x, generator)``, and soft targets from
+    ``num_samples`` draws (10) picked anew for every batch. ``likelihood``: of the student; by
+    default the teacher's, or "heteroscedastic" where y is a real number, which takes two outputs
+    per target. ``method``, ``epochs``, ... ``settings``: of the student's fit, as in ``BNN.fit``;
+    ``run`` resumes. ``test``: inputs, or (x, y), at which fidelity is measured; by default up to
+    1,000 of ``data``'s inputs.
     """
     chosen = make_method(method, settings)
     if not chosen.teachable:
@@ -113,7 +114,7 @@ def distill(
             f"perturb= is used with inputs='perturbed' only, not with inputs={inputs!r}; change "
             "one of them."
         )
-    count: int = positive("samples", samples, SAMPLES[inputs])
+    count: int = positive("num_samples", num_samples, SAMPLES[inputs])
     noise = positive("noise", noise, 0.1)
     whole("seed", seed)
     home, x = _check_teacher(teacher), _inputs(teacher, data, "data")
@@ -131,11 +132,11 @@ def distill(
         source = Source(feed, num_rows(x), apprentice._dtype)
     else:
         source = x, lessons.at(x, seed)
-    record = None
-    if run is not None:
+    directory = None if run is None else Run.of(run)
+    if directory is not None:
         asked = {"inputs": inputs, "noise": noise, "perturb": perturb is not None, "samples": count}
-        record = _Record(run, asked | {"data": _digest(x), "teacher": _digest(_state(teacher))})
-    watchers = callbacks if record is None else (record, *callbacks)
+        made_of = {"data": _digest(x), "teacher": _digest(_state(teacher))}
+        _attach_record(directory, asked | made_of)
     apprentice.fit(
         source,
         chosen,
@@ -144,12 +145,10 @@ def distill(
         lr=lr,
         seed=seed,
         device=home if device is None else device,
-        run=run,
+        run=directory,
         progress=progress,
-        callbacks=watchers,
+        callbacks=callbacks,
     )
-    if record is not None:
-        record({})
     plain = _plain(apprentice, own)
     at, y = held_out or (_some(x, seed), None)
     # A set of draws is shown whole where it can be: the distance to some of its draws is that of
@@ -266,29 +265,20 @@ def _digest(tree: Tree) -> str | None:
     return Source(Arrays(tree, torch.zeros(1)), 1).fingerprint()
 
 
-@final
-class _Record:
-    """What a run was distilled from, kept beside it, so that it is not resumed with another teacher
-    or other inputs.
+def _attach_record(run: Run, now: dict[str, Any]) -> None:
+    """Keep beside the run what it was distilled from, so that it is not resumed with another
+    teacher or other inputs.
     """
-
-    def __init__(self, run: str | os.PathLike[str], now: dict[str, Any]) -> None:
-        self.path, self.now = Path(run) / RECORD, now
-        before = read_json(self.path) if self.path.is_file() else now
-        differing = [
-            f"{key}: there {before.get(key)!r}, now {value!r}"
-            for key, value in now.items()
-            if before.get(key) != value
-        ]
-        if differing:
-            raise RunError(
-                f"{run} holds another distillation ({'; '.join(differing)}). Choose another "
-                "directory, or the same settings."
-            )
-
-    def __call__(self, _row: dict[str, Any]) -> None:
-        """With the first row of the history: the run takes only a directory of its own, so this
-        file joins it once it has one.
-        """
-        if not self.path.is_file():
-            write_json(self.path, self.now)
+    path = run.path / RECORD
+    before = read_json(path) if path.is_file() else now
+    differing = [
+        f"{key}: there {before.get(key)!r}, now {value!r}"
+        for key, value in now.items()
+        if before.get(key) != value
+    ]
+    if differing:
+        raise RunError(
+            f"{run.path} holds another distillation ({'; '.join(differing)}). Choose another "
+            "directory, or the same settings."
+        )
+    run.attach(RECORD, now)

@@ -14,6 +14,7 @@ from credo.audit.cells import cells
 from credo.audit.distances import KINDS
 from credo.bnn import BNN
 from credo.core.errors import CredoError
+from credo.core.renamed import renamed
 from credo.core.seeds import mix
 from credo.core.settings import positive, whole
 from credo.data.checks import check_inputs, check_pair
@@ -24,8 +25,9 @@ ROWS = 256  # inputs compared at once
 SMALLEST = 1e-30  # probability told apart from 0 in logarithms
 
 
+@renamed(samples="num_samples", warn=False)
 def fidelity(
-    teacher: BNN, student: BNN, x: Any, y: Any = None, samples: int = 100, seed: int = 0
+    teacher: BNN, student: BNN, x: Any, y: Any = None, num_samples: int = 100, seed: int = 0
 ) -> dict[str, float]:
     """Predictions of ``student`` against those of ``teacher`` at ``x``, and with targets ``y`` of
     both against them.
@@ -44,10 +46,10 @@ def fidelity(
     - with ``y``: ``nll_teacher`` and ``nll_student`` in nats per datum, and ``error_...`` (share of
       wrong labels) or ``rmse_...``.
 
-    ``samples``: draws of a posterior that has spread. Both must have likelihoods of the same kind,
-    and as many targets.
+    ``num_samples``: draws of a posterior that has spread. Both must have likelihoods of the same
+    kind, and as many targets.
     """
-    positive("samples", samples, 100)
+    positive("num_samples", num_samples, 100)
     whole("seed", seed)
     x, targets = (check_inputs(x), None) if y is None else check_pair(x, y)
     sums: dict[str, float] = {}
@@ -55,7 +57,7 @@ def fidelity(
     family, start = FAMILIES[teacher.model.likelihood.metric_family], 0
     for rows in in_slices(x, ROWS):
         count = num_rows(rows)
-        one, other = (_predict(bnn, rows, samples, seed) for bnn in (teacher, student))
+        one, other = (_predict(bnn, rows, num_samples, seed) for bnn in (teacher, student))
         other = other.to(one.outputs.device)
         _check_same(one, other)
         row = _distances(one, other) | {"kl": family.divergence(one, other, mix(seed, start))}

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from credo.bnn import BNN
 from credo.core.errors import CredoError
+from credo.core.renamed import renamed
 from credo.core.seeds import mix
 from credo.core.settings import positive, whole
 from credo.data.intake import intake
@@ -19,9 +20,10 @@ from credo.nets.bottleneck import bottlenecks, recorded
 ROWS = 1024  # inputs at once
 
 
-def information(bnn: BNN, data: Any, samples: int = 20, seed: int = 0) -> dict[str, float]:
+@renamed(samples="num_samples", warn=False)
+def information(bnn: BNN, data: Any, num_samples: int = 20, seed: int = 0) -> dict[str, float]:
     """What the bottlenecks of ``bnn`` let through on ``data``, in nats per example; means over
-    ``samples`` draws of the code.
+    ``num_samples`` draws of the code.
 
     - ``rate``: E KL[q(z given x), r(z)], an upper bound on I(X; Z). Of several bottlenecks, the
       sum.
@@ -36,7 +38,7 @@ def information(bnn: BNN, data: Any, samples: int = 20, seed: int = 0) -> dict[s
     nothing about new ones. Refused are models whose predictions draw no code: fit with "vib", or
     with "stochastic", a network that has a ``credo.nets.Bottleneck``.
     """
-    positive("samples", samples, 1)
+    positive("num_samples", num_samples, 1)
     whole("seed", seed)
     _check(bnn)
     rate = distortion = 0.0
@@ -44,7 +46,7 @@ def information(bnn: BNN, data: Any, samples: int = 20, seed: int = 0) -> dict[s
     for x, y in intake(data)(None, ROWS):
         with recorded(bnn.model.shell().module) as calls:
             predictive = bnn.predict(
-                x, samples, mix(seed, len(targets))
+                x, num_samples, mix(seed, len(targets))
             )  # other noise for other rows
         y = predictive.likelihood.check_pair(predictive.outputs, y)
         nll = -predictive.likelihood.log_prob(predictive.outputs, y)

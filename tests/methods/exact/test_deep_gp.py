@@ -172,7 +172,7 @@ def test_what_is_refused():
         quick(
             "categorical",
             (words, torch.arange(24) % 3),
-            lstm_classifier(vocab=11, hidden=6, num_classes=3, width=4),
+            lstm_classifier(vocab=11, hidden=6, outputs=3, width=4),
         )
     with pytest.raises(CredoError, match="update needs a posterior with a density"):
         quick().update(data())

@@ -116,7 +116,7 @@ def test_mixtures_by_layer_and_networks_of_all_kinds(per):
                 torch.randn(8, 1, 3, 3),
             ),
             (
-                credo.nets.lstm_classifier(vocab=5, hidden=4, num_classes=2, width=3),
+                credo.nets.lstm_classifier(vocab=5, hidden=4, outputs=2, width=3),
                 torch.randint(0, 5, (8, 4)),
             ),
         ]

@@ -91,7 +91,7 @@ def test_an_operation_without_a_rule_is_named():
 
     words = torch.randint(0, 11, (8, 6), generator=torch.Generator().manual_seed(0))
     with pytest.raises(CredoError, match="lstm"):
-        BNN(lstm_classifier(vocab=11, hidden=6, num_classes=3, width=4)).fit(
+        BNN(lstm_classifier(vocab=11, hidden=6, outputs=3, width=4)).fit(
             (words, torch.arange(8) % 3), "moments", **QUICK
         )
 

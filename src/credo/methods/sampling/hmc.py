@@ -41,6 +41,7 @@ class HMC(Trajectories):
         "Hamiltonian Monte Carlo with adapted trajectories, many chains in step."
     )
     reference: ClassVar[str] = "Neal 2011, MCMC using Hamiltonian dynamics."
+    fidelity: ClassVar[str] = "exact in the limit"
     conformance_settings: ClassVar[dict[str, Any]] = {"num_warmup": 200, "num_draws": 500}
 
     target_rate: float = setting(

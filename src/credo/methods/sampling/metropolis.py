@@ -38,6 +38,7 @@ class Metropolis(FullBatchSampler):
         "Metropolis et al. 1953; Roberts, Gelman and Gilks 1997, Weak convergence and optimal "
         "scaling."
     )
+    fidelity: ClassVar[str] = "exact in the limit"
     conformance_settings: ClassVar[dict[str, Any]] = {
         "num_warmup": 500,
         "num_draws": 500,

@@ -36,6 +36,7 @@ class NUTS(Trajectories):
         "Hoffman and Gelman 2014, The no-U-turn sampler; Betancourt 2017, A conceptual "
         "introduction to HMC."
     )
+    fidelity: ClassVar[str] = "exact in the limit"
     conformance_settings: ClassVar[dict[str, Any]] = {"num_warmup": 150, "num_draws": 300}
 
     max_depth: int = setting(

@@ -40,6 +40,7 @@ class Tempering(Trajectories):
         "Geyer 1991, Markov chain Monte Carlo maximum likelihood; Syed et al. 2022, "
         "Non-reversible parallel tempering."
     )
+    fidelity: ClassVar[str] = "exact in the limit"
     conformance_settings: ClassVar[dict[str, Any]] = {
         "num_warmup": 200,
         "num_draws": 500,

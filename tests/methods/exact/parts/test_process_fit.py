@@ -166,7 +166,7 @@ def test_a_batch_that_batchnorm_cannot_take_is_named():
 
 def test_buffers_follow_training_and_the_network_keeps_its_own():
     with isolated(0):
-        net = small_cnn(1, 2, channels=(4, 4), batch_norm=True)
+        net = small_cnn(1, 2, widths=(4, 4), batch_norm=True)
     before = {n: b.clone() for n, b in net.named_buffers()}
     x = 3 + torch.randn(16, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     bnn = BNN(net, "categorical").fit(
