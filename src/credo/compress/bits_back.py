@@ -33,8 +33,8 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from credo.bnn import BNN
+from credo.compress.bit_stream import ONE, coder_of, to_bytes, to_words
 from credo.compress.pruned import plain
-from credo.compress.stream import ONE, coder_of, to_bytes, to_words
 from credo.core.atomic import write_atomic
 from credo.core.errors import CredoError, RunError, SettingError
 from credo.core.seeds import mix

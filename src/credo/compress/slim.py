@@ -19,10 +19,10 @@ from torch.utils import _pytree as pytree
 
 from credo.bnn import BNN
 from credo.compress import pruned
+from credo.compress.channels.rules import analyse
+from credo.compress.channels.units import Channelwise, Dense, Units
 from credo.compress.cost import Cost, count, latency, rows
 from credo.compress.pruned import Pruned
-from credo.compress.rules import analyse
-from credo.compress.units import Channelwise, Dense, Units
 from credo.core.errors import CredoError, NetworkError
 from credo.core.shell import unwrap
 
@@ -148,10 +148,10 @@ def _difference(
 
 def _rebuilt(net: nn.Module, units: Units, inputs: bool) -> nn.Module:
     needed = units.needed()
-    kept = units.shown(needed)
+    kept = units.units_to_keep(needed)
     parts: dict[str, Any] = {d.target: _dense(d, needed, kept, inputs) for d in units.dense}
     parts |= {c.target: _channelwise(c, kept) for c in units.channelwise}
-    for node, axis in units.cuts.items():
+    for node, axis in units.channel_tensors.items():
         keep = kept[units.layouts[node].units].nonzero().squeeze(1)
         old = units.attribute(str(node.target))
         parts[str(node.target)] = _like(old, old.detach().index_select(axis, keep.to(old.device)))
@@ -273,13 +273,15 @@ def _without_constant_branches(units: Units, kept: Tensor) -> dict[str, Tensor]:
         pair = [a for a in node.args if isinstance(a, fx.Node) and a in units.layouts]
         if name not in ("add", "iadd") or len(pair) != 2 or node not in units.layouts:
             continue
-        settled = [bool(units.layouts[a].known[kept[units.layouts[a].units]].all()) for a in pair]
+        settled = [
+            bool(units.layouts[a].constant[kept[units.layouts[a].units]].all()) for a in pair
+        ]
         if sum(settled) != 1 or units.sizes(pair[settled.index(False)]) != units.sizes(node):
             continue
         constant, other = pair[settled.index(True)], pair[settled.index(False)]
         if constant.op == "get_attr":
             continue
-        layout, (sizes, dtype) = units.layouts[constant], units.seen[constant]
+        layout, (sizes, dtype) = units.layouts[constant], units.results[constant]
         value = layout.value[kept[layout.units]].to(units.device, dtype)
         if not value.any():
             node.replace_all_uses_with(other)
@@ -375,7 +377,7 @@ def report(
             "first, e.g. net.cpu()."
         )
     try:
-        whole = tuple(analyse(plain, example).whole)
+        whole = tuple(analyse(plain, example).kept_whole)
     except NetworkError as error:
         whole = (str(error),)
     pair, seconds, speedup = (

@@ -1,8 +1,10 @@
-"""Bits in and out of an entropy-coded stream, and the adaptive models all symbols are made of.
+"""Bits written to or read from an entropy-coded stream, and the adaptive models that give their
+probabilities.
 
-A model says how likely a one is, as a whole number of 65,536ths, hands over the bit if it has it
-and gets the bit back; so one piece of code both writes and reads, and the two cannot disagree. All
-probabilities come from whole-number arithmetic: a file reads the same on every machine.
+A model tells the stream how likely a one is, as a whole number of 65,536ths, and passes the bit;
+the stream returns the bit. A writer stores what was passed, a reader ignores it and returns the
+stored bit, so the same code writes and reads, and the two cannot disagree. All probabilities come
+from whole-number arithmetic: a file reads the same on every machine.
 """
 
 from __future__ import annotations
@@ -20,11 +22,11 @@ from credo.core.errors import RunError, SettingError
 
 ONE = 1 << 16  #: certainty; a chance of a one lies strictly between 0 and this
 FAIR = ONE // 2
-# bits of the largest whole number a file may hold: far above any count, and a bound for damaged
+# bits of the largest whole number a file may hold: far above any count, and a limit for damaged
 # files
-_LONGEST = 48
+_MAX_BITS = 48
 # leading bits of a whole number, after the first, whose chances are learned; the rest are fair
-_SHAPED = 2
+_LEARNED_BITS = 2
 
 
 def coder_of(owner: str) -> Any:
@@ -49,37 +51,33 @@ def to_words(data: bytes) -> NDArray[np.uint32]:
     return np.frombuffer(data + b"\0" * (-len(data) % 4), dtype="<u4").astype(np.uint32)
 
 
-class Port(ABC):
-    """Where bits go to or come from, abstract."""
+class BitStream(ABC):
+    """Where bits are written to or read from (abstract)."""
 
     @abstractmethod
     def bit(self, chance: int, value: int = 0) -> int:
-        """One bit, which is one with probability ``chance`` / 65536; ``value`` is written, and
-        ignored where bits are read.
-        """
+        """Write ``value``, or read a bit; it is one with probability ``chance`` / 65536."""
 
     @abstractmethod
     def bits(self, chances: NDArray[Any], values: NDArray[Any] | None) -> NDArray[np.int64]:
-        """Many bits at once, with a chance each ``(n,)``."""
+        """The same for many bits at once, ``(n,)``, with a chance each."""
 
 
 @final
-class Recorder(Port):
-    """Writes: notes every bit and its chance, then encodes them all, the last one first, for a
-    coder that is a stack.
+class BitWriter(BitStream):
+    """Collects every bit and its chance, then encodes them all, the last one first: the coder is a
+    stack.
     """
 
     def __init__(self) -> None:
         self._values, self._chances = array("b"), array("H")
 
     def bit(self, chance: int, value: int = 0) -> int:
-        """Note it."""
         self._values.append(value)
         self._chances.append(chance)
         return value
 
     def bits(self, chances: NDArray[Any], values: NDArray[Any] | None) -> NDArray[np.int64]:
-        """Note them."""
         assert values is not None
         self._values.frombytes(values.astype(np.int8).tobytes())
         self._chances.frombytes(chances.astype(np.uint16).tobytes())
@@ -89,7 +87,7 @@ class Recorder(Port):
         return len(self._values)
 
     def length(self, start: int = 0) -> float:
-        """Bits of information from the ``start``-th note on: the sum of -log2 p."""
+        """Information in the bits from the ``start``-th on, in bits: the sum of -log2 p."""
         values = np.frombuffer(self._values, np.int8)[start:]
         chances = np.frombuffer(self._chances, np.uint16)[start:].astype(np.float64)
         return float(np.log2(ONE / np.where(values == 1, chances, ONE - chances)).sum())
@@ -110,9 +108,9 @@ class Recorder(Port):
 
 
 @final
-class Reader(Port):
-    """Reads what a :class:`Recorder` encoded; what it gives back from other bytes means nothing, so
-    check those first.
+class BitReader(BitStream):
+    """Reads what a :class:`BitWriter` encoded. Other bytes give bits without meaning, so check a
+    checksum first.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -121,11 +119,9 @@ class Reader(Port):
         self._model = stream.model.Bernoulli
 
     def bit(self, chance: int, value: int = 0) -> int:
-        """The next one."""
         return self._coder.decode(self._model(chance / ONE, perfect=False))
 
     def bits(self, chances: NDArray[Any], values: NDArray[Any] | None) -> NDArray[np.int64]:
-        """The next ones."""
         if not len(chances):
             return np.zeros(0, np.int64)
         return self._coder.decode(self._model(perfect=False), chances / ONE).astype(np.int64)
@@ -137,9 +133,9 @@ class Reader(Port):
 
 
 @final
-class Bit:
-    """A bit whose chance is learned from those before it: (ones + 1/2) / (all + 1), the estimate of
-    Krichevsky and Trofimov (1981).
+class AdaptiveBit:
+    """A bit whose probability is learned from those before it: (ones + 1/2) / (all + 1), the
+    estimate of Krichevsky and Trofimov (1981).
     """
 
     __slots__ = ("ones", "zeros")
@@ -147,10 +143,10 @@ class Bit:
     def __init__(self) -> None:
         self.ones, self.zeros = 1, 1  # twice the count, plus one
 
-    def code(self, port: Port, value: int = 0) -> int:
-        """Write or read one."""
+    def code(self, stream: BitStream, value: int = 0) -> int:
+        """Write or read the next bit of this kind."""
         chance = self.ones * ONE // (self.ones + self.zeros)
-        value = port.bit(min(max(chance, 1), ONE - 1), value)
+        value = stream.bit(min(max(chance, 1), ONE - 1), value)
         if value:
             self.ones += 2
         else:
@@ -159,30 +155,30 @@ class Bit:
 
 
 @final
-class Whole:
-    """Whole numbers from 0, small ones likely: Elias' gamma code of n + 1 with a learned chance for
-    each bit that carries its size and shape.
+class AdaptiveInteger:
+    """Whole numbers from 0, small ones likely: Elias' gamma code of n + 1, in which the length and
+    the leading bits have learned probabilities.
     """
 
     def __init__(self) -> None:
-        self._bits: dict[tuple[object, int, int], Bit] = {}
+        self._bits: dict[tuple[object, int, int], AdaptiveBit] = {}
 
-    def _bit(self, context: object, size: int, place: int) -> Bit:
+    def _bit(self, context: object, size: int, place: int) -> AdaptiveBit:
         key = (context, size, place)
         found = self._bits.get(key)
         if found is None:
-            found = self._bits[key] = Bit()
+            found = self._bits[key] = AdaptiveBit()
         return found
 
     def code(
-        self, port: Port, context: object = None, value: int = 0, most: int = 1 << _LONGEST
+        self, stream: BitStream, context: object = None, value: int = 0, most: int = 1 << _MAX_BITS
     ) -> int:
-        """Write or read one; numbers of one context are learned together.
+        """Write or read the next number; numbers of one context are learned together.
 
         A file that holds more than ``most`` is refused.
         """
         wanted, size = (value + 1).bit_length() - 1, 0
-        while self._bit(context, -1, size).code(port, int(size < wanted)):
+        while self._bit(context, -1, size).code(stream, int(size < wanted)):
             size += 1
             if 1 << size > most + 1:
                 raise RunError(
@@ -193,9 +189,9 @@ class Whole:
         for place in range(size):
             bit = (value + 1) >> (size - 1 - place) & 1
             bit = (
-                self._bit(context, size, number).code(port, bit)
-                if place < _SHAPED
-                else port.bit(FAIR, bit)
+                self._bit(context, size, number).code(stream, bit)
+                if place < _LEARNED_BITS
+                else stream.bit(FAIR, bit)
             )
             number = number << 1 | bit
         return number - 1

@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 import torch
 
-from credo.compress.books import Books, raw, reals, wholes
-from credo.compress.stream import Reader, Recorder
+from credo.compress.bit_stream import BitReader, BitWriter
+from credo.compress.codebooks import Codebooks, raw, reals, wholes
 
 AWKWARD = [0.0, -0.0, 1.0, -2.5, float("inf"), float("-inf"), float("nan"), 65504.0, 6e-8]
 
 
 def round_trip(code, count, values):
-    recorder = Recorder()
-    code(recorder, count, values)
-    return code(Reader(recorder.encoded()), count), recorder.length()
+    writer = BitWriter()
+    code(writer, count, values)
+    return code(BitReader(writer.encoded()), count), writer.length()
 
 
 @pytest.mark.parametrize("kind, most", [(np.float16, 16), (np.float32, 32), (np.float64, 64)])
@@ -77,19 +77,19 @@ def test_many_numbers_are_handed_over_in_parts():
 )
 def test_raw_tensors_keep_their_type(dtype):
     values = (torch.arange(12).reshape(3, 4) % 5).to(dtype)
-    recorder = Recorder()
-    raw(recorder, values, values)
-    back = raw(Reader(recorder.encoded()), values)
+    writer = BitWriter()
+    raw(writer, values, values)
+    back = raw(BitReader(writer.encoded()), values)
     assert back.dtype == dtype and torch.equal(back, values)
 
 
 def books_round_trip(books):
-    recorder, writer, lengths = Recorder(), Books(), []
+    writer, codebooks, lengths = BitWriter(), Codebooks(), []
     for book in books:
-        start = len(recorder)
-        writer.code(recorder, np.array(book))
-        lengths.append(recorder.length(start))
-    reader, again = Reader(recorder.encoded()), Books()
+        start = len(writer)
+        codebooks.code(writer, np.array(book))
+        lengths.append(writer.length(start))
+    reader, again = BitReader(writer.encoded()), Codebooks()
     assert [again.code(reader).tolist() for _ in books] == [list(book) for book in books]
     return lengths
 

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 from zoo.sparse import generator, lenet_like, random_codes
 
-from credo.compress.arrange import arranged
 from credo.compress.quantised import Coded, Quantised, Raw
-from credo.compress.symbols import code_length
+from credo.compress.unit_order import with_sorted_units
+from credo.compress.weight_coding import code_length
 from credo.core.errors import NetworkError
 
 
@@ -17,7 +17,7 @@ def outputs(quantised, net, x):
 
 def agree(quantised, net, x):
     """In float64, where only the order of summation differs."""
-    sorted_ = arranged(quantised, net)
+    sorted_ = with_sorted_units(quantised, net)
     assert torch.allclose(
         outputs(sorted_, net, x), outputs(quantised, net, x), rtol=1e-10, atol=1e-12
     )
@@ -58,15 +58,17 @@ def test_normalisation_and_nested_parts_move_along():
 
 def test_sorting_twice_changes_nothing():
     net, quantised = lenet_like()
-    once = arranged(quantised, net)
-    twice = arranged(once, net)
+    once = with_sorted_units(quantised, net)
+    twice = with_sorted_units(once, net)
     assert all(torch.equal(once[name].tensor(), twice[name].tensor()) for name in once)
 
 
 def test_a_single_layer_has_no_hidden_units():
     net = nn.Linear(4, 3)
     quantised = random_codes(net, 0, 0.5, 3)
-    assert torch.equal(arranged(quantised, net).values("weight"), quantised.values("weight"))
+    assert torch.equal(
+        with_sorted_units(quantised, net).values("weight"), quantised.values("weight")
+    )
 
 
 shared = nn.Linear(4, 4)
@@ -97,4 +99,4 @@ shared = nn.Linear(4, 4)
 )
 def test_what_is_no_chain_is_refused(net, words):
     with pytest.raises(NetworkError, match=words):
-        arranged(random_codes(net, 0, 0.5, 3), net)
+        with_sorted_units(random_codes(net, 0, 0.5, 3), net)

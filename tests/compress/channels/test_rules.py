@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from credo.compress.rules import MODULES, OPERATIONS, analyse
+from credo.compress.channels.rules import MODULES, OPERATIONS, analyse
 
 IMAGE = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
@@ -82,9 +82,9 @@ def test_channels_are_followed(name):
     function, width, repeats = PASSED[name]
     units, reads = analysed(Apply(function), width)
     conv = units.dense[0].writes
-    assert units.whole == []
+    assert units.kept_whole == []
     assert torch.equal(reads.units, conv.units.repeat_interleave(repeats))
-    assert not reads.known.any()
+    assert not reads.constant.any()
 
 
 @pytest.mark.parametrize("name", PASSED)
@@ -100,9 +100,11 @@ def test_constants_are_what_a_run_shows(name):
     rows = seen["x"].double().reshape(-1, width)
     found = rows.amax(0) - rows.amin(0) < 1e-6
     assert torch.equal(
-        reads.known, found & (name != "padding")
+        reads.constant, found & (name != "padding")
     )  # beside a border of zeros the mean is constant, but not seen to be
-    torch.testing.assert_close(reads.value[reads.known], rows[0][reads.known], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        reads.value[reads.constant], rows[0][reads.constant], rtol=1e-5, atol=1e-6
+    )
 
 
 KEPT = {
@@ -126,7 +128,7 @@ def test_what_is_not_known_keeps_what_it_reads(name):
     function, width = KEPT[name]
     torch.manual_seed(0)
     units, _ = analysed(Apply(function), width, dead=(0,))
-    assert units.whole
+    assert units.kept_whole
     assert units.needed()[units.dense[0].writes.units].all()
 
 
@@ -148,54 +150,6 @@ def test_layers_that_are_used_twice_tied_or_watched_are_kept_whole():
     assert [layer.target for layer in analyse(tied, torch.zeros(2, 4)).dense] == ["4"]
     tied[4].register_forward_hook(lambda *_: None)
     assert analyse(tied, torch.zeros(2, 4)).dense == []
-
-
-def test_batch_statistics_are_no_channelwise_operation():
-    net = nn.Sequential(
-        nn.Linear(4, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 2)
-    ).eval()
-    assert analyse(net, torch.randn(3, 4)).whole == ["_1 (BatchNorm1d)"]
-
-
-def test_a_scale_of_zero_makes_a_constant_of_any_input():
-    net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)).eval()
-    with torch.no_grad():
-        net[1].weight[1] = 0
-        net[1].bias.copy_(torch.tensor([1.0, 2.0, 3.0]))
-    reads = analyse(net, torch.zeros(2, 4)).dense[1].reads
-    assert reads.known.tolist() == [False, True, False] and reads.value.tolist() == [0.0, 2.0, 0.0]
-
-
-def test_padded_channels_are_new_units_with_a_known_value():
-    class Padded(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b = nn.Linear(4, 3), nn.Linear(6, 2)
-
-        def forward(self, x):
-            return self.b(F.pad(self.a(x), (1, 2), value=0.5))
-
-    reads = analyse(Padded().eval(), torch.zeros(2, 4)).dense[1].reads
-    assert (
-        reads.known.tolist() == [True, False, False, False, True, True]
-        and reads.value[reads.known].tolist() == [0.5] * 3
-    )
-
-
-def test_a_product_with_a_known_zero_is_zero():
-    class Product(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b, self.c = nn.Linear(4, 3), nn.Linear(4, 3), nn.Linear(3, 2)
-
-        def forward(self, x):
-            return self.c(self.a(x) * self.b(x).relu())
-
-    net = Product().eval()
-    with torch.no_grad():
-        net.b.weight[:2] = 0
-        net.b.bias[:2] = torch.tensor([-1.0, 1.0])
-    assert analyse(net, torch.zeros(2, 4)).dense[2].reads.known.tolist() == [True, False, False]
 
 
 def test_the_tables_hold_rules_for_what_they_name():

@@ -10,10 +10,17 @@ import torch
 from torch import nn
 from zoo.sparse import generator, lenet_like, random_codes, sparse_codes
 
-from credo.compress import symbols
+from credo.compress import weight_coding
+from credo.compress.bit_stream import BitReader, BitWriter
 from credo.compress.quantised import Coded, Quantised
-from credo.compress.stream import Reader, Recorder
-from credo.compress.symbols import Matrix, code_length, levels, network, positions, record
+from credo.compress.weight_coding import (
+    Matrix,
+    code_length,
+    code_network,
+    code_positions,
+    code_values,
+    write_entries,
+)
 
 SHAPES = [(1, 1), (1, 7), (7, 1), (5, 3), (30, 40), (0, 4), (4, 0)]
 
@@ -25,17 +32,17 @@ def flat(rows, columns, group=None, parents=()):
 def mask_bits(mask, matrix=None):
     """Length in bits, after checking that the mask comes back."""
     matrix = matrix or flat(*mask.shape)
-    recorder = Recorder()
-    positions(recorder, matrix, mask)
-    assert np.array_equal(positions(Reader(recorder.encoded()), matrix), mask)
-    return recorder.length()
+    writer = BitWriter()
+    code_positions(writer, matrix, mask)
+    assert np.array_equal(code_positions(BitReader(writer.encoded()), matrix), mask)
+    return writer.length()
 
 
 def value_bits(mask, book, codes):
-    recorder, matrix = Recorder(), flat(*mask.shape)
-    levels(recorder, matrix, mask, book, codes)
-    assert np.array_equal(levels(Reader(recorder.encoded()), matrix, mask, book), codes)
-    return recorder.length()
+    writer, matrix = BitWriter(), flat(*mask.shape)
+    code_values(writer, matrix, mask, book, codes)
+    assert np.array_equal(code_values(BitReader(writer.encoded()), matrix, mask, book), codes)
+    return writer.length()
 
 
 def entropy(p):
@@ -46,8 +53,8 @@ def entropy(p):
 def pace(request, monkeypatch):
     """Both ways of coding, whatever the size."""
     if request.param == "at once":
-        monkeypatch.setattr(symbols, "_MOST_CELLS", 0)
-        monkeypatch.setattr(symbols, "_MOST_VALUES", 0)
+        monkeypatch.setattr(weight_coding, "_MOST_CELLS", 0)
+        monkeypatch.setattr(weight_coding, "_MOST_VALUES", 0)
     return request.param
 
 
@@ -109,7 +116,7 @@ def test_rows_are_outputs_and_columns_continue_the_units_before():
     assert Matrix.of(torch.Size([10, 30]), (2,) * 7) == Matrix(10, 30, 30)
     assert Matrix.of(torch.Size([]), ()) == Matrix(1, 1, 1)
     matrix = Matrix(1, 4, 1, (0, 1, 5, 6))
-    assert [matrix.standing(column) for column in range(4)] == [0, 1, 2, 3]
+    assert [matrix.unit_class(column) for column in range(4)] == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -156,7 +163,7 @@ def test_a_sign_that_follows_its_neighbour_is_learned():
 
 def test_the_code_length_is_the_sum_over_tensors_and_has_parts():
     _, quantised = lenet_like()
-    _, costs = record(quantised, Recorder())
+    costs = write_entries(quantised, BitWriter())
     assert code_length(quantised) == pytest.approx(sum(cost.bits for cost in costs.values()))
     assert sum(cost.nonzero for cost in costs.values()) == quantised.nonzero
     heavy = costs["5.weight"]
@@ -168,7 +175,7 @@ def test_a_sparse_lenet_takes_fewer_than_ten_bits_per_weight_left():
     weights were alike.
     """
     _, quantised = lenet_like()
-    _, costs = record(quantised, Recorder())
+    costs = write_entries(quantised, BitWriter())
     where = sum(cost.positions for cost in costs.values()) / quantised.nonzero
     assert where < 6.5
     assert code_length(quantised) / quantised.nonzero < 10
@@ -181,8 +188,9 @@ def test_networks_of_random_codes_come_back(levels_, pace):
     )
     for seed, density in enumerate((0.1, 0.5, 1.0)):
         quantised = random_codes(net, seed, density, levels_)
-        recorder, _ = record(quantised, Recorder())
-        back = network(Reader(recorder.encoded()), net.state_dict())
+        writer = BitWriter()
+        write_entries(quantised, writer)
+        back = code_network(BitReader(writer.encoded()), net.state_dict())
         for name in quantised:
             entry, found = quantised[name], back[name]
             assert isinstance(entry, Coded) and isinstance(found, Coded)
@@ -192,8 +200,9 @@ def test_networks_of_random_codes_come_back(levels_, pace):
 def test_scalars_and_empty_tensors_are_coded_too():
     state = {"a": torch.tensor(0.5), "b": torch.zeros(0, 3), "c": torch.zeros(2, 2)}
     quantised = Quantised({name: Coded.of(tensor) for name, tensor in state.items()})
-    recorder, _ = record(quantised, Recorder())
-    back = network(Reader(recorder.encoded()), state)
+    writer = BitWriter()
+    write_entries(quantised, writer)
+    back = code_network(BitReader(writer.encoded()), state)
     assert all(torch.equal(back[name].tensor(), state[name]) for name in state)
 
 

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from credo.compress import precision, quantise
-from credo.compress.bits import average_bits
 from credo.compress.pruned import Pruned
 from credo.compress.quantised import Coded, Raw, rounded_book
+from credo.compress.rounding import average_bits
 from credo.core.errors import SettingError
 
 

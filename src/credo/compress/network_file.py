@@ -1,12 +1,15 @@
 """The file of a quantised network: 13 bytes that say what it is, then one entropy-coded stream.
 
-====== ======= ====================================================================================
-bytes  holds ====== =======
-==================================================================================== 0-3    magic
-``crdo`` 4      version 1 5-8    crc32   of everything after it, little-endian 9-12   digest  of the
-network's names, shapes and kinds of numbers 13-    stream  the note, then books, positions and
-values of every tensor (:mod:`credo.compress.symbols`) ====== =======
-====================================================================================
+====== ======== ==========================================================
+bytes  content
+====== ======== ==========================================================
+0-3    magic    ``crdo``
+4      version  1
+5-8    crc32    of everything after it, little-endian
+9-12   digest   of the network's names, shapes and kinds of numbers
+13-    stream   the note, then codebook, positions and values of every
+                tensor (:mod:`credo.compress.weight_coding`)
+====== ======== ==========================================================
 
 The stream is a stack of asymmetric numeral systems (Duda 2009) as the package constriction writes
 it; it has no lengths, no padding and no names. A file that was cut, altered, written for another
@@ -27,10 +30,10 @@ from typing import final
 import numpy as np
 from torch import Tensor, nn
 
-from credo.compress.books import wholes
+from credo.compress.bit_stream import AdaptiveInteger, BitReader, BitStream, BitWriter
+from credo.compress.codebooks import wholes
 from credo.compress.quantised import Quantised
-from credo.compress.stream import Port, Reader, Recorder, Whole
-from credo.compress.symbols import Cost, network, record
+from credo.compress.weight_coding import TensorBits, code_network, write_entries
 from credo.core.atomic import write_atomic
 from credo.core.errors import CredoError, NetworkError, RunError
 
@@ -44,8 +47,8 @@ _LONGEST_NOTE = (1 << 20) - 1  # bytes
 @final
 @dataclass(frozen=True)
 class FileReport:
-    """What a file takes. ``code_bits``: what the models say the stream must take; ``tensors``: how
-    that divides, by name.
+    """How long a file is. ``code_bits``: the length of the stream by the models' probabilities;
+    ``tensors``: what each tensor contributes to it, by name.
     """
 
     path: Path
@@ -54,11 +57,11 @@ class FileReport:
     code_bits: float
     numel: int
     nonzero: int
-    tensors: Mapping[str, Cost]
+    tensors: Mapping[str, TensorBits]
 
     @property
     def float32_bytes(self) -> int:
-        """The same numbers as float32."""
+        """Bytes of the same numbers as float32."""
         return 4 * self.numel
 
     @property
@@ -68,20 +71,19 @@ class FileReport:
 
 
 def write(quantised: Quantised, path: str | os.PathLike[str], note: str = "") -> FileReport:
-    """Write codes to a file, whole or not at all, with a few words of your own; a note costs its
-    bytes.
+    """Write codes to a file, whole or not at all; ``note`` is any text, which costs its bytes.
 
     Needs the package constriction (``credo[compress]``).
     """
     path = Path(path)
-    said = Recorder()
-    _note(said, note)
-    recorder, costs = record(quantised, said)
-    body = _digest(quantised.state()) + recorder.encoded()
+    writer = BitWriter()
+    _note(writer, note)
+    sizes = write_entries(quantised, writer)
+    body = _digest(quantised.state()) + writer.encoded()
     data = _HEAD.pack(MAGIC, VERSION, zlib.crc32(body)) + body
     write_atomic(path, lambda beside: beside.write_bytes(data))
     return FileReport(
-        path, len(data), HEADER_BYTES, recorder.length(), quantised.numel, quantised.nonzero, costs
+        path, len(data), HEADER_BYTES, writer.length(), quantised.numel, quantised.nonzero, sizes
     )
 
 
@@ -102,7 +104,7 @@ def read(path: str | os.PathLike[str], net: nn.Module) -> Quantised:
     try:
         with np.errstate(over="ignore", invalid="ignore"):  # such a stream may hold any number
             _note(reader)
-            found = network(reader, state)
+            found = code_network(reader, state)
     except (
         CredoError,
         ValueError,
@@ -116,11 +118,11 @@ def read(path: str | os.PathLike[str], net: nn.Module) -> Quantised:
 
 
 def read_note(path: str | os.PathLike[str]) -> str:
-    """The words a file was written with; no network is needed."""
+    """The note a file was written with; no network is needed."""
     return _note(_open(Path(path))[1])
 
 
-def _open(path: Path) -> tuple[bytes, Reader]:
+def _open(path: Path) -> tuple[bytes, BitReader]:
     """The digest and the stream of a file that is whole."""
     try:
         data = path.read_bytes()
@@ -147,19 +149,19 @@ def _open(path: Path) -> tuple[bytes, Reader]:
     body = data[_HEAD.size :]
     if zlib.crc32(body) != crc:
         raise _damaged(path, "its checksum does not fit")
-    return body[:_DIGEST], Reader(body[_DIGEST:])
+    return body[:_DIGEST], BitReader(body[_DIGEST:])
 
 
 def _damaged(path: Path, why: str) -> RunError:
     return RunError(f"{path} was cut or altered: {why}. Copy it again or write it again.")
 
 
-def _note(port: Port, text: str = "") -> str:
-    """UTF-8; one bit where there is none."""
+def _note(stream: BitStream, text: str = "") -> str:
+    """Write or read the note, as UTF-8; one bit where there is none."""
     given = np.frombuffer(text.encode(), np.uint8).astype(np.int64)
-    count = Whole().code(port, None, len(given), _LONGEST_NOTE)
+    count = AdaptiveInteger().code(stream, None, len(given), _LONGEST_NOTE)
     return (
-        bytes(wholes(port, count, given if len(given) == count else None).tolist()).decode()
+        bytes(wholes(stream, count, given if len(given) == count else None).tolist()).decode()
         if count
         else ""
     )

@@ -3,7 +3,7 @@ is shorter.
 
 Units of a hidden layer may be permuted: rows of its weight, its bias and normalisation, and the
 columns of the next weight that read them. Sorted by how many nonzeros they have, the empty ones
-come last and only the drops from one to the next are written (:mod:`credo.compress.symbols`).
+come last and only the drops from one to the next are written (:mod:`credo.compress.weight_coding`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _POOLS = (
 )
 
 
-def arranged(quantised: Quantised, net: nn.Module) -> Quantised:
+def with_sorted_units(quantised: Quantised, net: nn.Module) -> Quantised:
     """The same function, up to the order in which sums are rounded, with the units of every hidden
     layer sorted, fullest first.
 

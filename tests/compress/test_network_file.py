@@ -8,9 +8,9 @@ import torch
 from torch import nn
 from zoo.sparse import lenet_like, random_codes, with_batchnorm
 
-from credo.compress.codec import HEADER_BYTES, MAGIC, VERSION, read, read_note, write
+from credo.compress.network_file import HEADER_BYTES, MAGIC, VERSION, read, read_note, write
 from credo.compress.quantised import Coded, Quantised, Raw
-from credo.compress.symbols import code_length
+from credo.compress.weight_coding import code_length
 from credo.core.errors import CredoError, NetworkError, RunError
 
 

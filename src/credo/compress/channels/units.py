@@ -1,10 +1,10 @@
-"""Units of a network: which channels of which tensors belong together, which are known beforehand,
-and which ones the output needs.
+"""Units of a network: which channels of which tensors belong together, which are constant, and
+which ones the output needs.
 
-Every tensor between layers has a :class:`Layout`: one axis of channels and, for each position on
-it, the number of the unit that it shows. Layers that mix channels (:class:`Dense`) read units and
-write new ones; all others pass units on, and where two tensors are added their units become one. A
-unit stays whole or goes whole, in all tensors that show it.
+Every tensor between layers has a :class:`UnitLayout`: one axis of channels and, for each position
+on it, the number of the unit it belongs to. Layers that mix channels (:class:`Dense`) read units
+and write new ones; all others pass units on, and where two tensors are added their units become
+one. A unit is kept or removed as a whole, in all tensors where it occurs.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from torch.fx.node import map_arg
 from credo.core.errors import CredoError, DataError, NetworkError
 
 
-class Unknown(Exception):
-    """An operation whose effect on channels is not known: what it reads is kept whole."""
+class UnknownOperation(Exception):
+    """Raised for an operation whose effect on channels is not known; all units it reads are kept."""
 
 
 class Shape(NamedTuple):
-    """Stands for a tensor of the traced run, whose numbers are not kept."""
+    """Shape and type of a tensor in the recorded pass; its numbers are not stored."""
 
     sizes: tuple[int, ...]
     dtype: torch.dtype
@@ -36,23 +36,26 @@ class Shape(NamedTuple):
 @final
 @dataclass(frozen=True)
 class UnitLayout:
-    """Units along one axis of a tensor, ``(P,)`` each: their numbers, whether the value is the same
-    for all inputs and places, and that value.
+    """Units along one axis of a tensor with P positions.
+
+    ``units`` ``(P,)``: their numbers. ``constant`` ``(P,)``: whether the value is the same for all
+    inputs and places; ``value`` ``(P,)``: that value, zero elsewhere.
     """
 
     axis: int
     units: Tensor
-    known: Tensor
+    constant: Tensor
     value: Tensor
 
-    def spread(self, axis: int, before: int = 1, after: int = 1) -> UnitLayout:
+    def repeated(self, axis: int, before: int = 1, after: int = 1) -> UnitLayout:
         """After merging the axis with others that hold ``before`` and ``after`` entries."""
         wider = (
-            t.repeat_interleave(after).repeat(before) for t in (self.units, self.known, self.value)
+            t.repeat_interleave(after).repeat(before)
+            for t in (self.units, self.constant, self.value)
         )
         return UnitLayout(axis, *wider)
 
-    def on(self, axis: int) -> UnitLayout:
+    def moved_to(self, axis: int) -> UnitLayout:
         """The same positions on another axis."""
         return replace(self, axis=axis)
 
@@ -63,8 +66,8 @@ class Dense:
     """A layer in which every channel written may read every channel there is: y = W x + b, a
     convolution included.
 
-    ``in_dim`` and ``out_dim`` are axes of its weight. ``edges``: whether places beyond the border
-    read zeros, so that a constant input other than zero does not give a constant.
+    ``in_dim`` and ``out_dim`` are axes of its weight. ``zero_padded``: whether places
+    beyond the border read zeros, so that a constant input other than zero does not give a constant.
     """
 
     target: str
@@ -73,29 +76,31 @@ class Dense:
     writes: UnitLayout
     in_dim: int
     out_dim: int
-    edges: bool
+    zero_padded: bool
 
     @cached_property
-    def strong(self) -> Tensor:
-        """``(P_out, P_in)``: whether a position reads another by any weight that is not zero."""
-        return linked(self.module, self.in_dim, self.out_dim)
+    def connected(self) -> Tensor:
+        """``(P_out, P_in)``: whether any nonzero weight links an output to an input position."""
+        return connections(self.module, self.in_dim, self.out_dim)
 
     @property
     def foldable(self) -> Tensor:
-        """``(P_in,)``: whether a bias can stand for what this position sends."""
-        known = self.reads.known
-        return known & (self.reads.value == 0) if self.edges else known
+        """``(P_in,)``: whether the bias can take over what this position contributes."""
+        constant = self.reads.constant
+        return constant & (self.reads.value == 0) if self.zero_padded else constant
 
     def uses(self, alive: Tensor) -> Tensor:
-        """``(P_in,)``: which positions must be there as inputs if these units are alive."""
-        return self.strong[alive[self.writes.units]].any(0) & ~self.foldable
+        """``(P_in,)``: which input positions are needed if the units in the mask ``alive`` are."""
+        return self.connected[alive[self.writes.units]].any(0) & ~self.foldable
 
 
 @final
 @dataclass(frozen=True)
 class Channelwise:
-    """A layer with parameters of its own for every channel: ``tensors`` are cut along their first
-    axis, ``counts`` hold their number.
+    """A layer with parameters of its own for every channel.
+
+    ``tensors``: names of its parameters and buffers with one entry per channel on the first axis.
+    ``counts``: names of its attributes that hold the number of channels.
     """
 
     target: str
@@ -105,8 +110,8 @@ class Channelwise:
     counts: tuple[str, ...]
 
 
-def linked(module: nn.Module, in_dim: int, out_dim: int) -> Tensor:
-    """Which outputs a weight ties to which inputs, ``(P_out, P_in)``."""
+def connections(module: nn.Module, in_dim: int, out_dim: int) -> Tensor:
+    """Which outputs read which inputs by a nonzero weight, ``(P_out, P_in)``."""
     weight = module.get_parameter("weight").detach()
     return (
         (weight != 0)
@@ -153,12 +158,12 @@ def trace(net: nn.Module) -> fx.Graph:
 class _Recorder(fx.Interpreter):
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
-        self.seen: dict[fx.Node, Any] = {}
+        self.results: dict[fx.Node, Any] = {}
 
     def run_node(self, n: fx.Node) -> Any:
         out = super().run_node(n)
         scalar = n.op == "get_attr" and isinstance(out, Tensor) and out.numel() == 1
-        self.seen[n] = (
+        self.results[n] = (
             Shape(tuple(out.shape), out.dtype) if isinstance(out, Tensor) and not scalar else out
         )
         return out
@@ -182,8 +187,8 @@ def _cannot_run(net: nn.Module, example: Any, error: Exception) -> CredoError:
 
 @final
 class Units:
-    """What rules write down while they walk through the operations of a network, and what follows
-    for the units.
+    """The units of a network: rules note layouts operation by operation, then :meth:`needed` says
+    which units the output depends on.
     """
 
     def __init__(self, net: nn.Module, example: Any) -> None:
@@ -195,15 +200,14 @@ class Units:
                 recorder.run(example)
             except Exception as error:  # whatever a forward method may raise
                 raise _cannot_run(net, example, error) from error
-        self.seen = recorder.seen
+        self.results = recorder.results
         self.layouts: dict[fx.Node, UnitLayout] = {}
         self.dense: list[Dense] = []
         self.channelwise: list[Channelwise] = []
-        self.cuts: dict[
-            fx.Node, int
-        ] = {}  # attributes with one number per channel, and on which axis
+        # tensors of the network itself with one number per channel, and the axis of channels
+        self.channel_tensors: dict[fx.Node, int] = {}
         self.rewrites: dict[fx.Node, Callable[[fx.Node, Tensor], None]] = {}
-        self.whole: list[str] = []  # operations that keep what they read
+        self.kept_whole: list[str] = []  # operations of which all units they read are kept
         self._parent: list[int] = []
         self._pinned: set[int] = set()
         calls = Counter(n.target for n in self.graph.nodes if n.op in ("call_module", "get_attr"))
@@ -221,27 +225,27 @@ class Units:
 
     def sizes(self, node: Any) -> tuple[int, ...]:
         """Shape of a tensor; an operation on anything else is unknown."""
-        seen = self.seen.get(node) if isinstance(node, fx.Node) else None
+        seen = self.results.get(node) if isinstance(node, fx.Node) else None
         if not isinstance(seen, Shape):
-            raise Unknown
+            raise UnknownOperation
         return seen.sizes
 
     def tensors(self, node: fx.Node) -> list[fx.Node]:
-        """The tensors an operation reads, single numbers apart."""
-        return [n for n in node.all_input_nodes if isinstance(self.seen[n], Shape)]
+        """The tensors an operation reads, without single numbers."""
+        return [n for n in node.all_input_nodes if isinstance(self.results[n], Shape)]
 
-    def at(self, node: fx.Node, axis: int) -> UnitLayout:
-        """The layout of a tensor whose channels are asked for on this axis; where it has none, one
-        that is kept whole.
+    def layout_on_axis(self, node: fx.Node, axis: int) -> UnitLayout:
+        """The layout of a tensor whose channels must be on ``axis``; a tensor without one gets new
+        units, all of which are kept.
         """
         sizes = self.sizes(node)
         if node in self.layouts:
             if self.layouts[node].axis != axis:
-                raise Unknown
+                raise UnknownOperation
             return self.layouts[node]
         if not 0 <= axis < len(sizes):
-            raise Unknown
-        layout = self.fresh(axis, sizes[axis])
+            raise UnknownOperation
+        layout = self.new_units(axis, sizes[axis])
         if (
             node.op == "get_attr"
             and torch.Size(sizes).numel() == sizes[axis]
@@ -250,19 +254,21 @@ class Units:
             values = self.attribute(str(node.target))
             if id(values) not in self.tied:
                 layout = replace(
-                    layout, known=~layout.known, value=values.detach().double().flatten().cpu()
+                    layout,
+                    constant=~layout.constant,
+                    value=values.detach().double().flatten().cpu(),
                 )
-                self.layouts[node], self.cuts[node] = layout, axis
+                self.layouts[node], self.channel_tensors[node] = layout, axis
                 return layout
         self.pin(layout)
         return layout
 
-    def constants(self, node: fx.Node, axis: int) -> tuple[Tensor, Tensor]:
-        """Run an operation on what is known of its inputs, zeros elsewhere: its value per channel,
-        and whether it is one value at all.
+    def constant_value(self, node: fx.Node, axis: int) -> tuple[Tensor, Tensor]:
+        """Run an operation on the constants among its inputs, zeros elsewhere: the value per
+        channel, and whether a channel has one value only.
         """
-        args: Any = map_arg(node.args, self._image)
-        kwargs: Any = map_arg(node.kwargs, self._image)
+        args: Any = map_arg(node.args, self._known_input)
+        kwargs: Any = map_arg(node.kwargs, self._known_input)
         with torch.no_grad():
             if node.op == "call_module":
                 out = self.net.get_submodule(str(node.target))(*args, **kwargs)
@@ -270,15 +276,15 @@ class Units:
                 out = getattr(args[0], str(node.target))(*args[1:], **kwargs)
             else:
                 out = node.target(*args, **kwargs)  # type: ignore[operator]
-        rows = out.movedim(axis, 0).flatten(1).double()
-        high, low = rows.amax(1), rows.amin(1)
+        by_channel = out.movedim(axis, 0).flatten(1).double()
+        high, low = by_channel.amax(1), by_channel.amin(1)
         same = (
             high - low <= 1e-6 * torch.maximum(high.abs(), low.abs())
         ) & high.isfinite()  # rounding of float32 apart
         return high.cpu(), same.cpu()
 
-    def _image(self, node: fx.Node) -> Any:
-        seen = self.seen[node]
+    def _known_input(self, node: fx.Node) -> Any:
+        seen = self.results[node]
         if not isinstance(seen, Shape):
             return seen
         layout = self.layouts.get(node)
@@ -297,8 +303,8 @@ class Units:
 
     # --- units ------------------------------------------------------------------------------------
 
-    def fresh(self, axis: int, count: int) -> UnitLayout:
-        """New units of which nothing is known."""
+    def new_units(self, axis: int, count: int) -> UnitLayout:
+        """``count`` new units, none of them constant."""
         start = len(self._parent)
         self._parent.extend(range(start, start + count))
         return UnitLayout(
@@ -309,11 +315,11 @@ class Units:
         )
 
     def pin(self, layout: UnitLayout) -> None:
-        """Keep these units, whatever happens."""
+        """Mark these units as needed in any case."""
         self._pinned.update(layout.units.tolist())
 
-    def join(self, layouts: Sequence[UnitLayout]) -> None:
-        """Make one unit of those that share a position."""
+    def merge_units(self, layouts: Sequence[UnitLayout]) -> None:
+        """Make one unit of all units that stand at the same position."""
         for other in layouts[1:]:
             for one, two in zip(layouts[0].units.tolist(), other.units.tolist(), strict=True):
                 one, two = self._root(one), self._root(two)
@@ -325,16 +331,20 @@ class Units:
             unit = self._parent[unit]
         return unit
 
+    def _roots(self) -> Tensor:
+        """The number that stands for each unit after merging."""
+        return torch.tensor(
+            [self._root(unit) for unit in range(len(self._parent))], dtype=torch.long
+        )
+
     def needed(self) -> Tensor:
-        """For every number of a unit, whether the output depends on it: found from the output
-        backwards, to a fixed point.
+        """Mask over units: whether the output depends on them, found from the output backwards to a
+        fixed point.
 
         A unit is needed if it is pinned, or if a needed unit reads it by a weight that is not zero
         and no constant can stand for it.
         """
-        roots = torch.tensor(
-            [self._root(unit) for unit in range(len(self._parent))], dtype=torch.long
-        )
+        roots = self._roots()
         alive = torch.zeros(len(roots), dtype=torch.bool)
         alive[roots[list(self._pinned)]] = True
         while True:
@@ -344,15 +354,12 @@ class Units:
             if torch.equal(before, alive):
                 return alive[roots]
 
-    def shown(self, needed: Tensor) -> Tensor:
-        """The needed units, and one more for every tensor that would have none: an empty layer
-        cannot run.
+    def units_to_keep(self, needed: Tensor) -> Tensor:
+        """Mask of the needed units, and one more for every tensor that would have none: an empty
+        layer cannot run.
         """
-        roots = torch.tensor(
-            [self._root(unit) for unit in range(len(self._parent))], dtype=torch.long
-        )
-        kept = needed.clone()
+        roots, keep = self._roots(), needed.clone()
         for layout in self.layouts.values():
-            if not kept[layout.units].any():
-                kept |= roots == roots[layout.units[0]]
-        return kept
+            if not keep[layout.units].any():
+                keep |= roots == roots[layout.units[0]]
+        return keep
