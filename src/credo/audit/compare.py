@@ -20,7 +20,6 @@ from credo.audit.distances import KINDS, Kind
 from credo.bnn import BNN
 from credo.core.errors import CredoError
 from credo.core.settings import positive
-from credo.posteriors import Samples
 from credo.predictive import Predictive
 
 DRAWS = 2000  # of a continuous reference
@@ -112,9 +111,7 @@ def _chains(bnn: BNN) -> int:
     """Chains that lie one after another in the draws; 1 where draws are independent."""
     if bnn.posterior.atoms is None:
         return 1
-    return max(
-        [1, *(family.chains for family in bnn.posterior.members if isinstance(family, Samples))]
-    )
+    return max((family.chains or 1 for family in bnn.posterior.members), default=1)
 
 
 def _ceiling(kind: Kind, side: Side) -> dict[str, float]:

@@ -28,7 +28,6 @@ from credo.data.intake import intake
 from credo.engine.method import methods
 from credo.engine.model import Model
 from credo.estimators import LIKELIHOOD
-from credo.posteriors import Samples
 from credo.priors import ByPattern, Prior
 
 PROBES = 64  # training inputs at which convergence is checked
@@ -83,7 +82,7 @@ def reference(
         given, num_data=settings.get("num_data"), dtype=next(iter(truth.random.values())).dtype
     )
     record: dict[str, Any] = {"rows": rows, "num_data": source.num_data, "seed": seed}
-    if any(isinstance(family, Samples) for family in truth.posterior.members):
+    if any(family.chains is not None for family in truth.posterior.members):
         verdict = converged(truth, source.example(PROBES))
         record |= verdict._asdict()
         if not verdict.ok:

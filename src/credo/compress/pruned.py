@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from credo.bnn import BNN
 from credo.core.errors import CredoError, SettingError
-from credo.posteriors import Gaussian, Params, Posterior
+from credo.posteriors import Params, Posterior
 
 RULES = ("own", "snr", "magnitude")
 
@@ -114,8 +114,9 @@ def moments(posterior: Posterior) -> tuple[Params, Params]:
     std: Params = {}
     for family in posterior.members:
         found = family.std()
-        own = family.marginals()[0] if isinstance(family, Gaussian) else family.mean()
-        means |= {name: own[name].detach().cpu() for name in found}
+        if found:
+            own = family.unpruned_mean()
+            means |= {name: own[name].detach().cpu() for name in found}
         std |= {name: value.detach().cpu() for name, value in found.items()}
     return means, std
 

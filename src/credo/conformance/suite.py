@@ -25,7 +25,6 @@ from credo.core.errors import SettingError
 from credo.core.registry import Registry
 from credo.engine.method import Method
 from credo.metrics.chains import mcse_mean
-from credo.posteriors import Samples
 
 Check = Callable[["Candidate"], None]
 checks: Registry[Check] = Registry("conformance check")
@@ -363,9 +362,7 @@ def _fitted_draws(method: type[Method], fit: Callable[..., Any]) -> tuple[Tensor
     )
     if bnn.posterior.process is not None:
         return _read_off(bnn, problem.x.shape[1]), 1
-    chains = next(
-        (family.chains for family in bnn.posterior.members if isinstance(family, Samples)), 1
-    )
+    chains = max((family.chains or 1 for family in bnn.posterior.members), default=1)
     numbers = bnn.posterior.numbers(bnn.posterior.atoms or 4000)
     params = bnn.posterior.realise(numbers, 0)
     found = [

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributions import Normal
 
 from credo.core.linear_map import LinearMap
 from credo.core.seeds import Noise
@@ -183,6 +184,10 @@ class MeanField(Gaussian):
     def marginals(self) -> tuple[Params, Params]:
         """Means and variances."""
         return self.mean(), self.layout.split(self.scale.std(self.raw_std) ** 2)
+
+    def independent_normals(self) -> dict[str, Normal]:
+        means, variances = self.marginals()
+        return {n: Normal(means[n], variances[n].sqrt(), validate_args=False) for n in means}
 
     def entropy(self) -> Tensor:
         """sum log std + P/2 log 2 pi e."""

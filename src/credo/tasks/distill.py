@@ -239,11 +239,10 @@ def _some(x: Tree, seed: int) -> Tree:
 
 def _plain(apprentice: BNN, likelihood: Likelihood) -> BNN:
     """The fitted student with its own likelihood in place of the soft one."""
-    fitted = apprentice.model.likelihood
-    assert isinstance(fitted, Soft)
+    observed = apprentice.model.likelihood.observed
     student = copy.copy(apprentice)
-    student.likelihood, student._initial = fitted.inside, copy.deepcopy(likelihood)
-    student._model = replace(apprentice.model, likelihood=fitted.inside, _local=threading.local())
+    student.likelihood, student._initial = observed, copy.deepcopy(likelihood)
+    student._model = replace(apprentice.model, likelihood=observed, _local=threading.local())
     return student
 
 

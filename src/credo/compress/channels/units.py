@@ -23,7 +23,7 @@ from credo.core.errors import CredoError, DataError, NetworkError
 
 
 class UnknownOperation(Exception):
-    """Raised for an operation whose effect on channels is not known; all units it reads are kept."""
+    """Raised for an operation whose effect on channels is not known; units it reads are kept."""
 
 
 class Shape(NamedTuple):
