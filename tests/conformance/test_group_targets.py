@@ -5,8 +5,8 @@ neither side knows the other.
 import pytest
 import torch
 
+from credo.conformance.exact_targets import targets
 from credo.conformance.problems import conjugate
-from credo.conformance.targets import targets
 from credo.methods import methods
 from credo.posteriors import GroupScale
 from credo.priors.group_prior import Grouped

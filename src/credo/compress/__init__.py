@@ -20,7 +20,8 @@ from credo.compress.quantised import Quantised
 from credo.compress.quick import Quick, quicken
 from credo.compress.retrain import fine_tune, shrink, tune_books
 from credo.compress.rounding import Precision, precision, quantise
-from credo.compress.slim import SlimReport, report, slim, tidy
+from credo.compress.slim import slim, tidy
+from credo.compress.slim_report import SlimReport, report
 from credo.compress.unit_order import with_sorted_units
 from credo.core.errors import NetworkError
 

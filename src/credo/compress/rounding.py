@@ -1,7 +1,7 @@
-"""How precisely a weight must be written down: as precisely as the posterior knows it.
+"""How precisely a weight must be stored: as precisely as the posterior knows it.
 
-Rounding a weight by less than its posterior standard deviation leaves it within what the data
-cannot tell apart.
+Rounding a weight by less than its posterior standard deviation changes it by less than the data can
+tell.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ POINT_LEVELS = 16  # of parameters without a posterior, on either side of zero
 class Precision:
     """Bits of one number of a layer: a sign, ``exponent`` and ``significand``.
 
-    ``error``: the largest rounding error that leaves; ``std``: what the posterior allows.
+    ``error``: the largest rounding error with these bits; ``std``: the layer's mean posterior
+    standard deviation.
     """
 
     significand: int
@@ -38,40 +39,41 @@ class Precision:
 
     @property
     def bits(self) -> int:
-        """In all."""
+        """Sign, exponent and significand together."""
         return 1 + self.exponent + self.significand
 
 
 def precision(source: BNN | Pruned) -> dict[str, Precision]:
-    """Bits that the kept weights of each layer need: the fewest significand bits whose rounding
+    """Bits that the nonzero weights of each layer need: the fewest significand bits whose rounding
     error is at most the mean posterior sd.
 
-    Exponent bits reach from the largest weight down to that error (after Louizos et al. 2017).
+    Exponent bits cover the sizes from the largest weight down to that error (after Louizos et al.
+    2017).
     Parameters without a posterior sd, and layers without a weight, are left out.
     """
     pruned, out = pruned_of(source), {}
     for name, parameter in pruned.net.named_parameters():
-        values, std = _kept(pruned, name, parameter.detach())
+        values, std = _nonzero(pruned, name, parameter.detach())
         if std is None or not len(values):
             continue
-        top, spread = math.floor(math.log2(float(values.abs().max()))), float(std.mean())
-        significand = max(0, math.ceil(top - math.log2(max(spread, 1e-30))) - 1)
+        top, mean_std = math.floor(math.log2(float(values.abs().max()))), float(std.mean())
+        significand = max(0, math.ceil(top - math.log2(max(mean_std, 1e-30))) - 1)
         error = 2.0 ** (top - significand - 1)
         lowest = min(top, math.floor(math.log2(error)))
         out[name] = Precision(
-            significand, max(0, math.ceil(math.log2(top - lowest + 1))), error, spread
+            significand, max(0, math.ceil(math.log2(top - lowest + 1))), error, mean_std
         )
     return out
 
 
 def quantise(source: BNN | Pruned, step: float = 1.0, levels: int | None = None) -> Quantised:
-    """Weights on few values: a grid as wide as ``step`` times twice the mean posterior sd of a
-    layer, or the best ``levels`` of them.
+    """Weights rounded to few values: multiples of ``step`` times twice the mean posterior sd of a
+    layer, or the best ``levels`` values.
 
     A step of 1 rounds by at most that sd. ``levels``: k-means per tensor, weighted by 1 / sd^2
     where there is a posterior; needed where there is none. Biases and other parameters without a
-    posterior lie on a grid of 16 values on either side of zero. Buffers are kept as they are. What
-    rounds to zero is pruned.
+    posterior lie on a grid of 16 values on either side of zero. Buffers are stored as they are.
+    What rounds to zero is pruned.
     """
     if not step > 0 or (levels is not None and levels < 1):
         raise SettingError(
@@ -85,11 +87,11 @@ def quantise(source: BNN | Pruned, step: float = 1.0, levels: int | None = None)
             entries[name] = Raw(tensor)
             continue
         value = tensor.detach().float().cpu()
-        kept, std = _kept(pruned, name, value)
-        if not len(kept):
+        nonzero, std = _nonzero(pruned, name, value)
+        if not len(nonzero):
             entries[name] = Coded.of(torch.zeros_like(value))
         elif levels is not None and value.dim() > 1:
-            entries[name] = Coded.of(_nearest(value, _k_means(kept, std, levels)))
+            entries[name] = Coded.of(_nearest(value, _k_means(nonzero, std, levels)))
         elif std is not None:
             entries[name] = Coded.of(_on_grid(value, 2.0 * step * float(std.mean())))
         elif value.dim() > 1:
@@ -98,25 +100,26 @@ def quantise(source: BNN | Pruned, step: float = 1.0, levels: int | None = None)
                 "give levels=, e.g. levels=16."
             )
         else:
-            entries[name] = Coded.of(_on_grid(value, float(kept.abs().max()) / POINT_LEVELS))
+            entries[name] = Coded.of(_on_grid(value, float(nonzero.abs().max()) / POINT_LEVELS))
     return Quantised(entries)
 
 
-def _kept(pruned: Pruned, name: str, value: Tensor) -> tuple[Tensor, Tensor | None]:
+def _nonzero(pruned: Pruned, name: str, value: Tensor) -> tuple[Tensor, Tensor | None]:
     """Values that are not zero, and their posterior deviations if any is above zero."""
-    alive = value != 0
+    nonzero = value != 0
     std = pruned.std.get(name)
-    std = None if std is None or not bool((std[alive] > 0).any()) else std[alive].float()
-    return value[alive], std
+    std = None if std is None or not bool((std[nonzero] > 0).any()) else std[nonzero].float()
+    return value[nonzero], std
 
 
 def _on_grid(value: Tensor, width: float) -> Tensor:
-    """Multiples of a width that few bits store."""
+    """Rounded to multiples of a width that few bits store."""
     width = float(rounded_book(torch.tensor([width]), STEP_BITS))
     return (value / width).round() * width
 
 
 def _nearest(value: Tensor, book: Tensor) -> Tensor:
+    """Each number's nearest value of the codebook; zeros stay zero."""
     places = (value.reshape(-1, 1) - book).abs().argmin(1)
     return torch.where(value == 0, 0.0, book[places].reshape(value.shape))
 
@@ -139,7 +142,7 @@ def _k_means(values: Tensor, std: Tensor | None, levels: int, rounds: int = 50) 
 
 
 def average_bits(found: Mapping[str, Precision], pruned: Pruned) -> float:
-    """Bits per kept weight over all layers."""
+    """Mean bits of a nonzero weight over all layers."""
     counts = {
         name: int(dict(pruned.net.named_parameters())[name].count_nonzero()) for name in found
     }

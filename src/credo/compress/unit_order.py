@@ -1,5 +1,5 @@
-"""The order of hidden units, which a network's function does not depend on, chosen so that its file
-is shorter.
+"""Hidden units sorted, so that the file is shorter; the network's function does not depend on their
+order.
 
 Units of a hidden layer may be permuted: rows of its weight, its bias and normalisation, and the
 columns of the next weight that read them. Sorted by how many nonzeros they have, the empty ones
@@ -12,12 +12,12 @@ from collections.abc import Iterator
 
 from torch import Tensor, nn
 
-from credo.compress.quantised import Coded, Entry, Quantised, Raw, check_state
+from credo.compress.quantised import Entry, Quantised, check_state
 from credo.core.errors import NetworkError
 
 _MIXING = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-_APART = (  # modules that treat every channel alike and by itself
+_CHANNELWISE = (  # modules that treat every channel alike and by itself
     nn.Identity,
     nn.ReLU,
     nn.ReLU6,
@@ -65,7 +65,7 @@ def with_sorted_units(quantised: Quantised, net: nn.Module) -> Quantised:
     """
     check_state(quantised.entries, net)
     chain = list(_leaves(net, ""))
-    _check(chain)
+    _check_chain(chain)
     entries = dict(quantised.entries)
     order: Tensor | None = None
     last = max(
@@ -77,17 +77,11 @@ def with_sorted_units(quantised: Quantised, net: nn.Module) -> Quantised:
             if order is not None:
                 entries[weight] = _permuted(entries[weight], order, 1)
             order = _fullest_first(entries[weight]) if place < last else None
-            names = (
-                [name for name in (weight, f"{path}bias") if name in entries]
-                if order is not None
-                else []
-            )
+            names = [name for name in (weight, f"{path}bias") if name in entries]
+        elif isinstance(module, _NORMS):
+            names = [n for n in entries if n.startswith(path) and entries[n].numel > 1]
         else:
-            names = (
-                [name for name in entries if name.startswith(path) and entries[name].numel > 1]
-                if isinstance(module, _NORMS)
-                else []
-            )
+            names = []
         for name in names:
             if order is not None:
                 entries[name] = _permuted(entries[name], order, 0)
@@ -95,29 +89,23 @@ def with_sorted_units(quantised: Quantised, net: nn.Module) -> Quantised:
 
 
 def _leaves(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
-    """Modules in the order they run, with the front part of their tensors' names."""
+    """Modules in the order they run, with the prefix of their tensors' names."""
     if type(module) is not nn.Sequential:
         yield path, module
         return
-    for (
-        name,
-        child,
-    ) in module._modules.items():  # named_children leaves out what comes a second time
+    for name, child in module._modules.items():  # named_children leaves out repeated modules
         assert child is not None
         yield from _leaves(child, f"{path}{name}.")
 
 
-def _check(chain: list[tuple[str, nn.Module]]) -> None:
+def _check_chain(chain: list[tuple[str, nn.Module]]) -> None:
     """Refuse what is no chain, naming the first module that breaks it."""
-    seen: set[int] = set()
-    units, spatial, several = (
-        None,
-        None,
-        False,
-    )  # of the last layer: its outputs, whether positions follow them, whether those were flattened
+    visited: set[int] = set()
+    # of the last layer: its outputs, whether they have positions, whether those were flattened
+    units, spatial, flattened = None, None, False
     for path, module in chain:
-        why = _trouble(module, units, spatial, several) or (
-            "it is used twice" if id(module) in seen and list(module.parameters()) else ""
+        why = _objection(module, units, spatial, flattened) or (
+            "it is used twice" if id(module) in visited and list(module.parameters()) else ""
         )
         if why:
             name = path.rstrip(".") or "the network"
@@ -126,19 +114,16 @@ def _check(chain: list[tuple[str, nn.Module]]) -> None:
                 "the codes as they are."
             )
         if isinstance(module, _MIXING):
-            units, spatial, several = (
-                module.weight.shape[0],
-                not isinstance(module, nn.Linear),
-                False,
-            )
+            units, spatial = module.weight.shape[0], not isinstance(module, nn.Linear)
+            flattened = False
         elif isinstance(module, nn.Flatten):
-            spatial, several = False, several or spatial is True
-        seen.add(id(module))
+            spatial, flattened = False, flattened or spatial is True
+        visited.add(id(module))
 
 
-def _trouble(module: nn.Module, units: int | None, spatial: bool | None, several: bool) -> str:
-    """Why a module after such units breaks a chain, or nothing."""
-    if type(module) not in (*_MIXING, *_NORMS, *_APART, *_POOLS):
+def _objection(module: nn.Module, units: int | None, spatial: bool | None, flattened: bool) -> str:
+    """Why a module after such units breaks a chain; empty where it does not."""
+    if type(module) not in (*_MIXING, *_NORMS, *_CHANNELWISE, *_POOLS):
         return f"it is a {type(module).__name__}, which may mix units"
     if getattr(module, "groups", 1) != 1:
         return f"it has {module.groups} groups"
@@ -154,15 +139,15 @@ def _trouble(module: nn.Module, units: int | None, spatial: bool | None, several
         for name in ("in_features", "in_channels", "num_features")
         if hasattr(module, name)
     ]
-    if units is not None and sizes and (sizes[0] % units if several else sizes[0] != units):
+    if units is not None and sizes and (sizes[0] % units if flattened else sizes[0] != units):
         return f"it reads {sizes[0]} numbers where {units} units come in"
     return ""
 
 
 def _fullest_first(entry: Entry) -> Tensor:
-    """Rows by falling number of nonzeros; ties stay as they are."""
-    values = entry.codes if isinstance(entry, Coded) else entry.values
-    return values.reshape(len(values), -1).count_nonzero(1).argsort(descending=True, stable=True)
+    """Rows by falling number of nonzeros; equal ones stay in order."""
+    rows = entry.stored.reshape(len(entry.stored), -1)
+    return rows.count_nonzero(1).argsort(descending=True, stable=True)
 
 
 def _permuted(entry: Entry, order: Tensor, axis: int) -> Entry:
@@ -175,8 +160,4 @@ def _permuted(entry: Entry, order: Tensor, axis: int) -> Entry:
         parts = values.reshape(*shape[:axis], len(order), -1)
         return parts.index_select(axis, order).reshape(shape)
 
-    return (
-        Coded(moved(entry.codes), entry.book)
-        if isinstance(entry, Coded)
-        else Raw(moved(entry.values))
-    )
+    return entry.rearranged(moved)

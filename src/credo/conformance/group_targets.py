@@ -15,8 +15,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from credo.conformance.exact_targets import Target, _log_uniform_kl, lowest, targets
 from credo.conformance.problems import Conjugate
-from credo.conformance.targets import Target, _log_uniform_kl, lowest, targets
 
 
 def _nll(problem: Conjugate, mean: Tensor, cov: Tensor) -> Tensor:

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from credo.bnn import BNN, load
+from credo.conformance.exact_targets import targets
 from credo.conformance.problems import Example, conjugate, examples
-from credo.conformance.targets import targets
 from credo.core.errors import SettingError
 from credo.core.registry import Registry
 from credo.engine.method import Method

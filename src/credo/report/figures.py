@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from credo.report.chains import energy, ranks, trace
-from credo.report.curves import bars, curves
-from credo.report.images import mosaic, scatter
+from credo.report.chain_figures import energy, ranks, trace
+from credo.report.curve_figures import bars, curves
+from credo.report.image_figures import mosaic, scatter
 from credo.report.style import BLUE, GREY, GROUPS, ORANGE, Figure, faded, layout, with_legend
 
 

@@ -1,6 +1,6 @@
 import json
 
-from credo.report.curves import bars, curves, rates
+from credo.report.curve_figures import bars, curves, rates
 from credo.report.style import GREY, GROUPS
 
 LINES = [{"name": "a", "x": [1, 10, 100], "y": [1.0, 10.0, 1000.0]}]

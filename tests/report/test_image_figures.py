@@ -6,7 +6,7 @@ import pytest
 
 from credo.core.errors import DataError
 from credo.report.html import render
-from credo.report.images import mosaic, scatter, tiles
+from credo.report.image_figures import mosaic, scatter, tiles
 from credo.report.style import KINDS
 
 

@@ -6,7 +6,7 @@ import torch
 from scipy.stats import hypergeom
 
 from credo.metrics.chains import bfmi
-from credo.report.chains import BINS, POINTS, energy, ranks, trace
+from credo.report.chain_figures import BINS, POINTS, energy, ranks, trace
 from credo.report.figures import SECTIONS
 
 

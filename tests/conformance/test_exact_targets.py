@@ -10,8 +10,8 @@ from scipy.integrate import quad
 from scipy.special import dawsn
 from torch.distributions import Normal
 
+from credo.conformance.exact_targets import _log_uniform_kl, targets
 from credo.conformance.problems import conjugate
-from credo.conformance.targets import _log_uniform_kl, targets
 from credo.methods import methods
 from credo.priors import log_uniform
 
