@@ -1,5 +1,5 @@
-"""What a method reaches on conjugate regression: the exact posterior, or the best member of its
-family by the exact ELBO.
+"""The posterior that a right method has on conjugate regression: the exact one, or the best member
+of its family by the exact ELBO.
 
 For noise s on the three inputs with E[s] = 1 and V[s] = alpha the expected nll is known, (norm(y -
 X w - b)^2 + sum_k alpha_k w_k^2 norm(x_k)^2) / (2 std^2), and so is each family's KL: the optimum
@@ -53,13 +53,19 @@ def least_squares(problem: Conjugate) -> Target:
     return Target(problem.least_squares, torch.zeros_like(problem.mean))
 
 
-def _ridge(problem: Conjugate, alpha: Tensor, penalty: Tensor) -> Tensor:
-    """argmin of the expected nll plus sum penalty_k w_k^2 / 2, over weights and bias (whose alpha
-    is 0).
+def _with_bias(weights: Tensor, bias: float) -> Tensor:
+    return torch.cat([weights, torch.full((1,), bias, dtype=torch.float64)])
+
+
+def _ridge(problem: Conjugate, alpha: Tensor, penalty: Tensor | None = None) -> Tensor:
+    """argmin over weights and bias of the expected nll plus sum penalty_k w_k^2 / 2, for noise of
+    variance ``alpha`` on the inputs.
     """
     design = torch.cat([problem.x, torch.ones(len(problem.x), 1, dtype=torch.float64)], 1)
     gram = design.T @ design
-    full = gram + torch.diag(gram.diagonal() * alpha) + problem.std**2 * torch.diag(penalty)
+    full = gram + torch.diag(gram.diagonal() * _with_bias(alpha, 0.0))
+    if penalty is not None:
+        full = full + problem.std**2 * torch.diag(penalty)
     return torch.linalg.solve(full, design.T @ problem.y)
 
 
@@ -71,21 +77,22 @@ def _expected_nll(problem: Conjugate, mean: Tensor, alpha: Tensor) -> Tensor:
 
 
 def _noisy(mean: Tensor, alpha: Tensor) -> Target:
-    return Target(
-        mean, torch.cat([alpha * mean[:-1].square(), torch.zeros(1, dtype=torch.float64)])
-    )
+    """Weights of variance alpha mean^2, and a bias without noise."""
+    return Target(mean, _with_bias(alpha * mean[:-1].square(), 0.0))
 
 
 @targets.register("dropout")
-def dropout(problem: Conjugate, p: float = 0.1) -> Target:
-    """Masks at the default rate: alpha = p / (1 - p), and a penalty of 1 / (1 - p) on weights and 1
-    on the bias under N(0, 1).
+def dropout(problem: Conjugate) -> Target:
+    """Masks at the default rate."""
+    return _dropout(problem, torch.tensor(0.1, dtype=torch.float64))
+
+
+def _dropout(problem: Conjugate, p: Tensor) -> Target:
+    """Masks at rate p: alpha = p / (1 - p), and a penalty of 1 / (1 - p) = 1 + alpha on weights and
+    1 on the bias under N(0, 1).
     """
-    alpha = torch.full((problem.x.shape[1],), p / (1 - p), dtype=torch.float64)
-    zero = torch.zeros(1, dtype=torch.float64)
-    return _noisy(
-        _ridge(problem, torch.cat([alpha, zero]), torch.cat([1 + alpha, zero + 1])), alpha
-    )
+    alpha = (p / (1 - p)).expand(problem.x.shape[1])
+    return _noisy(_ridge(problem, alpha, _with_bias(1 + alpha, 1.0)), alpha)
 
 
 @targets.register("gaussian_dropout")
@@ -94,7 +101,7 @@ def gaussian_dropout(problem: Conjugate) -> Target:
     return dropout(problem)
 
 
-def lowest(loss: Callable[[Tensor], Tensor], start: Tensor, steps: int = 5000) -> Tensor:
+def minimise(loss: Callable[[Tensor], Tensor], start: Tensor, steps: int = 5000) -> Tensor:
     """The raw numbers at a minimum of a loss, by L-BFGS."""
     raw = start.clone().requires_grad_()
     optimizer = torch.optim.LBFGS(
@@ -116,8 +123,8 @@ def lowest(loss: Callable[[Tensor], Tensor], start: Tensor, steps: int = 5000) -
 
 
 def _best(loss: Callable[[Tensor], Tensor], size: int, start: float) -> Tensor:
-    """The raw numbers, all from one start, that minimise a loss already minimised over weights."""
-    return lowest(loss, torch.full((size,), start, dtype=torch.float64))
+    """The raw numbers at a minimum of a loss, all from the value ``start``."""
+    return minimise(loss, torch.full((size,), start, dtype=torch.float64))
 
 
 @targets.register("concrete_dropout")
@@ -127,19 +134,12 @@ def concrete_dropout(problem: Conjugate) -> Target:
 
     def loss(raw: Tensor) -> Tensor:
         p = torch.sigmoid(raw)
-        target = dropout_at(p)
-        mean, alpha = target.mean, (p / (1 - p)).expand(features)
+        mean, alpha = _dropout(problem, p).mean, (p / (1 - p)).expand(features)
         entropy = -(p * p.log() + (1 - p) * (1 - p).log()).sum()
         prior = 0.5 * (mean[:-1].square().sum() / (1 - p)).sum() + 0.5 * mean[-1] ** 2
         return _expected_nll(problem, mean, alpha) + prior - features * entropy
 
-    def dropout_at(p: Tensor) -> Target:
-        alpha, zero = (p / (1 - p)).expand(features), torch.zeros(1, dtype=torch.float64)
-        return _noisy(
-            _ridge(problem, torch.cat([alpha, zero]), torch.cat([1 + alpha, zero + 1])), alpha
-        )
-
-    return dropout_at(torch.sigmoid(_best(loss, 1, -3.0)))
+    return _dropout(problem, torch.sigmoid(_best(loss, 1, -3.0)))
 
 
 @targets.register("variational_dropout")
@@ -164,7 +164,7 @@ def structured_bp(problem: Conjugate) -> Target:
     features, step = problem.x.shape[1], 5e-3
     grid = torch.arange(-20.0, 0.0, step, dtype=torch.float64) + step / 2
 
-    def of(raw: Tensor) -> tuple[Tensor, Tensor]:
+    def alpha_and_kl(raw: Tensor) -> tuple[Tensor, Tensor]:
         mu, log_std = raw[:features], raw[features:]
         log_mass = torch.log_softmax(
             -0.5 * ((grid - mu[:, None]) * (-log_std[:, None]).exp()) ** 2, -1
@@ -173,18 +173,12 @@ def structured_bp(problem: Conjugate) -> Target:
         first, second = ((mass * (k * grid).exp()).sum(-1) for k in (1, 2))
         return second / first**2 - 1, (mass * (log_mass - math.log(step / 20.0))).sum(-1)
 
-    def at(alpha: Tensor) -> Tensor:
-        zero = torch.zeros(1, dtype=torch.float64)
-        return _ridge(
-            problem, torch.cat([alpha, zero]), torch.zeros(features + 1, dtype=torch.float64)
-        )
-
     def loss(raw: Tensor) -> Tensor:
-        alpha, kl = of(raw)
-        return _expected_nll(problem, at(alpha), alpha) + kl.sum()
+        alpha, kl = alpha_and_kl(raw)
+        return _expected_nll(problem, _ridge(problem, alpha), alpha) + kl.sum()
 
-    alpha, _ = of(_best(loss, 2 * features, -2.0))
-    return _noisy(at(alpha), alpha)
+    alpha, _ = alpha_and_kl(_best(loss, 2 * features, -2.0))
+    return _noisy(_ridge(problem, alpha), alpha)
 
 
 @targets.register("variance_net")
@@ -192,29 +186,22 @@ def variance_net(problem: Conjugate) -> Target:
     """Weights of mean zero add sum_k std_k^2 norm(x_k)^2 / (2 std^2) to the nll and nothing else:
     best without any, and the bias alone.
     """
-    zero = torch.zeros(problem.x.shape[1], dtype=torch.float64)
-    mean = torch.cat([zero, problem.y.mean().reshape(1)])
+    mean = _with_bias(torch.zeros(problem.x.shape[1]).double(), float(problem.y.mean()))
     return Target(mean, torch.zeros_like(mean))
 
 
 def _log_uniform(problem: Conjugate, to_alpha: Callable[[Tensor], Tensor]) -> Target:
-    features = problem.x.shape[1]
-
-    def at(alpha: Tensor) -> Tensor:
-        zero = torch.zeros(1, dtype=torch.float64)
-        return _ridge(
-            problem, torch.cat([alpha, zero]), torch.zeros(features + 1, dtype=torch.float64)
-        )
+    """One alpha per input, computed from an unbounded number, under the log-uniform prior."""
 
     def loss(raw: Tensor) -> Tensor:
         alpha = to_alpha(raw)
-        return _expected_nll(problem, at(alpha), alpha) + _log_uniform_kl(alpha).sum()
+        return _expected_nll(problem, _ridge(problem, alpha), alpha) + log_uniform_kl(alpha).sum()
 
-    alpha = to_alpha(_best(loss, features, -3.0))
-    return _noisy(at(alpha), alpha)
+    alpha = to_alpha(_best(loss, problem.x.shape[1], -3.0))
+    return _noisy(_ridge(problem, alpha), alpha)
 
 
-def _log_uniform_kl(alpha: Tensor) -> Tensor:
+def log_uniform_kl(alpha: Tensor) -> Tensor:
     """KL[N(1, alpha), c / |s|] up to a constant, with its exact slope -D(1 / sqrt(2 alpha))
     alpha^-3/2 / sqrt 2 (D: Dawson).
     """
