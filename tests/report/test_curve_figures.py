@@ -1,7 +1,7 @@
 import json
 
 from credo.report.curve_figures import bars, curves, rates
-from credo.report.style import GREY, GROUPS
+from credo.report.style import GREY, LINE_COLOURS
 
 LINES = [{"name": "a", "x": [1, 10, 100], "y": [1.0, 10.0, 1000.0]}]
 
@@ -35,7 +35,7 @@ def test_faint_lines_stay_out_of_the_legend_and_theory_is_dashed():
     faint, theory = figure["data"]
     assert not faint["showlegend"] and theory["showlegend"]
     assert (
-        theory["line"] == {"color": GROUPS[2], "width": 2, "dash": "dash"}
+        theory["line"] == {"color": LINE_COLOURS[2], "width": 2, "dash": "dash"}
         and theory["mode"] == "lines+markers"
     )
 

@@ -7,7 +7,7 @@ import pytest
 from credo.core.errors import DataError
 from credo.report.html import render
 from credo.report.image_figures import mosaic, scatter, tiles
-from credo.report.style import KINDS
+from credo.report.style import POINT_COLOURS
 
 
 def entry(count=4, rows=2, columns=2, channels=1, side=3, **changes):
@@ -86,7 +86,7 @@ def test_groups_have_colours_then_shapes_and_a_legend_where_there_are_several():
     groups = [{"name": k, "x": [k], "y": [0.5]} for k in range(12)]
     figure = scatter({"title": "t", "x_label": "x", "y_label": "y", "groups": groups, "bare": True})
     marks = [(trace["marker"]["color"], trace["marker"]["symbol"]) for trace in figure["data"]]
-    assert len(set(marks)) == 12 and marks[10] == (KINDS[0], "diamond")
+    assert len(set(marks)) == 12 and marks[10] == (POINT_COLOURS[0], "diamond")
     assert figure["layout"]["showlegend"] and figure["layout"]["xaxis"]["showticklabels"] is False
     alone = scatter({"title": "t", "x_label": "x", "y_label": "y", "groups": groups[:1]})
     assert not alone["layout"]["showlegend"] and "showticklabels" not in alone["layout"]["xaxis"]

@@ -1,6 +1,6 @@
 """Figures of Markov chains: values over draws, ranks by chain, energies.
 
-Entries are lists of numbers, as a result file holds them.
+Entries are lists of numbers, as they are in a result file.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from credo.report.style import (
     BLUE,
     GREY,
-    GROUPS,
+    LINE_COLOURS,
     ORANGE,
     Figure,
     faded,
@@ -22,13 +22,11 @@ from credo.report.style import (
     with_legend,
 )
 
-POINTS = (
-    500  # of a chain that a trace shows at most: more cannot be told apart, and make the page heavy
-)
+POINTS = 500  # most draws of a chain in a trace: more cannot be told apart and make the page heavy
 BINS = 20  # of the ranks of a chain
 _GAP = 4  # bins' widths between the ranks of two chains
-_CELLS = 40  # of the histograms of energies
-_TALL, _LOW = 320, 280
+_BINS_OF_ENERGY = 40  # of the histograms of energies
+_TALL, _LOW = 320, 280  # heights in pixels
 
 
 def trace(entry: dict[str, Any]) -> Figure:
@@ -39,15 +37,15 @@ def trace(entry: dict[str, Any]) -> Figure:
     length = max(map(len, entry["chains"]), default=0)
     data = []
     for place, draws in enumerate(entry["chains"]):
-        seen = np.linspace(0, len(draws) - 1, min(POINTS, len(draws))).round().astype(int)
+        places = np.linspace(0, len(draws) - 1, min(POINTS, len(draws))).round().astype(int)
         data.append(
             {
                 "type": "scatter",
                 "mode": "lines",
                 "name": f"chain {place + 1}",
-                "x": (seen + 1).tolist(),
-                "y": [draws[index] for index in seen],
-                "line": {"color": faded(GROUPS[place % len(GROUPS)], 0.75), "width": 1},
+                "x": (places + 1).tolist(),
+                "y": [draws[index] for index in places],
+                "line": {"color": faded(LINE_COLOURS[place % len(LINE_COLOURS)], 0.75), "width": 1},
             }
         )
     form: Figure = with_legend(layout(entry["title"], "draw", entry["y_label"])) | {"height": _TALL}
@@ -80,7 +78,7 @@ def ranks(entry: dict[str, Any]) -> Figure:
             "x": [chain * width + bin for bin in range(BINS)],
             "y": row.tolist(),
             "width": 1,
-            "marker": {"color": GROUPS[chain % len(GROUPS)], "opacity": 0.7},
+            "marker": {"color": LINE_COLOURS[chain % len(LINE_COLOURS)], "opacity": 0.7},
             "hovertemplate": f"chain {chain + 1}: %{{y}} draws<extra></extra>",
         }
         for chain, row in enumerate(counts)
@@ -126,21 +124,21 @@ def energy(entry: dict[str, Any]) -> Figure:
 
     The title gives E-BFMI = sum (E_t - E_(t-1))^2 / sum (E_t - mean)^2 of the chain where it is
     smallest: near 1 the two look alike, below 0.3 fresh momentum changes the energy too little to
-    reach all of it. ``entry``: title and ``chains``, a list of energies per chain.
+    visit all of it. ``entry``: title and ``chains``, a list of energies per chain.
     """
     values = np.asarray(entry["chains"], dtype=float)
     changes = np.diff(values, axis=1)
     own = values - values.mean(1, keepdims=True)
-    spread = (own**2).sum(1)
-    found = (changes**2).sum(1)[spread > 0] / spread[spread > 0]
+    total = (own**2).sum(1)
+    found = (changes**2).sum(1)[total > 0] / total[total > 0]
     named = [
         ("energy, less its mean", values - values.mean(), BLUE),
         ("change from draw to draw", changes, ORANGE),
     ]
-    reach = (
+    largest = (
         max((float(np.abs(part).max()) for _, part, _ in named if part.size), default=0.0) or 1.0
     )
-    edges = np.linspace(-reach, reach, _CELLS + 1)
+    edges = np.linspace(-largest, largest, _BINS_OF_ENERGY + 1)
     data = [
         {
             "type": "scatter",

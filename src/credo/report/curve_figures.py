@@ -1,6 +1,4 @@
-"""General figures: curves with bands and points on linear or logarithmic axes, and labelled
-bars.
-"""
+"""General figures: curves with bands and points on linear or logarithmic axes, and labelled bars."""
 
 from __future__ import annotations
 
@@ -8,7 +6,16 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from credo.report.style import GREY, GROUPS, Figure, faded, layout, legend_room, with_legend
+from credo.report.style import (
+    GREY,
+    LINE_COLOURS,
+    Figure,
+    band,
+    faded,
+    layout,
+    legend_room,
+    with_legend,
+)
 
 _HEIGHT = 400
 
@@ -81,7 +88,7 @@ def bars(entry: dict[str, Any]) -> Figure:
         "orientation": "h",
         "x": list(entry["values"]),
         "y": names,
-        "marker": {"color": GROUPS[0]},
+        "marker": {"color": LINE_COLOURS[0]},
         "hovertemplate": "%{y}: %{x:.4g}<extra></extra>",
     }
     if entry.get("errors"):
@@ -111,7 +118,7 @@ def _log_axis(values: list[float]) -> dict[str, Any]:
 
 def _colour(item: dict[str, Any], place: int) -> str:
     chosen = item.get("colour", place)
-    return GREY if chosen < 0 else GROUPS[chosen % len(GROUPS)]
+    return GREY if chosen < 0 else LINE_COLOURS[chosen % len(LINE_COLOURS)]
 
 
 def _line(item: dict[str, Any], place: int) -> dict[str, Any]:
@@ -135,19 +142,8 @@ def _line(item: dict[str, Any], place: int) -> dict[str, Any]:
 
 
 def _band(item: dict[str, Any], place: int) -> dict[str, Any]:
-    x = list(item["x"])
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": item["name"],
-        "x": x + x[::-1],
-        "y": list(item["upper"]) + list(item["lower"])[::-1],
-        "fill": "toself",
-        "fillcolor": faded(_colour(item, place), 0.22),
-        "line": {"width": 0},
-        "hoverinfo": "skip",
-        "showlegend": True,
-    }
+    area = band(item["x"], item["lower"], item["upper"], _colour(item, place))
+    return area | {"name": item["name"], "showlegend": True}
 
 
 def _points(item: dict[str, Any], place: int) -> dict[str, Any]:

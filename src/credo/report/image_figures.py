@@ -13,14 +13,13 @@ import numpy as np
 
 from credo.core.errors import DataError
 from credo.report.png import png
-from credo.report.style import KINDS, Figure, layout, legend_room, with_legend
+from credo.report.style import POINT_COLOURS, Figure, layout, legend_room, with_legend
 
-_ACROSS = (
-    900  # pixels of the PNG that a mosaic is enlarged to at least, so that small images stay sharp
-)
+# least width in pixels that a mosaic's PNG is enlarged to, so that small images stay sharp
+_MIN_WIDTH = 900
 _GAP, _BLOCK = 0.06, 0.35  # of an image's side: between neighbours, and between blocks of rows
-_SHOWN = 500  # pixels a figure is wide on a large screen
-_TALLEST = 640
+_FIGURE_WIDTH = 500  # in pixels, on a large screen
+_MAX_HEIGHT = 640
 _SYMBOLS = ("circle", "diamond", "square")
 
 
@@ -55,7 +54,7 @@ def tiles(entry: dict[str, Any]) -> Tiles:
             f"expected whole images with 1 or 3 channels, at most {down * across}."
         )
     images = np.moveaxis(images.reshape(count, channels, height, width), 1, -1)
-    factor = max(1, -(-_ACROSS // (across * width)))
+    factor = max(1, -(-_MIN_WIDTH // (across * width)))
     images = images.repeat(factor, 1).repeat(factor, 2)
     tall, wide = height * factor, width * factor
     gap, between = max(1, round(_GAP * min(tall, wide))), round(_BLOCK * min(tall, wide))
@@ -90,7 +89,7 @@ def mosaic(entry: dict[str, Any]) -> Figure:
     left = 14 + 6.2 * max(map(len, labels), default=0) + (18 if entry.get("y_label") else 0)
     bottom = 14 + (18 if any(below) else 0) + (20 if entry.get("x_label") else 0)
     form["margin"] = {"l": left, "r": 14, "t": 40, "b": bottom}
-    form["height"] = round(40 + bottom + min(_TALLEST, (_SHOWN - left) * tall / wide))
+    form["height"] = round(40 + bottom + min(_MAX_HEIGHT, (_FIGURE_WIDTH - left) * tall / wide))
     form["images"] = [
         {
             "source": "data:image/png;base64," + base64.b64encode(png(picture.pixels)).decode(),
@@ -141,8 +140,8 @@ def scatter(entry: dict[str, Any]) -> Figure:
             "x": list(group["x"]),
             "y": list(group["y"]),
             "marker": {
-                "color": KINDS[place % len(KINDS)],
-                "symbol": _SYMBOLS[place // len(KINDS) % len(_SYMBOLS)],
+                "color": POINT_COLOURS[place % len(POINT_COLOURS)],
+                "symbol": _SYMBOLS[place // len(POINT_COLOURS) % len(_SYMBOLS)],
                 "size": 5,
                 "opacity": 0.8,
             },
