@@ -171,7 +171,7 @@ def _frozen_net(bnn: BNN) -> nn.Module:
 
 
 def _frozen_prior(model: Model) -> Prior:
-    """The prior itself, or where some of it was learned the fitted distribution of each parameter."""
+    """The prior itself, or, where some of it was learned, each parameter's fitted distribution."""
     if not model.prior.parts():
         return model.prior
     prior = copy.deepcopy(model.prior)

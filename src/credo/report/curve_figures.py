@@ -1,4 +1,4 @@
-"""General figures: curves with bands and points on linear or logarithmic axes, and labelled bars."""
+"""General figures: curves with bands and points on linear or logarithmic axes, and named bars."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ Figure = dict[str, Any]
 # Distinguishable with every common kind of colour vision, on white and on black.
 BLUE, ORANGE, GREEN, GREY = "#3b82c4", "#e07b39", "#2f9e77", "#8a8f98"
 LINE_COLOURS = (BLUE, ORANGE, GREEN, "#b565a7", "#c9a227", "#5f6fd1", "#4bb3c4")
-# For points of up to ten groups: further apart than the colours of lines, whose legend is in the same
-# order and helps.
+# For points of up to ten groups: further apart than the colours of lines, whose legend is in the
+# same order and helps.
 POINT_COLOURS = (
     "#3b6fd4",
     "#f08c2e",

@@ -174,7 +174,7 @@ def _inputs(teacher: BNN, data: Any, name: str) -> Tree:
 
 
 def _held_out(teacher: BNN, test: Any) -> tuple[Tree, Any]:
-    """Inputs and targets of ``test``; refused before training if the teacher cannot predict them."""
+    """Inputs and targets of ``test``; refused now if the teacher cannot predict them."""
     x = _inputs(teacher, test, "test")
     width = _num_outputs(teacher, x, "The teacher cannot predict at test")
     if not isinstance(test, tuple) or len(test) != 2 or test[1] is None:
