@@ -1,4 +1,4 @@
-"""A network's message in bits: what the labels cost given the weights, and what the weights cost."""
+"""A network's message in bits: the labels given the weights, and the weights themselves."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Length(NamedTuple):
 
     @property
     def least(self) -> float:
-        """With the shorter of both messages for the labels, the estimate that favours the network."""
+        """With the shorter of both messages for the labels, which favours the network."""
         return min(self.data, self.steps) + self.model
 
     def row(

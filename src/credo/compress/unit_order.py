@@ -3,7 +3,8 @@ order.
 
 Units of a hidden layer may be permuted: rows of its weight, its bias and normalisation, and the
 columns of the next weight that read them. Sorted by how many nonzeros they have, the empty ones
-come last and only the drops from one to the next are written (:mod:`credo.compress.weight_coding`).
+come last and only the drops from one to the next are written
+(:mod:`credo.compress.position_coding`).
 """
 
 from __future__ import annotations
