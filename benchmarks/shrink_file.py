@@ -20,6 +20,7 @@ import torch
 from credo import compress
 from credo.bnn import BNN
 from credo.compress import Pruned
+from credo_reproduce import catalogue  # noqa: F401  (registers the experiments)
 from credo_reproduce.base import make_experiment
 from credo_reproduce.lenets import NETS, LeNets, error
 from credo_reproduce.outcome import machine

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from credo import compress, nets
-from credo.compress.cost import latency, rows
+from credo.compress.cost import latency, repeated_batch
 from credo.compress.onnx import session
 from credo.core.errors import SettingError
 
@@ -95,7 +95,8 @@ def table(net: nn.Sequential, rounds: int) -> str:
     ]
     for size in BATCHES:
         best = {
-            name: float(times.min()) for name, times in latency(runs, rows(x, size), rounds).items()
+            name: float(times.min())
+            for name, times in latency(runs, repeated_batch(x, size), rounds).items()
         }
         for name, seconds in best.items():
             same = best[name.replace("slimmed", "dense")]

@@ -1,5 +1,5 @@
-"""Compare models by their evidence: Bayes factors, posterior probabilities and description lengths,
-with Monte Carlo error.
+"""Models compared by their evidence: Bayes factors, posterior probabilities and description
+lengths, with Monte Carlo errors.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Comparison:
     they imply.
 
     ``probability_error`` is the standard error of each probability by the delta method. A bound's
-    gap to the evidence is not part of any error: models with looser bounds are held back by it.
+    gap to the evidence is not part of any error: models with looser bounds get less than their due.
     """
 
     log_evidence: tuple[float, ...]
@@ -93,10 +93,10 @@ def compare(
     odds = [1.0] * len(bnns) if prior_odds is None else list(prior_odds)
     if len(odds) != len(bnns) or min(odds) <= 0:
         raise CredoError(f"prior_odds={prior_odds!r}; expected {len(bnns)} positive numbers.")
-    rows = [
+    found = [
         _evidence(bnn, data, num_samples, seed, place, evidence) for place, bnn in enumerate(bnns)
     ]
-    values, errors, bounds = zip(*rows, strict=True)
+    values, errors, bounds = zip(*found, strict=True)
     scores = [value + math.log(o) for value, o in zip(values, odds, strict=True)]
     top = max(scores)
     total = sum(math.exp(s - top) for s in scores)
@@ -106,12 +106,14 @@ def compare(
         errors,
         bounds,
         probability,
-        tuple(_spread(probability, errors, k) for k in range(len(rows))),
+        tuple(_probability_error(probability, errors, k) for k in range(len(found))),
     )
 
 
-def _spread(probability: Sequence[float], errors: Sequence[float], place: int) -> float:
-    """d p_k = p_k (d l_k - sum_j p_j d l_j), for independent errors of the log evidences l."""
+def _probability_error(probability: Sequence[float], errors: Sequence[float], place: int) -> float:
+    """Standard error of p_k: d p_k = p_k (d l_k - sum_j p_j d l_j), for independent errors of the
+    log evidences l.
+    """
     own = probability[place]
     return own * math.hypot(
         *[
@@ -124,6 +126,7 @@ def _spread(probability: Sequence[float], errors: Sequence[float], place: int) -
 def _evidence(
     bnn: BNN, data: Any, samples: int, seed: int, place: int, kind: str
 ) -> tuple[float, float, bool]:
+    """Log evidence, its standard error, and whether it is a lower bound."""
     if not bnn.proper:
         raise CredoError(
             f"Model {place} has an improper prior, under which evidence is undefined; give it a "
@@ -159,7 +162,7 @@ def _evidence(
 def _importance(
     bnn: BNN, data: Any, samples: int, seed: int, place: int
 ) -> tuple[float, float, bool]:
-    """log mean_s exp(l_s), with the delta method's error from the spread of the weights."""
+    """log mean_s exp(l_s), with the delta method's error from the weights' deviation."""
     logs = bnn.log_weights(data, samples, seed)
     value = float(torch.logsumexp(logs, 0)) - math.log(len(logs))
     weights = (logs - value).exp()

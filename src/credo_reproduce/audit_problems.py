@@ -140,7 +140,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "multiswag": {"members": 10, "lr": 1e-2, "optimizer": "adam", "batch_size": 32, "start": 0.75},
 }
 #: Methods that say nothing about the weights' posterior of these networks, and why.
-APART = {
+NOT_APPLICABLE = {
     "deep_gp": "is a Gaussian process, not this network",
     "dkl": "has a Gaussian process in place of the last layer, which is another model",
     "mc_batchnorm": "needs BatchNorm, which these networks do not have",

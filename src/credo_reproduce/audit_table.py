@@ -20,9 +20,10 @@ from credo.bnn import BNN
 from credo.core.errors import CredoError, SettingError, nearest
 from credo.core.settings import setting
 from credo.methods import methods
-from credo_reproduce.audit_problems import APART, DESCENT, PROBLEMS, SETTINGS, Problem
+from credo_reproduce.audit_problems import DESCENT, NOT_APPLICABLE, PROBLEMS, SETTINGS, Problem
 from credo_reproduce.base import Experiment, Say, experiments
 from credo_reproduce.outcome import Check, Outcome, Row, Table
+from credo_reproduce.plots import bars
 
 COLUMNS = (
     "total variation",
@@ -123,8 +124,8 @@ class AuditTable(Experiment):
     def _row(
         self, problem: Problem, method: str, truth: BNN, device: torch.device, seed: int, say: Say
     ) -> Row:
-        if method in APART:
-            return Row(method, {"total variation": APART[method]})
+        if method in NOT_APPLICABLE:
+            return Row(method, {"total variation": NOT_APPLICABLE[method]})
         given: dict[str, Any] = dict(SETTINGS.get(method, DESCENT)) | (
             {"lr": problem.lr} if method in STOCHASTIC else {}
         )
@@ -205,14 +206,13 @@ def _table(problem: Problem, rows: list[Row], mixed: str, seconds: float) -> Tab
 
 def _figure(problem: Problem, rows: list[Row]) -> dict[str, Any]:
     known = sorted((value, row.label) for row in rows if (value := _value(row)) is not None)
-    return {
-        "kind": "bars",
-        "title": f"{problem.name}: total variation from the truth",
-        "names": [label for _, label in known],
-        "values": [value for value, _ in known],
-        "x_label": "total variation",
-        "caption": "Of the predictive distributions at test inputs; 0 is the truth.",
-    }
+    return bars(
+        f"{problem.name}: total variation from the truth",
+        [label for _, label in known],
+        [value for value, _ in known],
+        "total variation",
+        caption="Of the predictive distributions at test inputs; 0 is the truth.",
+    )
 
 
 def _checks(problem: Problem, rows: list[Row]) -> list[Check]:

@@ -93,6 +93,11 @@ def perform(
         )
 
 
+def graph_on(device: torch.device) -> str | bool:
+    """The setting ``compile`` of a fit that captures its steps as CUDA graphs, on a GPU only."""
+    return "graph" if device.type == "cuda" else False
+
+
 @contextmanager
 def _threads(count: int | None) -> Iterator[None]:
     before = torch.get_num_threads()

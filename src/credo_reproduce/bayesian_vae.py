@@ -21,6 +21,7 @@ from credo.core.settings import setting
 from credo.generative import VAE
 from credo_reproduce.base import Experiment, Say, experiments
 from credo_reproduce.outcome import Check, Outcome, Row, Table
+from credo_reproduce.plots import curves, line
 from credo_reproduce.probes import coders, digits, sizes
 
 METHODS = {
@@ -189,17 +190,12 @@ class BayesianVAE(Experiment):
                 others[best] > plain,
             )
         )
-        figure = {
-            "kind": "curves",
-            "title": "Test log p(x)",
-            "x_label": "training data",
-            "y_label": "log p(x) (nats per datum)",
-            "lines": [
-                {"name": METHODS[n], "x": counts, "y": list(v.values()), "marks": True}
-                for n, v in found.items()
-            ],
-            "log_x": True,
-            "caption": "Importance sampling, averaged over draws of the weights where there are "
-            "any.",
-        }
+        figure = curves(
+            "Test log p(x)",
+            "training data",
+            "log p(x) (nats per datum)",
+            [line(METHODS[n], counts, v.values(), marks=True) for n, v in found.items()],
+            log_x=True,
+            caption="Importance sampling, averaged over draws of the weights where there are any.",
+        )
         return Outcome(tables, [figure], checks)

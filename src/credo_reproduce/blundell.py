@@ -28,6 +28,7 @@ from credo.posteriors import MeanField
 from credo.priors import scale_mixture
 from credo_reproduce.base import Experiment, Say, experiments
 from credo_reproduce.outcome import Check, Outcome, Row, Table
+from credo_reproduce.plots import curves, line
 from credo_reproduce.probes import images
 
 #: Test error in per cent by number of units: of the paper, and of independent runs of the 1200-unit
@@ -225,14 +226,13 @@ def _pruned(curve: list[tuple[float, float]], width: int) -> Table:
 
 def _figure(curve: list[tuple[float, float]], width: int) -> dict[str, Any]:
     kept = [100 * share for share, _ in curve]
-    return {
-        "kind": "curves",
-        "title": f"Pruning by signal-to-noise, {width} units",
-        "x_label": "weights removed, per cent",
-        "y_label": "test error, per cent",
-        "caption": "Weights go in order of abs(mean) / std, lowest first.",
-        "lines": [{"name": "scale mixture", "x": kept, "y": [error for _, error in curve]}],
-    }
+    return curves(
+        f"Pruning by signal-to-noise, {width} units",
+        "weights removed, per cent",
+        "test error, per cent",
+        [line("scale mixture", kept, [error for _, error in curve])],
+        caption="Weights go in order of abs(mean) / std, lowest first.",
+    )
 
 
 def _checks(errors: dict[str, dict[int, float]], curve: list[tuple[float, float]]) -> list[Check]:

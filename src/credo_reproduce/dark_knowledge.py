@@ -26,7 +26,7 @@ from credo.core.settings import setting
 from credo.data import load
 from credo.nets import mlp
 from credo.tasks.distill import Distilled, distill
-from credo_reproduce.base import Experiment, Say, experiments
+from credo_reproduce.base import Experiment, Say, experiments, graph_on
 from credo_reproduce.dark_toy import Found, Toy, against, toy
 from credo_reproduce.outcome import Check, Outcome, Row, Table
 from credo_reproduce.probes import images
@@ -152,7 +152,7 @@ class DarkKnowledge(Experiment):
             "device": device,
             "progress": False,
         }
-        quick = {"compile": "graph" if device.type == "cuda" else False}
+        quick = {"compile": graph_on(device)}
         point = self._bnn(seed).fit(
             train, "map", epochs=self.point_epochs, lr=1e-3, **quick, **common
         )

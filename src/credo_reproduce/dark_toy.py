@@ -21,6 +21,7 @@ from credo.nets import mlp
 from credo.tasks.distill import distill
 from credo_reproduce.base import Say
 from credo_reproduce.outcome import Check, Row, Table
+from credo_reproduce.plots import curves, line
 
 REACH = 6.0  # of the grid; the data lie within 3
 PAPER = {"point": 0.246, "sampler": 0.007, "student": 0.009}
@@ -208,12 +209,11 @@ def against(title: str, teacher: Tensor, student: Tensor) -> dict[str, Any]:
     """Entropies of a student's predictions against its teacher's, a point per input."""
     x, y = (values.double().cpu().tolist() for values in (teacher, student))
     top = max([*x, *y])
-    return {
-        "kind": "curves",
-        "title": title,
-        "x_label": "teacher, nats",
-        "y_label": "student, nats",
-        "lines": [{"name": "equal", "x": [0.0, top], "y": [0.0, top], "dash": True, "colour": -1}],
-        "points": [{"name": "inputs", "x": x, "y": y, "colour": 0}],
-        "caption": "On the dashed line the student states its teacher's uncertainty.",
-    }
+    return curves(
+        title,
+        "teacher, nats",
+        "student, nats",
+        [line("equal", [0.0, top], [0.0, top], dash=True, colour=-1)],
+        points=[line("inputs", x, y, colour=0)],
+        caption="On the dashed line the student states its teacher's uncertainty.",
+    )

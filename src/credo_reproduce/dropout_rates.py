@@ -27,6 +27,7 @@ from credo.core.settings import setting
 from credo.nets import mlp
 from credo_reproduce.base import Experiment, Say, experiments
 from credo_reproduce.outcome import Check, Outcome, Row, Table
+from credo_reproduce.plots import curves, line
 from credo_reproduce.probes import images
 
 START = 0.3  # where rates start
@@ -77,7 +78,7 @@ class DropoutRates(Experiment):
         fixed: dict[int, dict[float, list[Tensor]]] = {n: {p: [] for p in grid} for n in sizes}
         nlls: dict[int, list[Tensor]] = {n: [] for n in sizes}
         learned: dict[int, list[dict[str, float]]] = {n: [] for n in sizes}
-        curves: dict[int, list[dict[str, Any]]] = {}
+        histories: dict[int, list[dict[str, Any]]] = {}
         for place in range(self.seeds):
             for n in sizes:
                 data = (train[0][:n], train[1][:n])
@@ -105,7 +106,7 @@ class DropoutRates(Experiment):
                 row = {label: rate for label, rate in rates.items() if rate is not None}
                 row |= {"nll": float(nll.mean()), "error": error}
                 learned[n].append(row)
-                curves.setdefault(n, bnn.history)
+                histories.setdefault(n, bnn.history)
                 told = {p: f"{float(values[-1].mean()):.4f}" for p, values in fixed[n].items()}
                 say(
                     f"seed {seed + place}, {n} images: learned "
@@ -121,7 +122,7 @@ class DropoutRates(Experiment):
         }
         return Outcome(
             [_learned(learned, means, pairs), _grid(means)],
-            [*(_course(n, rows) for n, rows in curves.items()), _valley(means, learned)],
+            [*(_course(n, rows) for n, rows in histories.items()), _valley(means, learned)],
             _checks(learned, pairs),
         )
 
@@ -229,16 +230,9 @@ def _course(n: int, rows: list[dict[str, Any]]) -> dict[str, Any]:
     epochs = [row["epoch"] + 1 for row in rows]
     seen = {name: label for name, label in LAYERS.items() if f"rate/{name}" in rows[0]}
     lines = [
-        {"name": label, "x": epochs, "y": [row[f"rate/{name}"] for row in rows]}
-        for name, label in seen.items()
+        line(label, epochs, [row[f"rate/{name}"] for row in rows]) for name, label in seen.items()
     ]
-    return {
-        "kind": "curves",
-        "title": f"Drop rates while learning, {n:,} images",
-        "x_label": "epoch",
-        "y_label": "drop rate",
-        "lines": lines,
-    }
+    return curves(f"Drop rates while learning, {n:,} images", "epoch", "drop rate", lines)
 
 
 def _valley(
@@ -246,29 +240,18 @@ def _valley(
 ) -> dict[str, Any]:
     lines, points = [], []
     for place, (n, cells) in enumerate(fixed.items()):
-        lines.append(
-            {
-                "name": f"{n:,} images, fixed",
-                "x": list(cells),
-                "y": list(cells.values()),
-                "marks": True,
-                "colour": place,
-            }
-        )
+        lines.append(line(f"{n:,} images, fixed", cells, cells.values(), marks=True, colour=place))
         x = [_mean([fit[label] for fit in learned[n]]) for label in _layers(learned)]
         nll = _mean([fit["nll"] for fit in learned[n]])
-        points.append(
-            {"name": f"{n:,} images, learned", "x": x, "y": [nll] * len(x), "colour": place}
-        )
-    return {
-        "kind": "curves",
-        "title": "Test nll by drop rate",
-        "x_label": "drop rate",
-        "y_label": "nll, nats per image",
-        "lines": lines,
-        "points": points,
-        "caption": "Learned rates, one per layer, are drawn at the nll of their fit.",
-    }
+        points.append(line(f"{n:,} images, learned", x, [nll] * len(x), colour=place))
+    return curves(
+        "Test nll by drop rate",
+        "drop rate",
+        "nll, nats per image",
+        lines,
+        points=points,
+        caption="Learned rates, one per layer, are drawn at the nll of their fit.",
+    )
 
 
 def _checks(

@@ -12,12 +12,10 @@ weights: Glorot's uniform ones, as here. Dropout is on hidden units, as there.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from credo.bnn import BNN
@@ -26,7 +24,9 @@ from credo.core.settings import setting
 from credo.nets import mlp
 from credo.posteriors import ConcreteDropout, length_scale
 from credo_reproduce.base import Experiment, Say, experiments
-from credo_reproduce.outcome import Check, Outcome, Row, Table
+from credo_reproduce.digit_uncertainty import digit_probabilities, more_disagreement
+from credo_reproduce.outcome import Check, Outcome, Row, Table, mean_and_std
+from credo_reproduce.plots import curves, line
 from credo_reproduce.probes import images
 
 DECAY, RATE = 1e-4, 0.5
@@ -100,7 +100,7 @@ class DropoutTutorial(Experiment):
     width: int = setting(500, "Units of the two hidden layers.", ge=1)
     seeds: int = setting(5, "Fits of every row.", ge=2)
     samples: int = setting(100, "Draws behind the accuracies.", ge=2)
-    draws: int = setting(1000, "Draws behind the spread of class probabilities.", ge=2)
+    draws: int = setting(1000, "Draws behind the class probabilities.", ge=2)
     num_test: int = setting(10_000, "Test images.", ge=1)
 
     def run(self, device: torch.device, seed: int, say: Say) -> Outcome:
@@ -140,11 +140,11 @@ class DropoutTutorial(Experiment):
                 f"keep probabilities with {label}: "
                 + ", ".join(f"{float(k.mean()):.3f}" for k in keeps[label])
             )
-        spread, figures = self._images(shown, test)
+        probabilities, figures = digit_probabilities(shown, test, self.draws, self.samples)
         return Outcome(
-            [_accuracies(found, self), _kept(keeps), spread],
+            [_accuracies(found, self), _kept(keeps), probabilities],
             [*(_histogram(label, layers) for label, layers in keeps.items()), *figures],
-            [*_checks(found), _more_kept(keeps), _wider(spread)],
+            [*_checks(found), _more_kept(keeps), more_disagreement(probabilities)],
             ["Drop rate, epochs and test set of the tutorial's table are not stated there."],
         )
 
@@ -185,94 +185,6 @@ class DropoutTutorial(Experiment):
         )
         return 100.0 * float(right.double().mean())
 
-    def _images(self, bnn: BNN, test: tuple[Tensor, Tensor]) -> tuple[Table, list[dict[str, Any]]]:
-        """Real, blended and rotated digits: how class probabilities spread over draws."""
-        x, y = test
-        one, seven = (x[y == digit][0] for digit in (1, 7))
-        zero, six = (x[y == digit][0] for digit in (0, 6))
-        cases = {
-            "real digit 7": seven,
-            "real digit 0": zero,
-            "blend of 0 and 6": 0.5 * (zero + six),
-            "blend of 1 and 7": 0.5 * (one + seven),
-            "7 turned by 90 degrees": turned(seven, 90.0),
-            "1 turned by 60 degrees": turned(one, 60.0),
-        }
-        p = bnn.predict(torch.stack(list(cases.values())), self.draws)
-        rows = []
-        for place, label in enumerate(cases):
-            top = int(p.mean[place].argmax())
-            rows.append(
-                Row(
-                    label,
-                    {
-                        "most likely": str(top),
-                        "its probability": float(p.mean[place, top]),
-                        "sd over draws": float(p.std[place, top]),
-                        "entropy": float(p.total[place]),
-                        "mutual information": float(p.epistemic[place]),
-                    },
-                )
-            )
-        groups = self._groups(bnn, x)
-        rows += [
-            Row(label, {"entropy": a, "mutual information": b}) for label, (a, b) in groups.items()
-        ]
-        note = (
-            f"MC dropout, S = {self.draws}; nats. The last three rows are means over the first "
-            f"{min(len(x), 500)} test images."
-        )
-        table = Table("Class probabilities over draws", list(rows[0].measured), rows, note)
-        return table, [
-            *(_classes(label, p.probs[:, place]) for place, label in enumerate(cases)),
-            self._turning(bnn, seven),
-        ]
-
-    def _groups(self, bnn: BNN, x: Tensor) -> dict[str, tuple[float, float]]:
-        """Mean entropy and mutual information of many real, blended and rotated images."""
-        real = x[:500]
-        sets = {
-            "real images": real,
-            "blended images": 0.5 * (real + real.roll(1, 0)),
-            "rotated images": turned(real, 90.0),
-        }
-        out = {}
-        for label, part in sets.items():
-            p = bnn.predict(part, self.samples)
-            out[label] = (float(p.total.mean()), float(p.epistemic.mean()))
-        return out
-
-    def _turning(self, bnn: BNN, image: Tensor) -> dict[str, Any]:
-        """Probabilities of the classes along the angle, for those that ever win."""
-        angles = list(range(0, 181, 6))
-        p = bnn.predict(torch.stack([turned(image, float(a)) for a in angles]), self.draws)
-        winners = sorted({int(k) for k in p.label})
-        lines = [
-            {"name": f"class {k}", "x": angles, "y": p.mean[:, k].tolist(), "colour": i}
-            for i, k in enumerate(winners)
-        ]
-        bands = [
-            {
-                "name": f"class {k}, ± 1 sd",
-                "x": angles,
-                "colour": i,
-                "lower": (p.mean[:, k] - p.std[:, k]).clamp(0, 1).tolist(),
-                "upper": (p.mean[:, k] + p.std[:, k]).clamp(0, 1).tolist(),
-            }
-            for i, k in enumerate(winners)
-        ]
-        return {
-            "kind": "curves",
-            "title": "A seven, turned",
-            "x_label": "angle in degrees",
-            "y_label": "probability",
-            "y_range": [0, 1],
-            "lines": lines,
-            "bands": bands,
-            "caption": "Mean and deviation over draws, for the classes that are most likely "
-            "somewhere.",
-        }
-
 
 def _first(data: tuple[Tensor, Tensor], per_class: int) -> tuple[Tensor, Tensor]:
     """The first images of every class, in their order."""
@@ -289,30 +201,11 @@ def _count(data: tuple[Tensor, Tensor]) -> str:
     return f"{len(data[1]):,} images"
 
 
-def turned(rows: Tensor, degrees: float) -> Tensor:
-    """Images ``(..., 784)`` turned about their centre."""
-    angle = math.radians(degrees)
-    flat = rows.reshape(-1, 1, 28, 28)
-    matrix = torch.tensor(
-        [[math.cos(angle), math.sin(angle), 0.0], [-math.sin(angle), math.cos(angle), 0.0]],
-        device=rows.device,
-    )
-    grid = F.affine_grid(
-        matrix.expand(len(flat), 2, 3), [len(flat), 1, 28, 28], align_corners=False
-    )
-    return F.grid_sample(flat, grid, align_corners=False).reshape(rows.shape)
-
-
 def _keep(bnn: BNN) -> list[Tensor]:
     """Keep probabilities of the input and of both hidden layers."""
     family = bnn.posterior.members[0]
     assert isinstance(family, ConcreteDropout)
     return [1 - family.rate(name).cpu() for name in family.noised]
-
-
-def _spread(values: list[float]) -> tuple[float, float]:
-    mean = sum(values) / len(values)
-    return mean, math.sqrt(sum((v - mean) ** 2 for v in values) / max(len(values) - 1, 1))
 
 
 def _accuracies(found: dict[str, list[tuple[float, float]]], run: DropoutTutorial) -> Table:
@@ -322,7 +215,7 @@ def _accuracies(found: dict[str, list[tuple[float, float]]], run: DropoutTutoria
         if kind.sampled is not None:
             columns["sampled"] = ([b for _, b in found[kind.label]], kind.sampled)
         ours = {
-            name: "{:.2f} ± {:.2f}".format(*_spread(values))
+            name: "{:.2f} ± {:.2f}".format(*mean_and_std(values))
             for name, (values, _) in columns.items()
         }
         rows.append(
@@ -358,60 +251,23 @@ def _histogram(label: str, layers: list[Tensor]) -> dict[str, Any]:
     centres = ((edges[1:] + edges[:-1]) / 2).tolist()
     names = ("input", "first hidden layer", "second hidden layer")
     lines = [
-        {
-            "name": name,
-            "x": centres,
-            "y": (torch.histc(keep.float(), 40, 0, 1) / keep.numel()).tolist(),
-        }
+        line(name, centres, (torch.histc(keep.float(), 40, 0, 1) / keep.numel()).tolist())
         for name, keep in zip(names, layers, strict=True)
     ]
-    return {
-        "kind": "curves",
-        "title": f"Learned keep probabilities, {label}",
-        "x_label": "keep probability",
-        "y_label": "share of units",
-        "lines": lines,
-        "caption": "One keep probability per unit, started at 0.8.",
-    }
-
-
-def _classes(label: str, probs: Tensor) -> dict[str, Any]:
-    """The probabilities ``(S, 10)`` of one image over draws: middle half, nine tenths, mean."""
-    wide = probs.quantile(torch.tensor([0.05, 0.25, 0.75, 0.95], device=probs.device), 0).cpu()
-    x = list(range(10))
-    bands = [
-        {
-            "name": "nine tenths of the draws",
-            "x": x,
-            "lower": wide[0].tolist(),
-            "upper": wide[3].tolist(),
-            "colour": -1,
-        },
-        {
-            "name": "middle half",
-            "x": x,
-            "lower": wide[1].tolist(),
-            "upper": wide[2].tolist(),
-            "colour": 0,
-        },
-    ]
-    lines = [{"name": "mean", "x": x, "y": probs.mean(0).tolist(), "marks": True, "colour": 0}]
-    return {
-        "kind": "curves",
-        "title": label,
-        "x_label": "class",
-        "y_label": "probability",
-        "y_range": [0, 1],
-        "bands": bands,
-        "lines": lines,
-    }
+    return curves(
+        f"Learned keep probabilities, {label}",
+        "keep probability",
+        "share of units",
+        lines,
+        caption="One keep probability per unit, started at 0.8.",
+    )
 
 
 def _checks(found: dict[str, list[tuple[float, float]]]) -> list[Check]:
     out = []
     for kind in KINDS:
         if kind.sampled is not None:
-            mean, _ = _spread([b for _, b in found[kind.label]])
+            mean, _ = mean_and_std([b for _, b in found[kind.label]])
             limit = kind.sampled[0] - kind.sampled[1]
             out.append(
                 Check(
@@ -432,20 +288,4 @@ def _more_kept(keeps: dict[str, list[Tensor]]) -> Check:
         f"by at least {min(gains):.3f} in every layer",
         "above 0",
         min(gains) > 0,
-    )
-
-
-def _wider(table: Table) -> Check:
-    rows = {row.label: row.measured for row in table.rows}
-    values = {
-        label: float(rows[label]["mutual information"] or 0.0)
-        for label in ("real images", "blended images", "rotated images")
-    }
-    told = ", ".join(f"{label} {value:.3f}" for label, value in values.items())
-    holds = min(values["blended images"], values["rotated images"]) > values["real images"]
-    return Check(
-        "draws disagree more about images that are no digits",
-        told,
-        "blended and rotated above real",
-        holds,
     )

@@ -24,6 +24,7 @@ from credo.core.settings import setting
 from credo.nets import mlp
 from credo_reproduce.base import Experiment, Say, experiments
 from credo_reproduce.outcome import Check, Outcome, Row, Table
+from credo_reproduce.plots import curves, line
 from credo_reproduce.probes import digits, minibatches, probe
 
 KINDS = {"local": "local", "separate samples": "per_example", "single sample": "weights"}
@@ -146,37 +147,28 @@ def _figure(
 ) -> dict[str, Any]:
     sizes = list(SIZES)
     lines = [
-        {
-            "name": label,
-            "x": sizes,
-            "y": [s.value for s in found[label]],
-            "marks": True,
-            "colour": place,
-        }
+        line(label, sizes, [s.value for s in found[label]], marks=True, colour=place)
         for place, label in enumerate(KINDS)
     ]
     lines += [
-        {"name": f"theory, {label}", "x": sizes, "y": theory[label], "dash": True, "colour": colour}
+        line(f"theory, {label}", sizes, theory[label], dash=True, colour=colour)
         for label, colour in (("local", 0), ("single sample", 2))
     ]
-    lines.append(
-        {"name": "N² Cov", "x": sizes, "y": [plateau] * len(sizes), "dash": True, "colour": -1}
-    )
+    lines.append(line("N² Cov", sizes, [plateau] * len(sizes), dash=True, colour=-1))
     caption = (
         "Noise of its own for every example lets the variance fall as 1/M; one weight sample for "
         "the batch leaves N² Cov, "
         "however large the batch."
     )
-    return {
-        "kind": "curves",
-        "title": "Variance of the data term",
-        "x_label": "batch size M",
-        "y_label": "variance (nats²)",
-        "log_x": True,
-        "log_y": True,
-        "lines": lines,
-        "caption": caption,
-    }
+    return curves(
+        "Variance of the data term",
+        "batch size M",
+        "variance (nats²)",
+        lines,
+        log_x=True,
+        log_y=True,
+        caption=caption,
+    )
 
 
 def _checks(found: dict[str, list[Spread]], theory: dict[str, list[float]]) -> list[Check]:

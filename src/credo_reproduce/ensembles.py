@@ -25,6 +25,7 @@ from credo.nets import Augmented, CropFlip, resnet
 from credo.predictive import Predictive
 from credo_reproduce.base import Experiment, Say, experiments
 from credo_reproduce.outcome import Check, Outcome, Row, Table
+from credo_reproduce.plots import curves, line
 from credo_reproduce.probes import Pair, colour_images
 
 #: Published error in % with all 50,000 training images and another network: Huang et al. 2017,
@@ -106,7 +107,7 @@ class Ensembles(Experiment):
         train, test = colour_images("cifar10", device, self.num_train, self.num_test)
         scores: dict[str, Score] = {}
         rows: list[Row] = []
-        curves: dict[str, list[Score]] = {}
+        growth: dict[str, list[Score]] = {}
         for fit in self._fits():
             started = time.perf_counter()
             bnn = self._fit(fit, train, seed, device)
@@ -129,14 +130,14 @@ class Ensembles(Experiment):
                 f"{score.ece:.4f}, {seconds:.0f} s"
             )
             if fit.label in ("deep ensemble", "snapshot"):
-                curves[fit.label] = [
+                growth[fit.label] = [
                     Score.of(Predictive(predictive.outputs[:count], predictive.likelihood), test[1])
                     for count in range(1, predictive.num_samples + 1)
                 ]
         return Outcome(
-            [_table(rows), _members(curves)],
-            [_figure(curves, key) for key in ("accuracy", "nll")],
-            _checks(scores, curves),
+            [_table(rows), _members(growth)],
+            [_figure(growth, key) for key in ("accuracy", "nll")],
+            _checks(scores, growth),
         )
 
     def _fits(self) -> list[Fit]:
@@ -184,15 +185,15 @@ def _table(rows: list[Row]) -> Table:
     return Table("One network, and several", columns, rows, note, digits=4)
 
 
-def _members(curves: dict[str, list[Score]]) -> Table:
-    most = max(map(len, curves.values()))
+def _members(growth: dict[str, list[Score]]) -> Table:
+    most = max(map(len, growth.values()))
     columns = [str(count) for count in range(1, most + 1)]
     rows = [
         Row(
             f"{label}: {title}",
             {column: getattr(score, key) for column, score in zip(columns, scores, strict=False)},
         )
-        for label, scores in curves.items()
+        for label, scores in growth.items()
         for title, key in (("error %", "error"), ("nll", "nll"))
     ]
     return Table(
@@ -204,30 +205,24 @@ def _members(curves: dict[str, list[Score]]) -> Table:
     )
 
 
-def _figure(curves: dict[str, list[Score]], key: str) -> dict[str, Any]:
+def _figure(growth: dict[str, list[Score]], key: str) -> dict[str, Any]:
     values = {"accuracy": lambda score: 100.0 - score.error, "nll": lambda score: score.nll}[key]
     lines = [
-        {
-            "name": label,
-            "x": list(range(1, len(scores) + 1)),
-            "y": [values(score) for score in scores],
-            "marks": True,
-        }
-        for label, scores in curves.items()
+        line(label, range(1, len(scores) + 1), [values(score) for score in scores], marks=True)
+        for label, scores in growth.items()
     ]
     label = {"accuracy": "test accuracy in %", "nll": "test nll in nats"}[key]
-    return {
-        "kind": "curves",
-        "title": f"{label.capitalize()} by number of members",
-        "x_label": "members",
-        "y_label": label,
-        "lines": lines,
-        "caption": "Members of a deep ensemble cost one training run each, all snapshots together "
+    return curves(
+        f"{label.capitalize()} by number of members",
+        "members",
+        label,
+        lines,
+        caption="Members of a deep ensemble cost one training run each, all snapshots together "
         "cost one.",
-    }
+    )
 
 
-def _checks(scores: dict[str, Score], curves: dict[str, list[Score]]) -> list[Check]:
+def _checks(scores: dict[str, Score], growth: dict[str, list[Score]]) -> list[Check]:
     single = scores["single"].nll
     out = [
         Check(
@@ -238,7 +233,7 @@ def _checks(scores: dict[str, Score], curves: dict[str, list[Score]]) -> list[Ch
         )
         for label in ("snapshot", "SWAG")
     ]
-    for label, course in curves.items():
+    for label, course in growth.items():
         ends = f"{course[0].nll:.4f} with one, {course[-1].nll:.4f} with {len(course)}"
         out.append(
             Check(

@@ -29,6 +29,7 @@ from credo.nets import mlp
 from credo.tasks.fidelity import rank_correlation
 from credo_reproduce.base import Experiment, Say, experiments
 from credo_reproduce.outcome import Check, Outcome, Row, Table
+from credo_reproduce.plots import curves, line
 
 Pair = tuple[Tensor, Tensor]
 WIDTHS, DEPTHS = (1, 2, 5, 10, 20), (1, 2, 3)
@@ -305,24 +306,19 @@ def _by_width(models: Sequence[Model]) -> dict[str, Any]:
             "cross-validation": [m.folds - low for m in row],
         }
         for what, values in losses.items():
-            line = {
-                "name": f"{name}: {what}",
-                "x": widths,
-                "y": [0.01 + value for value in values],
-                "marks": True,
-            }
-            lines.append(line | {"colour": place, "dash": what != "evidence"})
-    return {
-        "kind": "curves",
-        "title": "Behind the best model",
-        "x_label": "units of a hidden layer",
-        "y_label": "0.01 + nats per point",
-        "lines": lines,
-        "log_x": True,
-        "log_y": True,
-        "caption": "Log evidence over the number of points, and nll by cross-validation (dashed); "
+            above = [0.01 + value for value in values]
+            how = {"marks": True, "colour": place, "dash": what != "evidence"}
+            lines.append(line(f"{name}: {what}", widths, above, **how))
+    return curves(
+        "Behind the best model",
+        "units of a hidden layer",
+        "0.01 + nats per point",
+        lines,
+        log_x=True,
+        log_y=True,
+        caption="Log evidence over the number of points, and nll by cross-validation (dashed); "
         "lower is better.",
-    }
+    )
 
 
 def _places(models: Sequence[Model]) -> dict[str, Any]:
@@ -332,20 +328,13 @@ def _places(models: Sequence[Model]) -> dict[str, Any]:
     for depth in sorted({model.depth for model in models}):
         at = [place for place, model in enumerate(models) if model.depth == depth]
         name = f"{depth} hidden layer{'s' if depth > 1 else ''}"
-        points.append(
-            {
-                "name": name,
-                "x": [first[place] for place in at],
-                "y": [second[place] for place in at],
-            }
-        )
+        points.append(line(name, [first[place] for place in at], [second[place] for place in at]))
     ends = [1, len(models)]
-    return {
-        "kind": "curves",
-        "title": "Places by evidence and by cross-validation",
-        "x_label": "place by evidence",
-        "y_label": "place by cross-validation",
-        "lines": [{"name": "the same", "x": ends, "y": ends, "dash": True, "colour": -1}],
-        "points": points,
-        "caption": "1 is the best.",
-    }
+    return curves(
+        "Places by evidence and by cross-validation",
+        "place by evidence",
+        "place by cross-validation",
+        [line("the same", ends, ends, dash=True, colour=-1)],
+        points=points,
+        caption="1 is the best.",
+    )

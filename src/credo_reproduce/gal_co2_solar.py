@@ -34,6 +34,7 @@ from credo.nets import mlp
 from credo.posteriors import length_scale
 from credo_reproduce.base import Experiment, Say, experiments
 from credo_reproduce.outcome import Check, Outcome, Row, Table
+from credo_reproduce.plots import band, curves, line
 
 DECAY = 1e-6  # of the authors' ReLU network for CO2
 # deviations: labels and rebuilt record must be this close, root mean square, for the continuation
@@ -224,44 +225,22 @@ class GalCO2Solar(Experiment):
             f"function, ± {k:g} sd": (k * sd, 0) for k in BANDS
         }
         bands = [
-            {
-                "name": name,
-                "x": x,
-                "lower": (mean - wide).tolist(),
-                "upper": (mean + wide).tolist(),
-                "colour": colour,
-            }
+            band(name, x, (mean - wide).tolist(), (mean + wide).tolist(), colour=colour)
             for name, (wide, colour) in widths.items()
         ]
-        points = [
-            {
-                "name": "training data",
-                "x": train.x[:, 0].tolist(),
-                "y": train.y[:, 0].tolist(),
-                "colour": 3,
-            }
-        ]
+        points = [line("training data", train.x[:, 0].tolist(), train.y[:, 0].tolist(), colour=3)]
         if held is not None:
-            points.append(
-                {
-                    "name": "held out",
-                    "x": held.x[:, 0].tolist(),
-                    "y": held.y[:, 0].tolist(),
-                    "colour": 1,
-                }
-            )
-        return {
-            "kind": "curves",
-            "title": kind.label,
-            "x_label": "input, standardised",
-            "y_label": "label, standardised",
-            "bands": bands,
-            "lines": [{"name": "mean", "x": x, "y": mean.tolist(), "colour": 0}],
-            "points": points,
-            "y_range": kind.shown,
-            "caption": "Bands in shades: the function, half a deviation each; grey: with the "
-            "noise.",
-        }
+            points.append(line("held out", held.x[:, 0].tolist(), held.y[:, 0].tolist(), colour=1))
+        return curves(
+            kind.label,
+            "input, standardised",
+            "label, standardised",
+            [line("mean", x, mean.tolist(), colour=0)],
+            bands=bands,
+            points=points,
+            y_range=kind.shown,
+            caption="Bands in shades: the function, half a deviation each; grey: with the noise.",
+        )
 
 
 @torch.no_grad()

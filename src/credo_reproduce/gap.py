@@ -24,6 +24,7 @@ from credo.nets import mlp
 from credo.priors import FanIn
 from credo_reproduce.li_regression import NOISE, Clusters, clusters
 from credo_reproduce.outcome import Check, Row, Table
+from credo_reproduce.plots import curves, line
 
 
 class Sizes(NamedTuple):
@@ -289,21 +290,18 @@ def _figure(
         )
         edges = {"lower": (mean - wide).tolist(), "upper": (mean + wide).tolist()}
         bands.append({"name": f"{name}, ± 2 sd", "x": grid.tolist(), "colour": colour} | edges)
-        lines.append(
-            {"name": f"{name}, mean", "x": grid.tolist(), "y": mean.tolist(), "colour": colour}
-        )
+        lines.append(line(f"{name}, mean", grid.tolist(), mean.tolist(), colour=colour))
     points = {
         "x": (data.x[:, 0] * data.x_std + data.x_mean).tolist(),
         "y": (data.y[:, 0] * data.y_std + data.y_mean).tolist(),
     }
-    return {
-        "kind": "curves",
-        "title": f"{label} against HMC",
-        "x_label": "x",
-        "y_label": "y",
-        "bands": bands,
-        "lines": lines,
-        "points": [{"name": "data", "colour": 1} | points],
-        "y_range": [-2.5, 2.5],
-        "caption": "Bands hold the function, without observation noise.",
-    }
+    return curves(
+        f"{label} against HMC",
+        "x",
+        "y",
+        lines,
+        bands=bands,
+        points=[{"name": "data", "colour": 1} | points],
+        y_range=[-2.5, 2.5],
+        caption="Bands hold the function, without observation noise.",
+    )

@@ -26,6 +26,7 @@ from credo.core.settings import setting
 from credo.nets import mlp
 from credo_reproduce.base import Experiment, Say, experiments
 from credo_reproduce.outcome import Check, Outcome, Row, Table
+from credo_reproduce.plots import curves, line
 from credo_reproduce.probes import digits, images
 
 SHARE = 0.25  # of the unregularised rise, below which a regulariser counts as not overfitting
@@ -188,19 +189,12 @@ def _table(found: dict[str, list[Course]]) -> Table:
 
 
 def _figures(found: dict[str, Course]) -> list[dict[str, Any]]:
-    shared = {
-        "kind": "curves",
-        "x_label": "epoch",
-        "y_label": "nll (nats per image)",
-        "log_y": True,
-    }
     figures = []
     for part, caption in _CAPTIONS.items():
         courses = {label: getattr(course, part) for label, course in found.items()}
-        lines = [
-            {"name": label, "x": list(range(1, len(y) + 1)), "y": y} for label, y in courses.items()
-        ]
-        figures.append(shared | {"title": f"{part} loss", "lines": lines, "caption": caption})
+        lines = [line(label, range(1, len(y) + 1), y) for label, y in courses.items()]
+        title, label = f"{part} loss", "nll (nats per image)"
+        figures.append(curves(title, "epoch", label, lines, log_y=True, caption=caption))
     return figures
 
 

@@ -18,17 +18,19 @@ from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from credo.bnn import BNN
 from credo.core.errors import SettingError
-from credo.core.seeds import generator, isolated, mix
+from credo.core.seeds import isolated, mix
 from credo.core.settings import setting
 from credo.likelihoods import Gaussian
 from credo.nets import mlp
 from credo.posteriors import GroupScale
-from credo_reproduce.base import Experiment, Say, experiments
-from credo_reproduce.outcome import Check, Outcome, Row, Table
+from credo_reproduce.base import Experiment, Say, experiments, graph_on
+from credo_reproduce.outcome import Check, Outcome, Row, Table, mean_and_std
+from credo_reproduce.plots import curves, line
+from credo_reproduce.width_teacher import Problem, problem
 
 FORMS = {"centred": True, "non-centred": False}
 BANK = "0.weight"  # the scales of the hidden units
@@ -44,47 +46,10 @@ COLUMNS = [
 ]
 
 
-class Problem(NamedTuple):
-    """Inputs ``(N, 2)`` and labels ``(N, 1)``: for training, of which a fit takes the first, and
-    for testing.
-    """
-
-    train: tuple[Tensor, Tensor]
-    test: tuple[Tensor, Tensor]
-
-
 def scales_of(bnn: BNN) -> Tensor:
     """E[z] of the hidden units, largest first."""
     family = next(f for f in bnn.posterior.members if isinstance(f, GroupScale))
     return family.scales.first(BANK).detach().sort(descending=True).values.cpu()
-
-
-def teacher(units: int, seed: int) -> nn.Module:
-    """Steep tanh units in random directions, all of about the same weight, so that each is
-    needed.
-    """
-    net, source = mlp(2, (units,), 1, activation="tanh"), generator(seed, "teacher")
-    hidden: Any = net[0]
-    last: Any = net[2]
-    with torch.no_grad():
-        hidden.weight.copy_(3.0 * nn.functional.normalize(torch.randn(units, 2, generator=source)))
-        hidden.bias.copy_(4.0 * torch.rand(units, generator=source) - 2.0)
-        signs = torch.randint(0, 2, (1, units), generator=source) * 2.0 - 1.0
-        last.weight.copy_(signs * (0.7 + 0.6 * torch.rand(1, units, generator=source)))
-        last.bias.zero_()
-    return net
-
-
-@torch.no_grad()
-def problem(units: int, num_train: int, num_test: int, noise: float, seed: int) -> Problem:
-    """Labels of a teacher with Gaussian noise; the first points are the same for all sizes."""
-    net = teacher(units, seed)
-
-    def part(count: int, name: str) -> tuple[Tensor, Tensor]:
-        x = 2.0 * torch.rand(count, 2, generator=generator(seed, name)) - 1.0
-        return x, net(x) + noise * torch.randn(count, 1, generator=generator(seed, name, "noise"))
-
-    return Problem(part(num_train, "train"), part(num_test, "test"))
 
 
 class Found(NamedTuple):
@@ -161,7 +126,7 @@ class HorseshoeCentring(Experiment):
         return Outcome(
             [self.table(found), self.patience(once, longer, most)],
             self.figures(found, sizes),
-            [*checks(found, sizes, self.units), settled(once, longer, most)],
+            [*checks(found, sizes, self.units), converged(once, longer, most)],
         )
 
     def counts(self) -> list[int]:
@@ -186,7 +151,7 @@ class HorseshoeCentring(Experiment):
         train = (given.train[0][:size], given.train[1][:size])
         bnn, every = BNN(net, Gaussian(std=self.noise)), max(1, epochs // POINTS)
 
-        def look(row: dict[str, Any]) -> None:
+        def record_scales(row: dict[str, Any]) -> None:
             if row["epoch"] % every == 0:
                 row["scales"] = scales_of(bnn).tolist()
 
@@ -199,12 +164,12 @@ class HorseshoeCentring(Experiment):
             seed=seed,
             device=device,
             progress=False,
-            callbacks=[look],
+            callbacks=[record_scales],
             centred=FORMS[form],
             scale_lr=self.scale_lr,
             kl_schedule="constant",
             lr_schedule="cosine",
-            compile="graph" if device.type == "cuda" else False,
+            compile=graph_on(device),
         )
         scales = scales_of(bnn)
         p, y = (
@@ -223,11 +188,13 @@ class HorseshoeCentring(Experiment):
         return Found(dict(zip(COLUMNS, values, strict=True)), bnn.history, scales.tolist())
 
     def table(self, found: dict[tuple[str, int], list[Found]]) -> Table:
-        """Means over problems, with the spread of the first two columns."""
+        """Means over problems, with the deviation of the first two columns."""
         rows = []
         for (form, size), fits in found.items():
-            cells: dict[str, Any] = {name: spread(fits, name)[0] for name in COLUMNS}
-            cells |= {name: "{:.3f} ± {:.3f}".format(*spread(fits, name)) for name in COLUMNS[:2]}
+            cells: dict[str, Any] = {name: _over_problems(fits, name)[0] for name in COLUMNS}
+            cells |= {
+                name: "{:.3f} ± {:.3f}".format(*_over_problems(fits, name)) for name in COLUMNS[:2]
+            }
             rows.append(Row(f"{form}, N = {size}", cells))
         note = (
             f"Means over {self.seeds} teachers of {self.units} units, ± the deviation between "
@@ -239,7 +206,7 @@ class HorseshoeCentring(Experiment):
         return Table("Both forms", COLUMNS, rows, note)
 
     def patience(self, once: dict[str, Found], longer: dict[str, Found], size: int) -> Table:
-        """What twice the steps bring."""
+        """What twice the steps change."""
         fits = [
             (f"{form}, {n} steps", one)
             for form in FORMS
@@ -256,7 +223,7 @@ class HorseshoeCentring(Experiment):
         for size in sizes:
             fits = {form: found[form, size][0] for form in FORMS}
             elbo = {
-                form: course(one.history, lambda row, size=size: row["elbo"] / size)
+                form: over_epochs(one.history, lambda row, size=size: row["elbo"] / size)
                 for form, one in fits.items()
             }
             ends = [one.numbers[COLUMNS[0]] for one in fits.values()]
@@ -270,7 +237,7 @@ class HorseshoeCentring(Experiment):
                 )
             )
             kept = {
-                form: course(one.history, lambda row: row[f"kept/{BANK}"])
+                form: over_epochs(one.history, lambda row: row[f"kept/{BANK}"])
                 for form, one in fits.items()
             }
             out.append(_curves(f"Kept width, N = {size}", "hidden units", kept))
@@ -295,7 +262,7 @@ class HorseshoeCentring(Experiment):
             _curves("Scales at the end, sorted", "E[z]", ends_at, x_label="hidden unit", log_y=True)
         )
         widths = {
-            form: (sizes, [spread(found[form, size], COLUMNS[1])[0] for size in sizes])
+            form: (sizes, [_over_problems(found[form, size], COLUMNS[1])[0] for size in sizes])
             for form in FORMS
         }
         widths["teacher"] = (sizes, [float(self.units)] * len(sizes))
@@ -311,13 +278,12 @@ class HorseshoeCentring(Experiment):
         return out
 
 
-def spread(fits: list[Found], name: str) -> tuple[float, float]:
-    """Mean and standard deviation over problems, zero where there is one."""
-    values = torch.tensor([one.numbers[name] for one in fits], dtype=torch.float64)
-    return float(values.mean()), float(values.std()) if len(values) > 1 else 0.0
+def _over_problems(fits: list[Found], name: str) -> tuple[float, float]:
+    """Mean and standard deviation of a number of the table."""
+    return mean_and_std([one.numbers[name] for one in fits])
 
 
-def course(
+def over_epochs(
     history: list[dict[str, Any]], value: Callable[[dict[str, Any]], float]
 ) -> tuple[list[float], list[float]]:
     """A number over epochs, averaged over stretches of them."""
@@ -336,24 +302,15 @@ def _scales(history: list[dict[str, Any]], place: int) -> tuple[list[float], lis
 def _curves(
     title: str, y_label: str, data: dict[str, tuple[Any, Any]], x_label: str = "epoch", **more: Any
 ) -> dict[str, Any]:
-    lines = [
-        {"name": name, "x": list(x), "y": list(y), "dash": name.startswith("non-")}
-        for name, (x, y) in data.items()
-    ]
-    return {
-        "kind": "curves",
-        "title": title,
-        "x_label": x_label,
-        "y_label": y_label,
-        "lines": lines,
-    } | more
+    lines = [line(name, x, y, dash=name.startswith("non-")) for name, (x, y) in data.items()]
+    return curves(title, x_label, y_label, lines) | more
 
 
 def checks(found: dict[tuple[str, int], list[Found]], sizes: list[int], units: int) -> list[Check]:
     """What the literature says of the two forms, and of widths."""
 
     def mean(form: str, size: int, name: str) -> float:
-        return spread(found[form, size], name)[0]
+        return _over_problems(found[form, size], name)[0]
 
     out = []
     for size in sizes:
@@ -411,7 +368,7 @@ def checks(found: dict[tuple[str, int], list[Found]], sizes: list[int], units: i
     return out
 
 
-def settled(once: dict[str, Found], longer: dict[str, Found], size: int) -> Check:
+def converged(once: dict[str, Found], longer: dict[str, Found], size: int) -> Check:
     """Whether the steps decide the comparison."""
     before, after = (
         {form: fits[form].numbers[COLUMNS[0]] for form in FORMS} for fits in (once, longer)

@@ -24,6 +24,7 @@ from credo.core.settings import setting
 from credo.generative import VAE
 from credo_reproduce.base import Experiment, Say, experiments
 from credo_reproduce.outcome import Check, Outcome, Row, Table
+from credo_reproduce.plots import curves, line
 from credo_reproduce.probes import coders, glorot, images
 
 ACTIVE = (
@@ -140,21 +141,20 @@ class IWAE(Experiment):
         again = ", ".join(f"{KINDS[name][0]} {value}" for name, value in AGAIN.items())
         note = f"Nats per image; nll with {self.k} draws. A published replication has {again}."
         lines = [
-            {"name": KINDS[name][0], "x": list(range(1, len(row["curve"]) + 1)), "y": row["curve"]}
+            line(KINDS[name][0], range(1, len(row["curve"]) + 1), row["curve"])
             for name, row in found.items()
         ]
         low = min(min(line["y"]) for line in lines)
-        figure = {
-            "kind": "curves",
-            "title": "Training bound",
-            "x_label": "epoch",
-            "y_label": "-bound (nats per image)",
-            "lines": lines,
-            "log_x": True,
-            "y_range": [low - 1, low + 40],
-            "caption": "The average over each epoch, of the bound that is climbed: more draws "
+        figure = curves(
+            "Training bound",
+            "epoch",
+            "-bound (nats per image)",
+            lines,
+            log_x=True,
+            y_range=[low - 1, low + 40],
+            caption="The average over each epoch, of the bound that is climbed: more draws "
             "make it tighter.",
-        }
+        )
         checks = [
             Check(
                 f"{KINDS[name][0]}: test nll",

@@ -25,7 +25,7 @@ from credo.core.settings import setting
 from credo.likelihoods import Categorical
 from credo.nets import Augmented, CropFlip, resnet
 from credo.predictive import Predictive
-from credo_reproduce.base import Experiment, Say, experiments
+from credo_reproduce.base import Experiment, Say, experiments, graph_on
 from credo_reproduce.ensembles import Score
 from credo_reproduce.outcome import Check, Outcome, Row, Table
 from credo_reproduce.probes import Pair, colour_images
@@ -149,7 +149,7 @@ class LaplaceCalibration(Experiment):
             optimizer="sgd",
             momentum=0.9,
             progress=False,
-            compile="graph" if device.type == "cuda" else False,
+            compile=graph_on(device),
         )
         whole = Augmented(net, CropFlip())
         whole.load_state_dict(

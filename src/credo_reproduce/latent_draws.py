@@ -18,6 +18,7 @@ from credo.core.settings import setting
 from credo.generative import VAE
 from credo_reproduce.base import Experiment, Say, experiments
 from credo_reproduce.outcome import Check, Outcome, Row, Table
+from credo_reproduce.plots import curves, line
 from credo_reproduce.probes import coders, images
 
 PROPOSALS = {"prior": "draws from the prior", "encoder": "draws from the encoder"}
@@ -86,28 +87,26 @@ class LatentDraws(Experiment):
             f"{elbo:.2f}, annealed {anneal:.2f}."
         )
         lines: list[dict[str, Any]] = [
-            {"name": PROPOSALS[name], "x": grid, "y": values, "marks": True}
-            for name, values in found.items()
+            line(PROPOSALS[name], grid, values, marks=True) for name, values in found.items()
         ]
         lines.append(
-            {
-                "name": "annealed importance sampling",
-                "x": [grid[0], grid[-1]],
-                "y": [anneal, anneal],
-                "dash": True,
-                "colour": -1,
-            }
+            line(
+                "annealed importance sampling",
+                [grid[0], grid[-1]],
+                [anneal, anneal],
+                dash=True,
+                colour=-1,
+            )
         )
-        figure = {
-            "kind": "curves",
-            "title": "log p(x) by importance sampling",
-            "x_label": "draws of z per image",
-            "y_label": "log p(x) (nats per image)",
-            "lines": lines,
-            "log_x": True,
-            "caption": "Both estimates are lower bounds in expectation, and both are right in the "
+        figure = curves(
+            "log p(x) by importance sampling",
+            "draws of z per image",
+            "log p(x) (nats per image)",
+            lines,
+            log_x=True,
+            caption="Both estimates are lower bounds in expectation, and both are right in the "
             "end; the prior's end is far away.",
-        }
+        )
         prior, encoder = found["prior"], found["encoder"]
         checks = [
             Check(

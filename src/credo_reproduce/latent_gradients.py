@@ -25,6 +25,7 @@ from credo.generative.network import LatentNet
 from credo.likelihoods import Bernoulli
 from credo_reproduce.base import Experiment, Say, experiments
 from credo_reproduce.outcome import Check, Outcome, Row, Table
+from credo_reproduce.plots import curves, line
 from credo_reproduce.probes import coders, digits
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -198,23 +199,17 @@ class LatentGradients(Experiment):
         ]
         grid = [step + 1 for step in _marks(self.steps)]
         ends = [float(v.mean()) for v in finals.values()]
-        figure = {
-            "kind": "curves",
-            "title": "Training with each gradient",
-            "x_label": "step",
-            "y_label": "exact ELBO (nats per datum)",
-            "lines": [
-                {
-                    "name": label,
-                    "x": grid,
-                    "y": torch.tensor(runs).mean(0).tolist(),
-                    "dash": label == EXACT,
-                }
+        figure = curves(
+            "Training with each gradient",
+            "step",
+            "exact ELBO (nats per datum)",
+            [
+                line(label, grid, torch.tensor(runs).mean(0).tolist(), dash=label == EXACT)
                 for label, runs in reached.items()
             ],
-            "y_range": [min(ends) - 4.0, max(ends) + 1.0],
-            "caption": f"Mean of {self.seeds} fits, on all data, with hard codes.",
-        }
+            y_range=[min(ends) - 4.0, max(ends) + 1.0],
+            caption=f"Mean of {self.seeds} fits, on all data, with hard codes.",
+        )
         score = [row for row in compared if row.label.startswith("score")]
         others = [row for row in compared if not row.label.startswith("score")]
         checks = [

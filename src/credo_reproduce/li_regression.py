@@ -29,6 +29,7 @@ from credo.likelihoods import Gaussian
 from credo.nets import mlp
 from credo_reproduce.base import Experiment, Say, experiments
 from credo_reproduce.outcome import Check, Outcome, Row, Table
+from credo_reproduce.plots import curves, line
 
 NOISE = 0.1
 START = math.exp(-1.5)  # of the noise, standardised
@@ -195,25 +196,22 @@ class LiRegression(Experiment):
             edges = {"lower": (mean - wide).tolist(), "upper": (mean + wide).tolist()}
             bands.append({"name": f"{name}, ± 2 sd", "x": x, "colour": 0 if place else -1} | edges)
         drawn = bnn.functions(inputs, 10)[:, :, 0].cpu() * scale + data.y_mean
-        lines = [
-            {"name": "draw", "x": x, "y": f.tolist(), "faint": True, "colour": 5} for f in drawn
-        ]
+        lines = [line("draw", x, f.tolist(), faint=True, colour=5) for f in drawn]
         lines += [
-            {"name": "mean", "x": x, "y": mean.tolist(), "colour": 0},
-            {"name": "truth", "x": x, "y": truth(grid).tolist(), "dash": True, "colour": -1},
+            line("mean", x, mean.tolist(), colour=0),
+            line("truth", x, truth(grid).tolist(), dash=True, colour=-1),
         ]
         points = {"x": seen.tolist(), "y": (data.y[:, 0] * scale + data.y_mean).tolist()}
-        return {
-            "kind": "curves",
-            "title": label,
-            "x_label": "x",
-            "y_label": "y",
-            "y_range": [-2.5, 2.5],
-            "bands": bands,
-            "lines": lines,
-            "points": [{"name": "data", "colour": 1} | points],
-            "caption": "Thin lines: ten functions drawn from the posterior.",
-        }
+        return curves(
+            label,
+            "x",
+            "y",
+            lines,
+            y_range=[-2.5, 2.5],
+            bands=bands,
+            points=[{"name": "data", "colour": 1} | points],
+            caption="Thin lines: ten functions drawn from the posterior.",
+        )
 
 
 def _means(rows: list[dict[str, float]]) -> dict[str, float]:

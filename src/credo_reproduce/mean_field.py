@@ -25,6 +25,7 @@ from credo_reproduce import gap
 from credo_reproduce.base import Experiment, Say, experiments
 from credo_reproduce.li_regression import NOISE, clusters
 from credo_reproduce.outcome import Check, Outcome, Row, Table
+from credo_reproduce.plots import curves, line
 from credo_reproduce.probes import digits
 
 Pair = tuple[Tensor, Tensor]
@@ -199,19 +200,16 @@ def _figure(name: str, found: dict[str, Fit]) -> dict[str, Any]:
         every = max(1, len(fit.course) // 200)
         kept = fit.course[::every]
         lines.append(
-            {
-                "name": label,
-                "x": [1 + place * every for place in range(len(kept))],
-                "y": [-value for value in kept],
-            }
+            line(
+                label, [1 + place * every for place in range(len(kept))], [-value for value in kept]
+            )
         )
-    return {
-        "kind": "curves",
-        "title": f"{name}: negative ELBO in training",
-        "x_label": "epoch",
-        "y_label": "nats per data set",
-        "lines": lines,
-        "log_y": True,
-        "log_x": True,
-        "caption": "The same steps from different initial standard deviations; lower is better.",
-    }
+    return curves(
+        f"{name}: negative ELBO in training",
+        "epoch",
+        "nats per data set",
+        lines,
+        log_y=True,
+        log_x=True,
+        caption="The same steps from different initial standard deviations; lower is better.",
+    )

@@ -177,6 +177,12 @@ def shown(value: Value, digits: int) -> str:
     return f"{value:.{digits - 1}e}"
 
 
+def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and sample standard deviation; the latter is zero for a single value."""
+    mean = sum(values) / len(values)
+    return mean, math.sqrt(sum((v - mean) ** 2 for v in values) / max(len(values) - 1, 1))
+
+
 def plain(value: Any) -> Any:
     """Numbers, texts, lists and dictionaries that JSON can hold."""
     if isinstance(value, Mapping):

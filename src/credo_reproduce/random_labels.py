@@ -27,10 +27,10 @@ from credo.core.errors import SettingError
 from credo.core.seeds import generator, isolated, mix
 from credo.core.settings import setting
 from credo.nets import mlp, vgg
-from credo.posteriors import SparseVD
-from credo.priors.mixing import log_uniform_kl
-from credo_reproduce.base import Experiment, Say, experiments
+from credo_reproduce.base import Experiment, Say, experiments, graph_on
+from credo_reproduce.message_length import Length, label_bits, model_bits
 from credo_reproduce.outcome import Check, Outcome, Row, Table
+from credo_reproduce.plots import curves, line
 from credo_reproduce.probes import Pair, colour_images, images
 from credo_reproduce.sparse_vgg import accuracy, numbers, settled
 
@@ -40,60 +40,6 @@ TITLES = {"mnist_fc": "MNIST, dense", "cifar_vgg": "CIFAR-10, VGG"}
 #: Molchanov et al., section 5.5, accuracies and sparsity in per cent
 PAPER = {"train accuracy %": 10.0, "test accuracy %": 10.0, "sparsity %": 100.0}
 PAPER_DROPOUT = {"train accuracy %": 100.0, "test accuracy %": 10.0}
-
-
-class Length(NamedTuple):
-    """A network's accuracies and sparsity in per cent, and its message in bits.
-
-    ``data``: the labels under draws of the weights; ``steps``: the same as the last training epoch
-    saw it, with noise of its own for every image; ``model``: the KL of the weights that are left,
-    since one that is centred at zero costs nothing; ``counted``: the KL as training counts it.
-    """
-
-    train: float
-    test: float
-    sparsity: float
-    data: float
-    steps: float
-    model: float
-    counted: float
-
-    @property
-    def total(self) -> float:
-        """-ELBO: labels and weights."""
-        return self.data + self.model
-
-    @property
-    def least(self) -> float:
-        """With the shorter of both messages for the labels: no unfavourable estimate is held
-        against a network.
-        """
-        return min(self.data, self.steps) + self.model
-
-    def row(
-        self,
-        label: str,
-        empty: float,
-        paper: dict[str, Any] | None = None,
-        seconds: float | None = None,
-    ) -> Row:
-        """For the table."""
-        scores = {
-            "train accuracy %": self.train,
-            "test accuracy %": self.test,
-            "sparsity %": self.sparsity,
-        }
-        bits = {
-            "data bits": self.data,
-            "data bits in training": self.steps,
-            "model bits": self.model,
-            "as training counts": self.counted,
-        }
-        return Row(
-            label,
-            scores | bits | {"total / empty": self.total / empty, "seconds": seconds},
-            paper or {},
-        )
 
 
 class Case(NamedTuple):
@@ -236,7 +182,7 @@ class RandomLabels(Experiment):
             "seed": seed,
             "device": device,
             "progress": False,
-            "compile": "graph" if device.type == "cuda" else False,
+            "compile": graph_on(device),
         }
         title, lengths, rows = TITLES[case.name], {}, [_empty(case)]
 
@@ -265,7 +211,7 @@ class RandomLabels(Experiment):
             "train accuracy %": heart[0],
             "test accuracy %": heart[1],
             "sparsity %": 0.0,
-            "data bits": _bits(plain, case.train),
+            "data bits": label_bits(plain, case.train),
         }
         rows.append(
             Row(
@@ -313,27 +259,6 @@ class RandomLabels(Experiment):
             left,
             counted,
         )
-
-
-@torch.no_grad()
-def model_bits(bnn: BNN) -> tuple[float, float, float]:
-    """KL from the log-uniform prior in bits: of the weights that are left, and of all as training
-    counts it; and the sparsity in per cent.
-    """
-    log_alpha, kept = [], []
-    for family in bnn.posterior.members:
-        if isinstance(family, SparseVD):
-            log_alpha.append(family.flat_log_alpha().double())
-            kept.append(log_alpha[-1] < family.threshold)
-    kl, left = log_uniform_kl(torch.cat(log_alpha)) / math.log(2), torch.cat(kept)
-    return float(kl[left].sum()), float(kl.sum()), 100.0 * (1.0 - float(left.double().mean()))
-
-
-@torch.no_grad()
-def _bits(net: nn.Module, data: Pair) -> float:
-    """Of the labels, given the network."""
-    scores = torch.cat([net(x) for x in data[0].split(500)]).double()
-    return float(nn.functional.cross_entropy(scores, data[1], reduction="sum")) / math.log(2)
 
 
 def _empty(case: Case) -> Row:
@@ -385,44 +310,36 @@ def _table(title: str, rows: list[Row]) -> Table:
 def _figures(
     title: str, count: int, sparse: list[dict[str, Any]], dropped: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    def line(name: str, history: list[dict[str, Any]], key: str, scale: float) -> dict[str, Any]:
-        return {
-            "name": name,
-            "x": [row["epoch"] + 1 for row in history],
-            "y": [row[key] * scale for row in history],
-        }
+    def over_epochs(
+        name: str, history: list[dict[str, Any]], key: str, scale: float
+    ) -> dict[str, Any]:
+        return line(
+            name, [row["epoch"] + 1 for row in history], [row[key] * scale for row in history]
+        )
 
     each = 1.0 / (count * math.log(2))
     lines = [
-        line("sparse variational dropout", sparse, "nll", each),
-        line("binary dropout", dropped, "nll", each),
+        over_epochs("sparse variational dropout", sparse, "nll", each),
+        over_epochs("binary dropout", dropped, "nll", each),
     ]
     ends = [1, max(len(sparse), len(dropped))]
-    guess = {
-        "name": "a guess",
-        "x": ends,
-        "y": [math.log2(CLASSES)] * 2,
-        "dash": True,
-        "colour": -1,
-    }
+    guess = line("a guess", ends, [math.log2(CLASSES)] * 2, dash=True, colour=-1)
     return [
-        {
-            "kind": "curves",
-            "title": f"{title}: bits per training label",
-            "x_label": "epoch",
-            "y_label": "bits per label",
-            "lines": [*lines, guess],
-            "caption": "As training sees them, noise included: a label that is learned by heart "
+        curves(
+            f"{title}: bits per training label",
+            "epoch",
+            "bits per label",
+            [*lines, guess],
+            caption="As training sees them, noise included: a label that is learned by heart "
             "costs nothing, a guess log2 10 bits.",
-        },
-        {
-            "kind": "curves",
-            "title": f"{title}: weights given up",
-            "x_label": "epoch",
-            "y_label": "sparsity in %",
-            "lines": [line("sparse variational dropout", sparse, "sparsity", 100.0)],
-            "y_range": [0, 101],
-        },
+        ),
+        curves(
+            f"{title}: weights given up",
+            "epoch",
+            "sparsity in %",
+            [over_epochs("sparse variational dropout", sparse, "sparsity", 100.0)],
+            y_range=[0, 101],
+        ),
     ]
 
 

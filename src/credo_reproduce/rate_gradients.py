@@ -12,137 +12,28 @@ from the same start. Dropout is on the inputs too, so that two layers have rates
 
 from __future__ import annotations
 
-import copy
 import math
 from dataclasses import dataclass
-from itertools import product
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from credo.bnn import BNN
 from credo.core.seeds import generator, isolated, mix
 from credo.core.settings import setting
-from credo.engine.elbo import Elbo
-from credo.estimators import estimators
 from credo.nets import mlp
-from credo.posteriors import ConcreteDropout
 from credo_reproduce.base import Experiment, Say, experiments
+from credo_reproduce.mask_gradients import KINDS, LAYERS, Kind, Moments, exact, gradients, rates_of
 from credo_reproduce.outcome import Check, Outcome, Row, Table
+from credo_reproduce.plots import bars, curves, line
 from credo_reproduce.probes import digits
 
 Z = 4.0  # standard errors; a right estimator fails once in 16,000 comparisons
 TEST = 500
-RATE, RATES = (
-    0.1,
-    (0.02, 0.1, 0.3, 0.5),
-)  # of the measurement and of the fits' start; for the course of the variance
-HELD = 1e-6  # multiple of the learning rate at which rates stay where they are
-LAYERS = {"input": "0.weight", "hidden": "2.weight"}
-
-
-class Kind(NamedTuple):
-    """A gradient: its label, the method's setting, its temperature, the estimator it amounts to,
-    and whether bias is allowed.
-    """
-
-    label: str
-    gradient: str
-    temperature: float
-    estimator: str
-    biased: bool
-
-    @property
-    def passes(self) -> int:
-        """Forward passes of one gradient."""
-        return estimators[self.estimator].passes
-
-
-KINDS = (
-    Kind("concrete, t = 0.1", "concrete", 0.1, "local", True),
-    Kind("concrete, t = 0.01", "concrete", 0.01, "local", True),
-    Kind("REINFORCE", "reinforce", 0.1, "reinforce", False),
-    Kind("ARM", "arm", 0.1, "arm", False),
-)
-
-
-class Moments(NamedTuple):
-    """Mean, standard error and variance of a layer's gradient."""
-
-    mean: float
-    error: float
-    variance: float
-
-
-def rates_of(bnn: BNN) -> ConcreteDropout:
-    """The family with the rates."""
-    return next(family for family in bnn.posterior.members if isinstance(family, ConcreteDropout))
-
-
-def gradients(
-    bnn: BNN, kind: Kind, x: Tensor, y: Tensor, count: int, seed: int, rate: float | None = None
-) -> dict[str, Moments]:
-    """The gradient of the mean nll of a batch for each layer's logit, ``count`` times at the same
-    posterior, or at another ``rate``.
-    """
-    posterior = copy.deepcopy(bnn.posterior)
-    family = next(member for member in posterior.members if isinstance(member, ConcreteDropout))
-    family.temperature = kind.temperature
-    if rate is not None:
-        for logit in family.logits:
-            logit.fill_(math.log(rate / (1 - rate)))
-    family.logits.requires_grad_(True)
-    elbo = Elbo(bnn.model, posterior, estimators[kind.estimator], kl="apart")
-    shell = bnn.model.shell()
-    shell.place(bnn.model.frozen())
-    shell.train(True)
-    logits = {layer: family.logit(name) for layer, name in LAYERS.items()}
-    drawn = torch.empty(count, len(logits), dtype=torch.float64)
-    with isolated(mix(seed, kind.label), x.device):
-        for row in drawn:
-            row.copy_(
-                torch.stack(torch.autograd.grad(elbo(x, y)[0] / len(y), list(logits.values())))
-            )
-    means, variances = drawn.mean(0).tolist(), drawn.var(0).tolist()
-    return {
-        layer: Moments(mean, math.sqrt(var / count), var)
-        for layer, mean, var in zip(logits, means, variances, strict=True)
-    }
-
-
-def exact(bnn: BNN, x: Tensor, y: Tensor) -> dict[str, float]:
-    """The same gradient without noise, by going through all masks of the inputs and the hidden
-    units of one ReLU layer.
-    """
-    family, mean = rates_of(bnn), bnn.posterior.mean()
-    logits = {
-        layer: family.logit(name).detach().clone().requires_grad_(True)
-        for layer, name in LAYERS.items()
-    }
-    sizes = {layer: mean[name].shape[1] for layer, name in LAYERS.items()}
-    total = torch.zeros((), device=x.device)
-    for bits in product((0.0, 1.0), repeat=sum(sizes.values())):
-        masks = dict(
-            zip(sizes, torch.tensor(bits, device=x.device).split(list(sizes.values())), strict=True)
-        )
-        chance, signal = torch.ones((), device=x.device), x
-        for layer, name in LAYERS.items():
-            keep, kept = torch.sigmoid(-logits[layer]), masks[layer]
-            chance = chance * (keep ** kept.sum()) * ((1 - keep) ** (1 - kept).sum())
-            signal = F.linear(
-                signal * kept / keep, mean[name], mean[name.replace("weight", "bias")]
-            )
-            signal = F.relu(signal) if layer == "input" else signal
-        total = total + chance * F.cross_entropy(signal, y)
-    return dict(
-        zip(
-            logits,
-            (float(g) for g in torch.autograd.grad(total, list(logits.values()))),
-            strict=True,
-        )
-    )
+RATE = 0.1  # of the measurement, and at the start of fits
+RATES = (0.02, 0.1, 0.3, 0.5)  # at which the variance is measured, too
+NO_MOVE = 1e-6  # multiple of the learning rate at which rates stay where they are
 
 
 @experiments.register("rate_gradients")
@@ -180,7 +71,7 @@ class RateGradients(Experiment):
         truth, small = self.enumerated(device, seed)
         train, test = (tuple(part.to(device) for part in split) for split in digits(seed, TEST))
         say("trained point")
-        point = self.fit(KINDS[0], train, seed, device, rate_lr=HELD)
+        point = self.fit(KINDS[0], train, seed, device, rate_lr=NO_MOVE)
         x, y = (part[: self.batch] for part in train)
         large, others = {}, {}
         for kind in KINDS:
@@ -226,7 +117,7 @@ class RateGradients(Experiment):
             "p": 0.3,
             "epochs": 200,
             "lr": 0.05,
-            "rate_lr": HELD,
+            "rate_lr": NO_MOVE,
             "progress": False,
         }
         bnn = BNN(net).fit((x, y), "concrete_dropout", seed=seed, device=device, **how)
@@ -328,48 +219,32 @@ def _bars(large: dict[str, dict[str, Moments]], layer: str) -> dict[str, Any]:
     values = [math.sqrt(large[kind.label][layer].variance) for kind in KINDS]
     names = [kind.label for kind in KINDS]
     title, label = f"Deviation of the gradient, {layer} layer", "standard deviation of one gradient"
-    return {"kind": "bars", "title": title, "names": names, "values": values, "x_label": label}
+    return bars(title, names, values, label)
 
 
 def _variances(others: dict[str, list[dict[str, Moments]]], layer: str) -> dict[str, Any]:
     lines = [
-        {
-            "name": label,
-            "x": list(RATES),
-            "y": [found[layer].variance for found in all_],
-            "marks": True,
-        }
+        line(label, RATES, [found[layer].variance for found in all_], marks=True)
         for label, all_ in others.items()
     ]
-    return {
-        "kind": "curves",
-        "title": f"Variance of the gradient, {layer} layer",
-        "x_label": "rate of both layers",
-        "y_label": "variance",
-        "lines": lines,
-        "log_x": True,
-        "log_y": True,
-        "caption": "Weights as trained at 0.1; one gradient, whatever its number of passes.",
-    }
+    return curves(
+        f"Variance of the gradient, {layer} layer",
+        "rate of both layers",
+        "variance",
+        lines,
+        log_x=True,
+        log_y=True,
+        caption="Weights as trained at 0.1; one gradient, whatever its number of passes.",
+    )
 
 
 def _course(courses: dict[str, list[dict[str, Any]]], layer: str) -> dict[str, Any]:
     key = f"rate/{LAYERS[layer]}"
     lines = [
-        {
-            "name": label,
-            "x": [row["epoch"] + 1 for row in history],
-            "y": [row[key] for row in history],
-        }
+        line(label, [row["epoch"] + 1 for row in history], [row[key] for row in history])
         for label, history in courses.items()
     ]
-    return {
-        "kind": "curves",
-        "title": f"Drop rate, {layer} layer",
-        "x_label": "epoch",
-        "y_label": "rate",
-        "lines": lines,
-    }
+    return curves(f"Drop rate, {layer} layer", "epoch", "rate", lines)
 
 
 def _checks(

@@ -27,6 +27,7 @@ from credo.posteriors import Posterior
 from credo_reproduce.base import Say, experiments
 from credo_reproduce.lenets import NETS, Digits, LeNets, error
 from credo_reproduce.outcome import Check, Outcome, Row, Table
+from credo_reproduce.plots import curves, line
 
 FRAMES = (0.025, 0.05, 0.1, 0.2, 0.5, 1.0)  # of the epochs, at which weights are pictured
 PATCH = 100
@@ -327,11 +328,7 @@ def _checks(title: str, case: Case, row: Row, file: Row) -> list[Check]:
 
 def _figure(title: str, points: list[tuple[Pruned, float]]) -> dict[str, Any]:
     x = [whole / left for left, whole in (pruned.counts for pruned, _ in points)]
-    line = {"name": "weights go in rounds", "x": x, "y": [wrong for _, wrong in points]}
-    return {
-        "kind": "curves",
-        "title": f"{title}: held-out error against compression",
-        "x_label": "times fewer weights",
-        "y_label": "error %",
-        "lines": [line],
-    }
+    errors = line("weights go in rounds", x, [wrong for _, wrong in points])
+    return curves(
+        f"{title}: held-out error against compression", "times fewer weights", "error %", [errors]
+    )

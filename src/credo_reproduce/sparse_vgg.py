@@ -31,8 +31,9 @@ from credo.data.intake import intake
 from credo.engine.batchnorm import statistics
 from credo.engine.fit_job import FitJob
 from credo.nets import Augmented, CropFlip, vgg
-from credo_reproduce.base import Experiment, Say, experiments
+from credo_reproduce.base import Experiment, Say, experiments, graph_on
 from credo_reproduce.outcome import Check, Outcome, Row, Table
+from credo_reproduce.plots import curves, line
 from credo_reproduce.probes import Pair, colour_images
 
 ERROR, COMPRESSION = 7.3, 49.0  # in the paper, for k = 1: test error in % and weights, times fewer
@@ -102,17 +103,14 @@ class SparseVGG(Experiment):
         held, train = (
             (given[0][part], given[1][part]) for part in (slice(self.held), slice(self.held, None))
         )
-        rows, curves, scores = [], [], {}
+        rows, lines, scores = [], [], {}
         for k in widths:
             found, scores[k], curve = self._one(k, train, held, test, seed, device, say)
             rows += found
-            line = {
-                "name": f"k = {k:g}",
-                "x": [p.pruned.ratio for p in curve.points],
-                "y": [100 * p.error for p in curve.points],
-            }
-            curves.append(line | {"marks": True})
-        return Outcome([_table(rows)], _figures(scores, curves), _checks(scores))
+            ratios = [p.pruned.ratio for p in curve.points]
+            errors = [100 * p.error for p in curve.points]
+            lines.append(line(f"k = {k:g}", ratios, errors, marks=True))
+        return Outcome([_table(rows)], _figures(scores, lines), _checks(scores))
 
     def _one(
         self,
@@ -145,7 +143,7 @@ class SparseVGG(Experiment):
             seed=seed,
             device=device,
             progress=False,
-            compile="graph" if device.type == "cuda" else False,
+            compile=graph_on(device),
         )
         seconds = time.perf_counter() - started
         points = {}
@@ -193,7 +191,7 @@ class SparseVGG(Experiment):
             optimizer="sgd",
             momentum=0.9,
             progress=False,
-            compile="graph" if device.type == "cuda" else False,
+            compile=graph_on(device),
         )
         whole = compress.plain(bnn)
         return whole.get_submodule("net")
@@ -269,28 +267,23 @@ def _table(rows: list[Row]) -> Table:
     return Table("Width, error and compression", columns, rows, note)
 
 
-def _figures(scores: dict[float, Score], curves: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    order = sorted(scores)
-    common = {"kind": "curves", "x_label": "width factor k", "log_x": True}
+def _figures(scores: dict[float, Score], lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    order, width = sorted(scores), "width factor k"
     errors = [
-        {"name": key, "x": order, "y": [getattr(scores[k], key) for k in order], "marks": True}
+        line(key, order, [getattr(scores[k], key) for k in order], marks=True)
         for key in ("dense", "sparse")
     ]
-    fewer = [
-        {"name": "weights", "x": order, "y": [scores[k].compression for k in order], "marks": True}
-    ]
+    fewer = [line("weights", order, [scores[k].compression for k in order], marks=True)]
     return [
-        common | {"title": "Test error by width", "y_label": "test error in %", "lines": errors},
-        common
-        | {"title": "Compression by width", "y_label": "weights, times fewer", "lines": fewer},
-        {
-            "kind": "curves",
-            "title": "Held-out error against compression",
-            "x_label": "times fewer parameters",
-            "y_label": "held-out error in %",
-            "lines": curves,
-            "log_x": True,
-        },
+        curves("Test error by width", width, "test error in %", errors, log_x=True),
+        curves("Compression by width", width, "weights, times fewer", fewer, log_x=True),
+        curves(
+            "Held-out error against compression",
+            "times fewer parameters",
+            "held-out error in %",
+            lines,
+            log_x=True,
+        ),
     ]
 
 

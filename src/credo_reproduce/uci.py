@@ -26,7 +26,7 @@ from credo_reproduce.audit_table import chosen
 from credo_reproduce.base import Experiment, Say, experiments
 from credo_reproduce.outcome import Outcome
 from credo_reproduce.uci_cells import SETS, Cell, Terms, finished, keep, reason, split
-from credo_reproduce.uci_recipes import APART, applicable
+from credo_reproduce.uci_recipes import NOT_APPLICABLE, applicable
 from credo_reproduce.uci_table import checks, figure, summary, tables
 
 MAIN = (
@@ -102,7 +102,7 @@ class UCI(Experiment):
         for cell, why in failures.items():
             say(f"failed: {cell.set}, split {cell.split}, {cell.method}: {why}")
         done, others = finished(store, terms)
-        notes = [f"{name} is left out: {APART[name]}." for name in apart]
+        notes = [f"{name} is left out: {NOT_APPLICABLE[name]}." for name in apart]
         if others:
             notes.append(
                 f"{others} files in {store} were measured under other settings and are not in the "
@@ -116,7 +116,7 @@ class UCI(Experiment):
         """
         known = [name for name in MAIN if name in methods] if self.methods == "main" else None
         named = known or chosen("methods", self.methods, methods.names())
-        apart = [name for name in named if name in APART]
+        apart = [name for name in named if name in NOT_APPLICABLE]
         used = [name for name in named if name in applicable()]
         sets = [name for name in SETS if name in chosen("sets", self.sets, list(SETS))]
         cells = [

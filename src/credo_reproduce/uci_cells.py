@@ -30,7 +30,9 @@ from credo.engine.training_loop import DescentSettings
 from credo.likelihoods import Likelihood
 from credo.methods import make_method, methods
 from credo.nets import mlp
-from credo_reproduce.uci_recipes import APART, BATCH, Candidate, Recipe, Start, epochs, recipe
+from credo_reproduce.base import graph_on
+from credo_reproduce.uci_candidates import BATCH, Candidate, Recipe, Start, epochs
+from credo_reproduce.uci_recipes import NOT_APPLICABLE, recipe
 
 FORMAT = 1  # of the files; a new number makes old ones count for nothing
 WORTHWHILE = 0.1  # effort from which compiling a step pays
@@ -181,7 +183,7 @@ def _for(method: str, given: dict[str, Any], terms: Terms, device: torch.device)
     if "compile" not in kind.__dataclass_fields__:
         return given
     if issubclass(kind, DescentSettings):
-        return given | {"compile": "graph" if device.type == "cuda" else False}
+        return given | {"compile": graph_on(device)}
     return given | {"compile": given.get("compile", False) and terms.effort >= WORTHWHILE}
 
 
@@ -249,8 +251,8 @@ def measure(cell: Cell, terms: Terms, device: torch.device | str = "cpu") -> dic
     """Choose, refit on the whole training split, judge on the test part once: the content of the
     cell's file.
     """
-    if cell.method in APART:
-        raise CredoError(f"{cell.method} does not apply here: {APART[cell.method]}.")
+    if cell.method in NOT_APPLICABLE:
+        raise CredoError(f"{cell.method} does not apply here: {NOT_APPLICABLE[cell.method]}.")
     where, started = torch.device(device), time.perf_counter()
     train, test = split(cell.set, cell.split)
     candidates, trials = ranked(cell, recipe(cell.method), train, terms, where)

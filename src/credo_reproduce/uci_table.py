@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from credo_reproduce.outcome import Check, Row, Table, Value
+from credo_reproduce.plots import bars
 from credo_reproduce.uci_cells import SETS, Cell
 
 ENOUGH = 6  # sets of nine on which the best of ours should be as good as the best that is published
@@ -263,12 +264,11 @@ def figure(done: Done) -> list[dict[str, Any]]:
     if not gaps:
         return []
     return [
-        {
-            "kind": "bars",
-            "title": "Best of ours minus best published",
-            "names": list(gaps),
-            "values": list(gaps.values()),
-            "x_label": "log-likelihood, nats per example",
-            "caption": "Above zero is better than all five published methods.",
-        }
+        bars(
+            "Best of ours minus best published",
+            list(gaps),
+            list(gaps.values()),
+            "log-likelihood, nats per example",
+            caption="Above zero is better than all five published methods.",
+        )
     ]

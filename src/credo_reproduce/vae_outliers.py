@@ -24,6 +24,7 @@ from credo.likelihoods import Bernoulli, ContinuousBernoulli, Likelihood, Pixels
 from credo.metrics import auroc
 from credo_reproduce.base import Experiment, Say, experiments
 from credo_reproduce.outcome import Check, Outcome, Row, Table
+from credo_reproduce.plots import curves, line
 from credo_reproduce.probes import coders, images
 
 LIKELIHOODS: dict[str, Callable[[int], Likelihood]] = {
@@ -153,21 +154,16 @@ class VAEOutliers(Experiment):
         edges = torch.linspace(low, high, 61, dtype=torch.float64)
         middle = ((edges[1:] + edges[:-1]) / 2).tolist()
         lines = [
-            {
-                "name": NAMES[name],
-                "x": middle,
-                "y": (torch.histogram(v.double(), edges).hist / len(v)).tolist(),
-            }
+            line(NAMES[name], middle, (torch.histogram(v.double(), edges).hist / len(v)).tolist())
             for name, v in zip((inside, outside), values, strict=True)
         ]
-        return {
-            "kind": "curves",
-            "title": f"{label}: {kind}",
-            "x_label": f"{kind} (nats per image)",
-            "y_label": "share of test images",
-            "lines": lines,
-            "caption": f"A model of {NAMES[inside]}. Strange images should lie to the left.",
-        }
+        return curves(
+            f"{label}: {kind}",
+            f"{kind} (nats per image)",
+            "share of test images",
+            lines,
+            caption=f"A model of {NAMES[inside]}. Strange images should lie to the left.",
+        )
 
     def _checks(
         self, found: dict[str, float], scores: dict[str, tuple[Tensor, Tensor]]

@@ -19,6 +19,7 @@ from credo.generative import VAE
 from credo.likelihoods import Bernoulli, ContinuousBernoulli, Likelihood
 from credo_reproduce.base import Experiment, Say, experiments
 from credo_reproduce.outcome import Check, Outcome, Row, Table
+from credo_reproduce.plots import curves, line
 from credo_reproduce.probes import coders, glorot, images
 
 SOURCE = (-400.2, -218.9, -206.1, -202.2, -200.2, -197.6)
@@ -91,25 +92,19 @@ class VAETutorial(Experiment):
         checks = [Check(f"ELBO of epoch {self.epochs}", text, f"at least {LIMIT:g}", mean >= LIMIT)]
         epochs = list(range(1, self.epochs + 1))
         lines = [
-            {
-                "name": "the tutorial's log",
-                "x": epochs[: len(SOURCE)],
-                "y": list(SOURCE[: self.epochs]),
-                "dash": True,
-            }
+            line("the tutorial's log", epochs[: len(SOURCE)], SOURCE[: self.epochs], dash=True)
         ]
         lines += [
-            {"name": f"seed {seed + place}", "x": epochs, "y": run, "marks": True}
+            line(f"seed {seed + place}", epochs, run, marks=True)
             for place, run in enumerate(found["Bernoulli"])
         ]
-        figure = {
-            "kind": "curves",
-            "title": "Training ELBO with the Bernoulli likelihood",
-            "x_label": "epoch",
-            "y_label": "ELBO (nats per image)",
-            "lines": lines,
-            "caption": "The average over the steps of each epoch.",
-        }
+        figure = curves(
+            "Training ELBO with the Bernoulli likelihood",
+            "epoch",
+            "ELBO (nats per image)",
+            lines,
+            caption="The average over the steps of each epoch.",
+        )
         note = (
             f"Nats per image, average over each epoch, mean of {self.seeds} fits. The two "
             "likelihoods' values do not compare."

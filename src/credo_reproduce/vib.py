@@ -24,8 +24,9 @@ from credo.core.seeds import isolated, mix
 from credo.core.settings import setting
 from credo.nets import Bottleneck
 from credo.tasks.information import entropy, information
-from credo_reproduce.base import Experiment, Say, experiments
+from credo_reproduce.base import Experiment, Say, experiments, graph_on
 from credo_reproduce.outcome import Check, Outcome, Row, Table
+from credo_reproduce.plots import curves, line
 from credo_reproduce.probes import images
 
 Pair = tuple[Tensor, Tensor]
@@ -149,7 +150,7 @@ class InformationBottleneck(Experiment):
             "seed": seed,
             "device": device,
         }
-        how |= {"compile": "graph" if device.type == "cuda" else False, "progress": False}
+        how |= {"compile": graph_on(device), "progress": False}
         bnn = (
             BNN(net).fit(train, "mle", **how)
             if beta is None
@@ -274,28 +275,25 @@ def _plane(points: list[Point], told: float) -> dict[str, Any]:
     grid = torch.logspace(
         math.log10(QUIET), math.log10(max(*kept, 10.0)), 100, dtype=torch.float64
     ).tolist()
-    return {
-        "kind": "curves",
-        "title": "The information plane",
-        "x_label": "kept of x: rate, nats",
-        "y_label": "told of y: at least, nats",
-        "log_x": True,
-        "lines": [
-            {
-                "name": "limit: min(rate, H(Y))",
-                "x": grid,
-                "y": [min(rate, told) for rate in grid],
-                "dash": True,
-                "colour": -1,
-            }
+    return curves(
+        "The information plane",
+        "kept of x: rate, nats",
+        "told of y: at least, nats",
+        [
+            line(
+                "limit: min(rate, H(Y))",
+                grid,
+                [min(rate, told) for rate in grid],
+                dash=True,
+                colour=-1,
+            )
         ],
-        "points": [
-            {"name": "vib, one for every beta", "x": kept, "y": [lower for _, _, lower in noisy]}
-        ],
-        "caption": "From right to left beta grows. The best code would lie on the dashed line: "
+        log_x=True,
+        points=[line("vib, one for every beta", kept, [lower for _, _, lower in noisy])],
+        caption="From right to left beta grows. The best code would lie on the dashed line: "
         "every nat kept of the image tells a nat of the "
         f"digit. Rates below {QUIET} nats are drawn there.",
-    }
+    )
 
 
 def _errors(points: list[Point]) -> dict[str, Any]:
@@ -303,17 +301,16 @@ def _errors(points: list[Point]) -> dict[str, Any]:
     betas = [point.beta for point in shown]
     plain = [points[0].error] * len(betas)
     lines = [
-        {"name": "vib", "x": betas, "y": [point.error for point in shown], "marks": True},
-        {"name": "no noise (mle)", "x": betas, "y": plain, "dash": True, "colour": -1},
+        line("vib", betas, [point.error for point in shown], marks=True),
+        line("no noise (mle)", betas, plain, dash=True, colour=-1),
     ]
-    return {
-        "kind": "curves",
-        "title": "Test error",
-        "x_label": "beta",
-        "y_label": "error in %",
-        "lines": lines,
-        "log_x": True,
-        "log_y": True,
-        "caption": "A moderate price costs nothing or helps; from a price near 1 on a code is not "
+    return curves(
+        "Test error",
+        "beta",
+        "error in %",
+        lines,
+        log_x=True,
+        log_y=True,
+        caption="A moderate price costs nothing or helps; from a price near 1 on a code is not "
         "worth having.",
-    }
+    )

@@ -27,6 +27,7 @@ from credo.posteriors import weight_decay
 from credo_reproduce.base import Experiment, Say, experiments
 from credo_reproduce.gal_co2_solar import Part, spread_out
 from credo_reproduce.outcome import Check, Outcome, Row, Table
+from credo_reproduce.plots import curves, line
 
 NOISE, REACH, GAP = 0.3, 3.0, 1.0
 SCALES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
@@ -167,31 +168,22 @@ class WeightDecay(Experiment):
             wide = 2 * variance[:, 0].sqrt().cpu()
             edges = {"lower": (mean - wide).tolist(), "upper": (mean + wide).tolist()}
             bands.append({"name": f"{name}, ± 2 sd", "x": x, "colour": colour} | edges)
-        lines = [
-            {"name": "draw", "x": x, "y": f[:, 0].tolist(), "faint": True, "colour": 5}
-            for f in drawn.cpu()
-        ]
+        lines = [line("draw", x, f[:, 0].tolist(), faint=True, colour=5) for f in drawn.cpu()]
         lines += [
-            {"name": "mean", "x": x, "y": mean.tolist(), "colour": 0},
-            {"name": "truth", "x": x, "y": truth(grid)[:, 0].tolist(), "dash": True, "colour": -1},
+            line("mean", x, mean.tolist(), colour=0),
+            line("truth", x, truth(grid)[:, 0].tolist(), dash=True, colour=-1),
         ]
-        points = {
-            "name": "data",
-            "x": data.train.x[:, 0].tolist(),
-            "y": data.train.y[:, 0].tolist(),
-            "colour": 1,
-        }
-        return {
-            "kind": "curves",
-            "title": title,
-            "x_label": "x",
-            "y_label": "y",
-            "y_range": [-3.5, 3.5],
-            "bands": bands,
-            "lines": lines,
-            "points": [points],
-            "caption": f"Thin lines: {self.functions} functions drawn by dropout.",
-        }
+        points = line("data", data.train.x[:, 0].tolist(), data.train.y[:, 0].tolist(), colour=1)
+        return curves(
+            title,
+            "x",
+            "y",
+            lines,
+            y_range=[-3.5, 3.5],
+            bands=bands,
+            points=[points],
+            caption=f"Thin lines: {self.functions} functions drawn by dropout.",
+        )
 
 
 def _floor() -> float:
@@ -201,22 +193,10 @@ def _floor() -> float:
 
 def _curve(found: dict[float, dict[str, float]]) -> dict[str, Any]:
     lines = [
-        {
-            "name": name,
-            "x": list(found),
-            "y": [row[f"{name} nll"] for row in found.values()],
-            "marks": True,
-        }
+        line(name, found, [row[f"{name} nll"] for row in found.values()], marks=True)
         for name in ("train", "validation", "test")
     ]
-    return {
-        "kind": "curves",
-        "title": "nll against the length scale",
-        "x_label": "l",
-        "y_label": "nats per point",
-        "lines": lines,
-        "log_x": True,
-    }
+    return curves("nll against the length scale", "l", "nats per point", lines, log_x=True)
 
 
 def _checks(found: dict[float, dict[str, float]], good: float) -> list[Check]:

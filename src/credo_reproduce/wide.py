@@ -31,6 +31,7 @@ from credo.posteriors.wide_kernel import wide_kernel
 from credo.priors import FanIn
 from credo_reproduce.base import Experiment, Say, experiments
 from credo_reproduce.outcome import Check, Outcome, Row, Table
+from credo_reproduce.plots import curves, line
 
 PRIOR_WIDTHS = (8, 32, 128, 512)
 WIDTHS = {1: (4, 16, 64, 256), 2: (4, 16, 64, 128)}  # by the number of hidden layers
@@ -317,27 +318,22 @@ def _prior_figure(found: dict[str, dict[int, dict[str, float]]]) -> dict[str, An
     lines = []
     for name, rows in found.items():
         for key in ("kernel error", "excess kurtosis"):
-            line = {
-                "name": f"{name}: {key}",
-                "x": list(rows),
-                "y": [row[key] for row in rows.values()],
-                "marks": True,
-            }
-            lines.append(line | {"colour": len(lines) // 2, "dash": key == "excess kurtosis"})
+            how = {"marks": True, "colour": len(lines) // 2, "dash": key == "excess kurtosis"}
+            values = [row[key] for row in rows.values()]
+            lines.append(line(f"{name}: {key}", rows, values, **how))
     caption = (
         "One network's kernel approaches the limit's as width^-1/2, the output's distribution a "
         "Gaussian as 1 / width."
     )
-    return {
-        "kind": "curves",
-        "title": "Prior: distance from the limit",
-        "x_label": "width",
-        "y_label": "error",
-        "lines": lines,
-        "log_x": True,
-        "log_y": True,
-        "caption": caption,
-    }
+    return curves(
+        "Prior: distance from the limit",
+        "width",
+        "error",
+        lines,
+        log_x=True,
+        log_y=True,
+        caption=caption,
+    )
 
 
 def _posterior_figure(found: dict[int, dict[int, Distance]]) -> dict[str, Any]:
@@ -348,25 +344,24 @@ def _posterior_figure(found: dict[int, dict[int, Distance]]) -> dict[str, Any]:
             ("Monte Carlo error", [each.mean_error for each in rows.values()], True),
         ):
             lines.append(
-                {
-                    "name": f"{_layers(depth)}: {name}",
-                    "x": list(rows),
-                    "y": values,
-                    "marks": not dash,
-                    "colour": place,
-                    "dash": dash,
-                }
+                line(
+                    f"{_layers(depth)}: {name}",
+                    rows,
+                    values,
+                    marks=not dash,
+                    colour=place,
+                    dash=dash,
+                )
             )
-    return {
-        "kind": "curves",
-        "title": "Posterior: error of the predictive mean",
-        "x_label": "width",
-        "y_label": "deviations of the limit",
-        "lines": lines,
-        "log_x": True,
-        "log_y": True,
-        "caption": "HMC against the exact posterior of the limit; dashed: what Monte Carlo leaves.",
-    }
+    return curves(
+        "Posterior: error of the predictive mean",
+        "width",
+        "deviations of the limit",
+        lines,
+        log_x=True,
+        log_y=True,
+        caption="HMC against the exact posterior of the limit; dashed: what Monte Carlo leaves.",
+    )
 
 
 def _bands(
@@ -380,19 +375,14 @@ def _bands(
     for name, (mean, sd), colour in (("limit", limit, -1), ("HMC", ours, 0)):
         edges = {"lower": (mean - 2 * sd).tolist(), "upper": (mean + 2 * sd).tolist()}
         bands.append({"name": f"{name}, ± 2 sd", "x": grid.tolist(), "colour": colour} | edges)
-        lines.append(
-            {"name": f"{name}, mean", "x": grid.tolist(), "y": mean.tolist(), "colour": colour}
-        )
-    points = [
-        {"name": "data", "colour": 1, "x": data[0][:, 0].tolist(), "y": data[1][:, 0].tolist()}
-    ]
-    return {
-        "kind": "curves",
-        "title": title,
-        "x_label": "x",
-        "y_label": "y",
-        "bands": bands,
-        "lines": lines,
-        "points": points,
-        "caption": "Bands hold the function, without observation noise.",
-    }
+        lines.append(line(f"{name}, mean", grid.tolist(), mean.tolist(), colour=colour))
+    points = [line("data", data[0][:, 0].tolist(), data[1][:, 0].tolist(), colour=1)]
+    return curves(
+        title,
+        "x",
+        "y",
+        lines,
+        bands=bands,
+        points=points,
+        caption="Bands hold the function, without observation noise.",
+    )

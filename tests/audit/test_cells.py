@@ -6,7 +6,7 @@ import pytest
 import torch
 from zoo.stats import Z
 
-from credo.audit.cells import Side, cell_means, cells, halvings, jackknife
+from credo.audit.cells import DrawSet, cell_means, cells, halvings, jackknife
 
 
 def side(draws, chains=1):
@@ -14,7 +14,7 @@ def side(draws, chains=1):
     cut = cells(len(draws), chains)
     column = draws.unsqueeze(-1)
     scores = {"log_prob": cell_means(draws.exp(), cut.of_draw).log()}
-    return Side(cut, column, column, column, cell_means(draws, cut.of_draw), scores)
+    return DrawSet(cut, column, column, column, cell_means(draws, cut.of_draw), scores)
 
 
 @pytest.mark.parametrize(
@@ -39,12 +39,12 @@ def test_a_union_of_cells_is_as_if_its_draws_were_alone():
     draws = torch.randn(50, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     whole = side(draws, 2)
     for part in [
-        whole.part(),
+        whole.subset(),
         *whole.without_each(),
         *(half for pair in whole.halves() for half in pair),
     ]:
         own = draws[part.keep[whole.cells.of_draw]]
-        mean, var = part.moments(whole.shown)
+        mean, var = part.moments(whole.compared)
         torch.testing.assert_close(mean.squeeze(-1), own.mean(0))
         torch.testing.assert_close(var.squeeze(-1), own.var(0, correction=0))
         torch.testing.assert_close(part.average(whole.table), own.mean(0))

@@ -13,7 +13,7 @@ import credo
 from credo import audit
 from credo.audit.cells import cells, jackknife
 from credo.audit.compare import SIGNED
-from credo.audit.distances import KINDS
+from credo.audit.distances import DISTANCES
 from credo.core.seeds import isolated
 from credo.likelihoods import Bernoulli, Gaussian, Heteroscedastic, Poisson, StudentT
 from credo.posteriors import MeanField
@@ -104,7 +104,7 @@ def test_errors_cover_the_truth():
     source, repeats, kind, likelihood = (
         torch.Generator().manual_seed(0),
         100,
-        KINDS["values"],
+        DISTANCES["values"],
         Gaussian(std=0.5),
     )
     bound = float(t.ppf(0.975, 11))
@@ -121,13 +121,13 @@ def test_errors_cover_the_truth():
         ]
         edges = kind.edges(*pair)
         ours, theirs = (
-            kind.side(p, cells(p.num_samples, c), edges, None)
+            kind.draw_set(p, cells(p.num_samples, c), edges, None)
             for p, c in zip(pair, (1, 4), strict=True)
         )
-        value = kind.distances(ours.part(), theirs.part())
+        value = kind.distances(ours.subset(), theirs.subset())
         errors = [
-            jackknife([kind.distances(part, theirs.part()) for part in ours.without_each()]),
-            jackknife([kind.distances(ours.part(), part) for part in theirs.without_each()]),
+            jackknife([kind.distances(part, theirs.subset()) for part in ours.without_each()]),
+            jackknife([kind.distances(ours.subset(), part) for part in theirs.without_each()]),
         ]
         for key, true in (("sd_ratio", 0.7), ("mean_shift", 0.5)):
             misses[key] += abs(value[key] - true) > bound * math.hypot(

@@ -10,7 +10,7 @@ from scipy.stats import norm, wasserstein_distance
 from scipy.stats import poisson as counts
 
 from credo.audit.cells import cells
-from credo.audit.distances import EDGES, KINDS, wasserstein
+from credo.audit.distances import DISTANCES, EDGES, wasserstein
 from credo.likelihoods import Bernoulli, Categorical, Gaussian, Heteroscedastic, Poisson, StudentT
 from credo.predictive import Predictive, evaluate
 
@@ -21,16 +21,16 @@ def rand(*shape, seed=0):
 
 def distances(first, second, likelihood, y=None, other=None):
     """All distances of outputs ``(S, N, F)`` from outputs ``(T, N, F)``."""
-    kind = KINDS[likelihood.metric_family]
+    kind = DISTANCES[likelihood.metric_family]
     one, two = Predictive(first, likelihood), Predictive(second, other or likelihood)
     edges = kind.edges(one, two)
     sides = [
-        kind.side(
+        kind.draw_set(
             p, cells(p.num_samples, 1), edges, None if y is None else p.likelihood.check_targets(y)
         )
         for p in (one, two)
     ]
-    return kind.distances(sides[0].part(), sides[1].part())
+    return kind.distances(sides[0].subset(), sides[1].subset())
 
 
 def constant(value):

@@ -13,7 +13,7 @@ from zoo.stats import Z
 
 import credo
 from credo import audit
-from credo.audit.reference import held
+from credo.audit.reference import weights_only
 from credo.core.seeds import isolated
 from credo.likelihoods import Gaussian
 from credo.metrics.chains import mcse_mean, mcse_sd
@@ -86,7 +86,7 @@ def test_what_was_fitted_beside_the_weights_is_held(data):
 
 def test_the_network_is_run_with_the_buffers_of_the_fit(data):
     bnn = fitted(data, net=network(norm=True))
-    truth = held(bnn)
+    truth = weights_only(bnn)
     assert torch.equal(truth.net[1].running_mean, bnn._result().buffers["1.running_mean"])
     assert not torch.equal(truth.net[1].running_mean, bnn.net[1].running_mean)
 
@@ -106,7 +106,7 @@ def test_a_learned_prior_is_fixed_at_what_it_learned(data, prior):
 
 
 def test_a_method_that_narrows_is_audited_on_what_it_made_random(data):
-    assert list(held(fitted(data, "last_layer")).random) == ["2.weight", "2.bias"]
+    assert list(weights_only(fitted(data, "last_layer")).random) == ["2.weight", "2.bias"]
 
 
 def test_an_updated_model_keeps_the_earlier_posterior_as_its_prior(data):
@@ -120,7 +120,7 @@ def test_an_updated_model_keeps_the_earlier_posterior_as_its_prior(data):
 
 def test_noise_in_the_network_plays_no_part(data):
     bnn = fitted(data, "mc_dropout")
-    assert list(held(bnn).random) == list(bnn.random)
+    assert list(weights_only(bnn).random) == list(bnn.random)
     normed = fitted(data, "mc_batchnorm", net=network(norm=True))
     assert quiet(normed, data).posterior.noisy_modules == frozenset()
 
@@ -200,9 +200,9 @@ def test_an_approximate_method_is_no_ground_truth(data):
 
 def test_models_without_a_posterior_of_weights_alone_are_refused(data):
     with pytest.raises(credo.CredoError, match="does not integrate to one"):
-        held(fitted(data, "mle"))
+        weights_only(fitted(data, "mle"))
     linear = credo.BNN(nn.Linear(2, 1), Gaussian(), prior=Normal(0.0, 1.0)).fit(data, "exact")
     with pytest.raises(credo.CredoError, match="likelihood/log_std.*noise='known'"):
-        held(linear)
+        weights_only(linear)
     with pytest.raises(credo.CredoError, match="0.bias, 2.bias.*components"):
-        held(fitted(data, "bnn_ensemble", random="weights"))
+        weights_only(fitted(data, "bnn_ensemble", random="weights"))

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from credo.compress import cost
-from credo.compress.cost import count, latency, rows
+from credo.compress.cost import count, latency, repeated_batch
 from credo.core.errors import SettingError
 
 
@@ -76,14 +76,14 @@ def test_rows_repeat_the_examples_of_every_tensor():
         "b": (torch.arange(6).reshape(3, 2), "text"),
         "c": torch.tensor(1.0),
     }
-    out = rows(tree, 5)
+    out = repeated_batch(tree, 5)
     assert (
         out["a"].tolist() == [0, 1, 2, 0, 1]
         and out["b"][0].shape == (5, 2)
         and out["b"][1] == "text"
         and out["c"] == 1.0
     )
-    assert rows(tree, 1)["a"].tolist() == [0]
+    assert repeated_batch(tree, 1)["a"].tolist() == [0]
 
 
 def test_networks_take_turns_on_one_thread():

@@ -11,7 +11,8 @@ from torch import nn
 import credo
 from credo.compress.onnx import Ensemble, ensemble, opened, session, to_onnx
 from credo.compress.pruned import Pruned
-from credo.compress.slim import report, slim
+from credo.compress.slim import slim
+from credo.compress.slim_report import report
 from credo.core.errors import CredoError, RunError, SettingError
 
 pytest.importorskip("onnxruntime")

@@ -4,7 +4,7 @@ from torch import nn
 
 import credo
 from credo.compress import Pruned, prune, sparsity
-from credo.compress.pruned import kept, moments, plain, pruned_of, scores
+from credo.compress.pruned import keep_masks, moments, plain, pruned_of, scores
 from credo.core.errors import CredoError, SettingError
 
 X = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
@@ -38,7 +38,7 @@ def test_the_family_s_own_rule_is_that_of_its_mean(sparse):
     assert (
         found.sparsity()
         == sparsity(sparse)
-        == {n: 1 - float(m.double().mean()) for n, m in kept(sparse.posterior).items()}
+        == {n: 1 - float(m.double().mean()) for n, m in keep_masks(sparse.posterior).items()}
     )
 
 

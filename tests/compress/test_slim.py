@@ -10,13 +10,14 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from zoo.slimming import NETS, convolutional, mlp, normal, pruned
+from zoo.slimming import NETS, convolutional, lenet, mlp, normal, pruned
 
 import credo
 from credo.compress.cost import count
 from credo.compress.pruned import Pruned, prune
-from credo.compress.slim import SlimReport, Take, report, slim
-from credo.core.errors import CredoError, NetworkError
+from credo.compress.slim import Take, slim
+from credo.compress.slim_report import report
+from credo.core.errors import NetworkError
 
 SEEDS = range(8)
 CLOSE = 1e-5  # of the largest output, in float32: what sums in another order may differ by
@@ -77,15 +78,6 @@ def test_half_precision_and_doubles():
 
 
 # --- exactly what is needed stays -----------------------------------------------------------------
-
-
-@torch.no_grad()
-def lenet(units=(5, 10, 16)):
-    net = credo.nets.lenet5_caffe().eval()
-    for place, keep in zip((0, 2, 5), units, strict=True):
-        net[place].weight[keep:] = 0
-        net[place].bias[keep:] = 0
-    return net
 
 
 def test_lenet_shrinks_to_the_units_left_and_stays_a_sequence():
@@ -302,31 +294,3 @@ def test_a_random_network_is_refused():
 
     with pytest.raises(NetworkError, match="same outputs twice"):
         slim(Noisy().eval(), normal(3, 4))
-
-
-# --- the report -----------------------------------------------------------------------------------
-
-
-def test_the_report_counts_and_measures():
-    net, x = lenet(), normal(2, 1, 28, 28)
-    found = report(net, slim(net, x), x, rounds=3)
-    assert isinstance(found, SlimReport) and (found.before.parameters, found.after.parameters) == (
-        431_080,
-        4_136,
-    )
-    assert found.after.macs == 24 * 24 * 5 * 25 + 8 * 8 * 10 * 125 + 160 * 16 + 160
-    assert (
-        set(found.speedup) == set(found.seconds) == {1, 64}
-        and found.difference <= CLOSE
-        and found.whole == ()
-    )
-    assert (
-        found.speedup[64] > 2.0
-    )  # about 6 when nothing else runs: fifteen times fewer multiply-adds
-    assert "431,080 ->        4,136" in str(found) and "batch 64" in str(found)
-
-
-def test_the_report_is_about_the_cpu():
-    net = nn.Linear(2, 2).to("meta")
-    with pytest.raises(CredoError, match="measures on the CPU"):
-        report(net.eval(), net, torch.zeros(1, 2))

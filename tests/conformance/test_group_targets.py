@@ -6,8 +6,8 @@ import pytest
 import torch
 from zoo.fits import begun
 
+from credo.conformance.exact_targets import targets
 from credo.conformance.problems import conjugate
-from credo.conformance.targets import targets
 from credo.methods import methods
 from credo.priors.group_prior import Grouped
 

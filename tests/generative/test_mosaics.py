@@ -23,7 +23,7 @@ from credo.generative.mosaics import (
     traversals,
 )
 from credo.likelihoods import Pixels
-from credo.report.images import mosaic
+from credo.report.image_figures import mosaic
 
 DIGITS = read_images("digits").x[:120]
 

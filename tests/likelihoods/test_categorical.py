@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from credo.core.errors import DataError, SettingError
-from credo.likelihoods import Categorical
+from credo.likelihoods import Bernoulli, Categorical
 from credo.likelihoods.quadrature import SOBOL_POINTS
 
 
@@ -68,3 +68,9 @@ def test_targets():
 def test_entropy_of_certain_and_uniform():
     f = torch.tensor([[[1000.0, 0.0, 0.0]], [[0.0, 0.0, 0.0]]], dtype=torch.float64)
     assert Categorical().entropy(f).flatten().tolist() == pytest.approx([0.0, np.log(3)])
+
+
+def test_one_of_classes_says_that_probabilities_of_labels_sum_to_one():
+    outputs = torch.randn(4, 3)
+    assert Categorical.one_of_classes and not Bernoulli.one_of_classes
+    assert torch.allclose(Categorical().probs(outputs).sum(-1), torch.ones(4))

@@ -239,3 +239,18 @@ def dense_covariance(family):
     index = torch.arange(15).reshape(3, 5)
     order = torch.cat([index[:, :4].reshape(-1), index[:, 4]])
     return grid[order][:, order]
+
+
+@torch.no_grad()
+def test_independent_normals_have_the_density_of_the_family(family):
+    normals = family.independent_normals()
+    if normals is None or family.keep_mask():  # marginals are those before pruning, the density not
+        return
+    params = family.unpruned_mean()
+    total = sum(normals[n].log_prob(params[n]).sum() for n in family.names)
+    torch.testing.assert_close(total, family.log_prob(params), rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+def test_only_sets_of_draws_have_chains(family):
+    assert (family.chains is None) == (family.chain_draws() == {})

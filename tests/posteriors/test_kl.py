@@ -171,3 +171,13 @@ def test_factorised_priors_sum_over_elements_and_sample():
         and drawn["b"].shape == (5, 3)
         and drawn["w"].dtype == torch.float64
     )
+
+
+def test_an_elementwise_prior_is_normal_if_it_is_so_for_every_parameter():
+    shapes = {"a": torch.Size([2, 3]), "b": torch.Size([])}
+    normal = Factorised({"a": Normal(0.0, torch.ones(3)), "b": Normal(1.0, 2.0)}, shapes)
+    found = normal.independent_normals()
+    assert found is not None and {n: d.loc.shape for n, d in found.items()} == shapes
+    assert found["b"].loc == 1.0 and found["b"].scale == 2.0
+    mixed = Factorised({"a": Normal(0.0, 1.0), "b": Laplace(0.0, 1.0)}, shapes)
+    assert mixed.independent_normals() is None

@@ -35,3 +35,12 @@ def test_errors():
         Samples.of({"a": torch.zeros(2, 1), "b": torch.zeros(3, 1)})
     with pytest.raises(CredoError, match="no density"):
         Samples.of({"a": torch.zeros(2, 1)}).log_prob({"a": torch.zeros(1)})
+
+
+def test_draws_of_chains_are_views_chain_after_chain():
+    shapes = {"a": (2,), "b": ()}
+    family = Samples.hold(torch.arange(18.0).reshape(6, 3), shapes, chains=2)
+    draws = family.chain_draws()
+    assert family.chains == 2 and draws["a"].shape == (2, 3, 2) and draws["b"].shape == (2, 3)
+    assert draws["b"].tolist() == [[2.0, 5.0, 8.0], [11.0, 14.0, 17.0]]
+    assert draws["a"].untyped_storage().data_ptr() == family.flat.untyped_storage().data_ptr()

@@ -39,6 +39,12 @@ def test_log_alpha_is_held_from_above_only():
     )
 
 
+def test_the_unpruned_mean_is_that_of_all_weights():
+    family = SparseVD.start({"w": torch.tensor([1.0, 1e-6])}, init_std=0.1)
+    assert family.mean()["w"].tolist() == [1.0, 0.0]
+    assert torch.equal(family.unpruned_mean()["w"], torch.tensor([1.0, 1e-6]))
+
+
 def test_pruned_weights_have_mean_zero_and_keep_their_noise():
     made = family()
     kept = made.keep_mask()["w"]

@@ -1,6 +1,6 @@
 import itertools
 
-from credo.report.style import KINDS, faded, layout, legend_room, with_legend
+from credo.report.style import POINT_COLOURS, faded, layout, legend_room, with_legend
 
 
 def test_a_colour_fades():
@@ -32,10 +32,10 @@ def test_ten_kinds_of_points_can_be_told_apart_on_light_and_on_dark():
     # times as much.
     apart = [
         sum((p - q) ** 2 for p, q in zip(lab(a), lab(b), strict=True)) ** 0.5
-        for a, b in itertools.combinations(KINDS, 2)
+        for a, b in itertools.combinations(POINT_COLOURS, 2)
     ]
-    assert len(KINDS) == 10 and min(apart) > 23
-    assert all(35 < lab(colour)[0] < 80 for colour in KINDS)
+    assert len(POINT_COLOURS) == 10 and min(apart) > 23
+    assert all(35 < lab(colour)[0] < 80 for colour in POINT_COLOURS)
 
 
 def test_more_and_longer_names_need_more_room():

@@ -9,7 +9,7 @@ from credo.core.errors import DataError
 from credo.engine.method import make_method
 from credo.likelihoods import Categorical
 from credo.methods import methods
-from credo_reproduce.audit_problems import APART, DESCENT, PROBLEMS, SETTINGS
+from credo_reproduce.audit_problems import DESCENT, NOT_APPLICABLE, PROBLEMS, SETTINGS
 
 OF_FIT = {"epochs", "lr", "batch_size"}
 
@@ -94,8 +94,8 @@ def test_crescents_can_be_told_apart_but_not_by_a_line():
 
 @pytest.mark.parametrize("method", methods.names())
 def test_every_method_is_run_with_settings_it_takes_or_is_set_apart_with_a_reason(method):
-    if method in APART:
-        assert len(APART[method]) > 10 and method not in SETTINGS
+    if method in NOT_APPLICABLE:
+        assert len(NOT_APPLICABLE[method]) > 10 and method not in SETTINGS
         return
     given = SETTINGS.get(method, DESCENT)
     make_method(method, {key: value for key, value in given.items() if key not in OF_FIT})
@@ -103,5 +103,5 @@ def test_every_method_is_run_with_settings_it_takes_or_is_set_apart_with_a_reaso
 
 
 def test_nothing_is_set_for_a_method_that_does_not_exist():
-    assert {*SETTINGS, *APART} <= set(methods.names())
+    assert {*SETTINGS, *NOT_APPLICABLE} <= set(methods.names())
     assert all(0 < problem_of().lr < 1 for name, problem_of in PROBLEMS.items() if name != "yacht")

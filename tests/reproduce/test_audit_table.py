@@ -7,7 +7,7 @@ import pytest
 from credo.core.errors import DataError, SettingError
 from credo.methods import methods
 from credo.report.html import render
-from credo_reproduce.audit_problems import APART
+from credo_reproduce.audit_problems import NOT_APPLICABLE
 from credo_reproduce.audit_table import COLUMNS, FEW, KEYS, STOCHASTIC, _checks, _table
 from credo_reproduce.base import make_experiment, perform
 from credo_reproduce.outcome import Row
@@ -28,7 +28,9 @@ def test_a_row_for_every_method_nearest_first(result):
     (table,) = result.outcome.tables
     assert {row.label for row in table.rows} == set(SOME) and len(table.rows) == len(SOME)
     values = [row.measured["total variation"] for row in table.rows]
-    assert values[-1] == APART["stochastic"]  # what has no number comes last, with its reason
+    assert (
+        values[-1] == NOT_APPLICABLE["stochastic"]
+    )  # what has no number comes last, with its reason
     assert values[:-1] == sorted(values[:-1]) and values[0] >= 0 and values[-2] <= 1
     # that is for classification
     assert set(COLUMNS) <= set(table.columns) and "agreement" not in table.columns
@@ -36,7 +38,7 @@ def test_a_row_for_every_method_nearest_first(result):
 
 def test_numbers_of_a_row_are_what_they_say(result):
     rows = {row.label: row.measured for row in result.outcome.tables[0].rows}
-    for label in set(SOME) - set(APART):
+    for label in set(SOME) - set(NOT_APPLICABLE):
         assert (
             rows[label]["total variation"] >= 0
             and rows[label]["Wasserstein"] >= 0
@@ -137,4 +139,4 @@ def test_every_method_has_a_row(name):
     assert {row.label for row in table.rows} == set(methods.names())
     words = {row.label for row in table.rows if isinstance(row.measured["total variation"], str)}
     # closed forms do not exist for every network
-    assert words <= {*APART, "exact", "last_layer", "moments"}
+    assert words <= {*NOT_APPLICABLE, "exact", "last_layer", "moments"}

@@ -6,8 +6,8 @@ import math
 import pytest
 import torch
 
-from credo.report.curves import curves
-from credo.report.images import mosaic
+from credo.report.curve_figures import curves
+from credo.report.image_figures import mosaic
 from credo_reproduce.dark_toy import Toy, _checks, _maps, against, clouds, divergence, toy
 
 

@@ -10,13 +10,12 @@ from credo_reproduce.horseshoe_centring import (
     COLUMNS,
     FORMS,
     Found,
+    _over_problems,
     checks,
-    course,
-    problem,
-    settled,
-    spread,
-    teacher,
+    converged,
+    over_epochs,
 )
+from credo_reproduce.width_teacher import problem
 
 
 @pytest.fixture(scope="module")
@@ -73,33 +72,6 @@ def test_both_forms_start_at_the_same_function_and_part():
     # after a step, by gradients of different objectives
     assert one.history[0]["scales"] != two.history[0]["scales"]
     assert one.history[0]["nll"] == pytest.approx(two.history[0]["nll"], rel=0.5)
-
-
-@torch.no_grad()
-def test_the_teacher_needs_every_unit():
-    """Without any one of them the function moves by more than the noise."""
-    for seed in range(5):
-        net, x = teacher(5, seed), problem(5, 500, 10, 0.1, seed).train[0]
-        whole, weights = net(x), net[2].weight.clone()
-        for unit in range(5):
-            net[2].weight[:, unit] = 0
-            assert float((net(x) - whole).std()) > 0.1
-            net[2].weight.copy_(weights)
-
-
-@torch.no_grad()
-def test_labels_are_the_teachers_with_noise():
-    one, two = problem(5, 4000, 10, 0.1, 1), problem(5, 4000, 10, 0.1, 2)
-    assert (
-        one.train[0].shape == (4000, 2)
-        and one.train[1].shape == (4000, 1)
-        and not torch.equal(one.train[0], two.train[0])
-    )
-    assert float(one.train[0].abs().max()) <= 1 and not torch.equal(one.train[0][:10], one.test[0])
-    noise = one.train[1] - teacher(5, 1)(one.train[0])
-    # The deviation of 4,000 draws has standard error 0.1 / sqrt(8000); four of them fail once in
-    # 16,000.
-    assert abs(float(noise.std()) - 0.1) < 4 * 0.1 / math.sqrt(8000)
 
 
 @pytest.mark.parametrize("sizes", ["", "5,a", "50,20", "20,20", "1,5"])
@@ -163,14 +135,14 @@ def test_convergence_compares_what_steps_bring_with_what_forms_do():
     little = {"centred": fits([-0.96], 5, 0.1)[0], "non-centred": fits([-0.49], 5, 0.1)[0]}
     # less than the difference, and still enough to doubt it
     much = little | {"centred": fits([-0.9], 5, 0.1)[0]}
-    assert settled(once, little, 50).holds and not settled(once, much, 50).holds
+    assert converged(once, little, 50).holds and not converged(once, much, 50).holds
 
 
-def test_courses_and_spreads():
+def test_averages_over_epochs_and_over_problems():
     history = [{"epoch": n, "elbo": float(n)} for n in range(450)]
-    x, y = course(history, lambda row: row["elbo"])
+    x, y = over_epochs(history, lambda row: row["elbo"])
     assert x[:2] == [0.0, 3.0] and y[:2] == [1.0, 4.0] and len(x) == 150
     assert (
-        spread(fits([1.0, 3.0], 2, 0), COLUMNS[0]) == (2.0, pytest.approx(math.sqrt(2)))
-        and spread(fits([1.0], 2, 0), COLUMNS[0])[1] == 0
+        _over_problems(fits([1.0, 3.0], 2, 0), COLUMNS[0]) == (2.0, pytest.approx(math.sqrt(2)))
+        and _over_problems(fits([1.0], 2, 0), COLUMNS[0])[1] == 0
     )

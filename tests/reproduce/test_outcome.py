@@ -9,6 +9,7 @@ from credo_reproduce.outcome import (
     Row,
     Table,
     machine,
+    mean_and_std,
     plain,
     shown,
     verdict,
@@ -89,3 +90,8 @@ def test_verdicts_and_plain_values():
         and verdict(Check("c", "", "", False)) == "does not hold"
     )
     assert plain({"a": (1.0, float("nan")), 2: "x"}) == {"a": [1.0, None], "2": "x"}
+
+
+def test_the_deviation_is_that_of_a_sample_and_zero_for_one_value():
+    assert mean_and_std([1.0, 2.0, 3.0]) == (2.0, 1.0)
+    assert mean_and_std([5.0]) == (5.0, 0.0)

@@ -7,14 +7,12 @@ import torch
 from torch import nn
 from zoo.images import digits_like, made_up
 
-from credo.bnn import BNN
 from credo.core.errors import SettingError
-from credo.core.seeds import isolated
-from credo.nets import mlp
 from credo.report.html import render
 from credo_reproduce import probes
 from credo_reproduce.base import make_experiment, perform
-from credo_reproduce.random_labels import Length, _checks, _label, model_bits
+from credo_reproduce.message_length import Length
+from credo_reproduce.random_labels import _checks, _label
 
 CPU = torch.device("cpu")
 
@@ -106,24 +104,6 @@ def test_both_networks_of_a_case_have_the_same_parameters():
         assert not any(isinstance(m, nn.Dropout) for m in plain.modules())
         pairs = list(zip(plain.state_dict().values(), dropped.state_dict().values(), strict=True))
         assert pairs and all(torch.equal(a, b) for a, b in pairs)
-
-
-def test_model_bits_are_the_kl_of_the_objective():
-    """The same sum as ``objective`` gives, and nothing once every weight is noise."""
-    with isolated(0):
-        x, y, net = torch.randn(20, 4), torch.arange(20) % 3, mlp(4, (6,), 3)
-    bnn = BNN(net).fit((x, y), "sparse_vd", epochs=3, progress=False)
-    left, counted, sparsity = model_bits(bnn)
-    assert (
-        counted == pytest.approx(bnn.objective((x, y), 2)["bits_weights"], rel=1e-5)
-        and 0 < left <= counted
-        and sparsity < 100.0
-    )
-    family = next(member for member in bnn.posterior.members if member.atoms != 1)
-    with torch.no_grad():
-        family.raw_std.fill_(20.0)
-    left, counted, sparsity = model_bits(bnn)
-    assert left == 0.0 and 0.0 < counted < 0.02 and sparsity == 100.0
 
 
 def test_checks_can_fail():

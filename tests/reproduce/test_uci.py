@@ -148,8 +148,10 @@ def test_cells_are_those_asked_for_cheap_sets_first():
         4,
     ] and not apart
     everything, apart = make_experiment("uci", {"methods": "all"}).cells()
-    assert set(apart) == set(uci_recipes.APART)
-    assert len(everything) == (8 * 20 + 5) * (len(uci.methods.names()) - len(uci_recipes.APART))
+    assert set(apart) == set(uci_recipes.NOT_APPLICABLE)
+    assert len(everything) == (8 * 20 + 5) * (
+        len(uci.methods.names()) - len(uci_recipes.NOT_APPLICABLE)
+    )
     main, _ = make_experiment("uci", {}).cells()
     assert {cell.method for cell in main} == set(uci.MAIN)
 

@@ -9,6 +9,7 @@ from zoo.uci import made_up, write_set
 
 from credo.core.errors import CredoError, RunError
 from credo_reproduce import uci_cells
+from credo_reproduce.uci_candidates import Candidate, Recipe, Start
 from credo_reproduce.uci_cells import (
     SETS,
     Cell,
@@ -23,7 +24,7 @@ from credo_reproduce.uci_cells import (
     ranked,
     split,
 )
-from credo_reproduce.uci_recipes import Candidate, Recipe, Start, _varying
+from credo_reproduce.uci_recipes import _varying
 
 CPU = torch.device("cpu")
 FEW = Terms(0, 0.02)

@@ -6,26 +6,17 @@ import pytest
 
 from credo.methods import make_method, methods
 from credo_reproduce import uci_recipes
-from credo_reproduce.uci_recipes import (
-    APART,
-    BATCH,
-    RECIPES,
-    Candidate,
-    Recipe,
-    Start,
-    applicable,
-    epochs,
-    recipe,
-)
+from credo_reproduce.uci_candidates import BATCH, Candidate, Recipe, Start
+from credo_reproduce.uci_recipes import NOT_APPLICABLE, RECIPES, applicable, recipe
 
 PASSED = {"lr", "batch_size", "epochs"}  # to fit, not to the method
 
 
 def test_every_method_has_a_recipe_or_a_reason():
-    assert set(applicable()) | set(APART) == set(methods.names())
-    assert not set(RECIPES) & set(APART)
-    assert set(RECIPES) | set(APART) <= set(methods.names())  # no name is misspelt
-    assert all(reason and not reason.endswith(".") for reason in APART.values())
+    assert set(applicable()) | set(NOT_APPLICABLE) == set(methods.names())
+    assert not set(RECIPES) & set(NOT_APPLICABLE)
+    assert set(RECIPES) | set(NOT_APPLICABLE) <= set(methods.names())  # no name is misspelt
+    assert all(reason and not reason.endswith(".") for reason in NOT_APPLICABLE.values())
 
 
 @pytest.mark.parametrize("method", applicable())
@@ -60,26 +51,6 @@ def test_the_best_known_methods_have_recipes_of_their_own():
         "map",
     ):
         assert name in RECIPES
-
-
-@pytest.mark.parametrize(
-    ("num_data", "batch", "wanted"),
-    [(200, 512, 400), (1000, 500, 200), (4000, 500, 100), (1000, None, 400)],
-)
-def test_steps_grow_with_the_root_of_the_data(num_data, batch, wanted):
-    assert epochs(400, num_data, batch, 1.0) == wanted
-    assert epochs(400, num_data, batch, 1e-6) == 1
-
-
-def test_effort_scales_whatever_takes_time():
-    candidate = Candidate(
-        "c", {"num_warmup": 100, "num_draws": 50, "num_cycles": 3, "thin": 7}, batch=None
-    )
-    given = candidate.arguments(100, 0.2)
-    # draws are a multiple of the cycles
-    assert (given["num_warmup"], given["num_draws"], given["thin"]) == (20, 12, 7)
-    assert candidate.arguments(100, 1e-3)["num_warmup"] == 4
-    assert Candidate("d", steps=100, least=5).arguments(100, 0.01)["epochs"] == 5
 
 
 def test_a_newcomer_joins_without_a_line_here(monkeypatch):

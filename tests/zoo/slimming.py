@@ -191,3 +191,13 @@ def pruned(net, seed=0, share=0.5):
             module.bias.normal_(generator=draw)
             module.weight[some(len(module.weight), 0.4)] = 0
     return net.eval()
+
+
+@torch.no_grad()
+def lenet(units=(5, 10, 16)):
+    """LeNet-5 with so many units left in each hidden layer."""
+    net = credo.nets.lenet5_caffe().eval()
+    for place, keep in zip((0, 2, 5), units, strict=True):
+        net[place].weight[keep:] = 0
+        net[place].bias[keep:] = 0
+    return net

@@ -1,5 +1,5 @@
-"""Ground truth: a reference posterior of the user's own model, how far an approximation is from it,
-and whether chains have mixed.
+"""Ground truth: a reference posterior of the user's own model, the distance of an approximation
+from it, and whether chains have mixed.
 """
 
 from credo.audit.arviz import to_arviz
@@ -12,7 +12,7 @@ from credo.audit.diagnostics import (
     diagnose,
     function_draws,
 )
-from credo.audit.reference import held, reference, subsample
+from credo.audit.reference import reference, subsample, weights_only
 
 __all__ = [
     "Convergence",
@@ -26,4 +26,7 @@ __all__ = [
     "reference",
     "subsample",
     "to_arviz",
+    "weights_only",
 ]
+
+held = weights_only  # the former name, which still works

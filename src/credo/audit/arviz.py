@@ -1,4 +1,4 @@
-"""Chains as ArviZ knows them."""
+"""Chains in the form that ArviZ reads."""
 
 from __future__ import annotations
 
@@ -32,17 +32,15 @@ def to_arviz(bnn: BNN, x: Any = None) -> Any:
     dimension ``draw`` alone. With ``x``: ``predictions``, whose variable ``functions`` holds the
     network's outputs ``(chain, draw, input, output)``. Fails for posteriors that are not chains.
     """
-    families = chains_of(bnn)
+    found = chains_of(bnn)
     arviz, xarray = _package("arviz"), _package("xarray")
-    chains, draws = families[0].chains, (families[0].atoms or 0) // families[0].chains
-    axes = {"chain": range(chains), "draw": range(draws)}
+    axes = {"chain": range(found.chains), "draw": range(found.draws)}
     variables = {}
-    for family in families:
-        for name, value in family.layout.split(family.flat.unflatten(0, (chains, draws))).items():
-            dims = ("chain", "draw", *(f"{name}_dim_{axis}" for axis in range(value.dim() - 2)))
-            variables[name] = (dims, value.detach().cpu().numpy())
+    for name, value in found.params.items():
+        dims = ("chain", "draw", *(f"{name}_dim_{axis}" for axis in range(value.dim() - 2)))
+        variables[name] = (dims, value.detach().cpu().numpy())
     groups = {"posterior": xarray.Dataset(variables, axes)}
-    statistics = _statistics(bnn, chains, draws)
+    statistics = _statistics(bnn, found.chains, found.draws)
     if statistics:
         groups["sample_stats"] = xarray.Dataset(statistics, axes)
     if x is not None:
@@ -55,9 +53,10 @@ def to_arviz(bnn: BNN, x: Any = None) -> Any:
             "inference_library": "credo",
             "method": bnn.method.name if bnn.method else "",
         }
-    if hasattr(arviz, "InferenceData"):  # ArviZ 1 has given it up for xarray's own tree
-        return arviz.InferenceData(**groups)
-    return xarray.DataTree.from_dict(groups)
+    inference_data = getattr(arviz, "InferenceData", None)
+    if inference_data is None:  # ArviZ 1 has given it up for xarray's own tree
+        return xarray.DataTree.from_dict(groups)
+    return inference_data(**groups)
 
 
 def _package(name: str) -> Any:

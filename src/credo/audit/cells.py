@@ -1,9 +1,10 @@
-"""Draws cut into cells, stretches of one chain each, so that any union of cells is quick to
-evaluate.
+"""Draws divided into cells, consecutive draws of one chain each, so that distances of any union of
+cells are quick to compute.
 
-What distances need of a cell is averaged once; what they need of a union of cells is a weighted
-mean of those averages. Leaving out one cell after another gives standard errors that respect the
-memory of chains (jackknife over blocks), and chains against chains what chance alone does.
+Draws are averaged once per cell; averages over a union of cells are weighted means of those.
+Leaving out one cell after another gives standard errors that allow for the autocorrelation of
+chains (jackknife over blocks); half of the chains against the other half shows what chance alone
+does.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from torch import Tensor
 
 from credo.core.seeds import generator
 
-BLOCKS = 10  # cells that errors rest on, at least, where there are as many draws
-SPLITS = 10  # ways of halving the chains, at most
-LISTED = 10_000  # ways among which these are picked evenly; of more they are drawn
+BLOCKS = 10  # least number of cells, where there are as many draws
+SPLITS = 10  # most ways of halving the chains
+LISTED = 10_000  # ways of which SPLITS are picked evenly; where there are more they are drawn
 
 
 class Cells(NamedTuple):
@@ -41,29 +42,30 @@ class Moments(NamedTuple):
 
 
 @final
-class Side:
+class DrawSet:
     """One set of S draws, averaged cell by cell.
 
-    Given per draw, ``(S, R, K)`` each: ``functions``, whose spread is compared, ``shown``, whose
-    laws are compared, ``means`` of y. Given per cell, ``(B, ...)``: ``table``, probabilities of y,
-    and ``scores``, what targets add (their labels excepted, which have no cells).
+    Per draw, ``(S, R, K)`` each: ``functions``, whose deviations are compared, ``compared``, whose
+    distributions are compared, and ``means`` of y. Per cell, ``(B, ...)``: ``table``, probabilities
+    of y, and ``scores``, which depend on targets (except for the labels there, which have no
+    cells).
     """
 
     def __init__(
         self,
         cells: Cells,
         functions: Tensor,
-        shown: Tensor,
+        compared: Tensor,
         means: Tensor,
         table: Tensor,
         scores: dict[str, Tensor],
     ) -> None:
         self.cells, self.table, self.scores = cells, table, scores
         self.count = torch.bincount(cells.of_draw).to(table.dtype)
-        self.functions, self.shown, self.means = (
-            _moments(values, self.average) for values in (functions, shown, means)
+        self.functions, self.compared, self.means = (
+            _moments(values, self.average) for values in (functions, compared, means)
         )
-        flat = shown.flatten(1).mT.contiguous()
+        flat = compared.flatten(1).mT.contiguous()
         self.sorted, order = flat.sort(-1)
         self.place = cells.of_draw[order]
 
@@ -73,25 +75,28 @@ class Side:
 
     @property
     def varies(self) -> bool:
-        """Whether any number that is shown differs between draws."""
-        return bool((self.shown.second > 0).any())
+        """Whether any of the compared numbers differs between draws."""
+        return bool((self.compared.second > 0).any())
 
-    def part(self, keep: Tensor | None = None) -> Part:
+    def subset(self, keep: Tensor | None = None) -> DrawSubset:
         """The union of the cells in the mask ``keep (B,)``; all by default."""
-        return Part(
+        return DrawSubset(
             self, torch.ones_like(self.cells.chain, dtype=torch.bool) if keep is None else keep
         )
 
-    def without_each(self) -> list[Part]:
+    def without_each(self) -> list[DrawSubset]:
         """All but one cell, for every cell; nothing where there is only one."""
         size = len(self.count)
         return (
-            [self.part(torch.arange(size, device=self.count.device) != out) for out in range(size)]
+            [
+                self.subset(torch.arange(size, device=self.count.device) != out)
+                for out in range(size)
+            ]
             if size > 1
             else []
         )
 
-    def halves(self) -> list[tuple[Part, Part]]:
+    def halves(self) -> list[tuple[DrawSubset, DrawSubset]]:
         """Half of the chains and the other half, for up to 10 ways of halving
         (:func:`halvings`).
         """
@@ -100,16 +105,16 @@ class Side:
             torch.isin(chain, torch.tensor(way, device=chain.device))
             for way in halvings(int(chain.max()) + 1)
         ]
-        return [(self.part(half), self.part(~half)) for half in first]
+        return [(self.subset(half), self.subset(~half)) for half in first]
 
 
 @final
-class Part:
-    """Some cells of a side as one set of draws."""
+class DrawSubset:
+    """Some cells of a :class:`DrawSet` as one set of draws."""
 
-    def __init__(self, side: Side, keep: Tensor) -> None:
-        self.side, self.keep = side, keep
-        self.weight = torch.where(keep, side.count, 0.0) / side.count[keep].sum()
+    def __init__(self, whole: DrawSet, keep: Tensor) -> None:
+        self.whole, self.keep = whole, keep
+        self.weight = torch.where(keep, whole.count, 0.0) / whole.count[keep].sum()
 
     def average(self, cells: Tensor) -> Tensor:
         """Mean over draws from cell means ``(B, ...)``."""
@@ -122,16 +127,16 @@ class Part:
 
     def sorted(self) -> Tensor:
         """Every scalar's draws in order, ``(R K, S')``."""
-        values = self.side.sorted
+        values = self.whole.sorted
         return (
             values
             if bool(self.keep.all())
-            else values[self.keep[self.side.place]].reshape(len(values), -1)
+            else values[self.keep[self.whole.place]].reshape(len(values), -1)
         )
 
     def log_prob(self) -> Tensor:
-        """log (1/S) sum_s p_s(y), ``(N,)``, from the cells' own."""
-        return torch.logsumexp(self.side.scores["log_prob"] + self.weight.log().unsqueeze(-1), 0)
+        """log (1/S) sum_s p_s(y), ``(N,)``, from the cells' values."""
+        return torch.logsumexp(self.whole.scores["log_prob"] + self.weight.log().unsqueeze(-1), 0)
 
 
 def cell_means(draws: Tensor, of_draw: Tensor) -> Tensor:
@@ -148,8 +153,8 @@ def _moments(values: Tensor, average: Callable[[Tensor], Tensor]) -> Moments:
 
 
 def cells(draws: int, chains: int, device: torch.device | str = "cpu") -> Cells:
-    """Equal stretches of each chain, at least 10 in all where draws suffice; a single chain counts
-    as four, one after another.
+    """Cells of equal numbers of consecutive draws, at least 10 in all where draws suffice; a single
+    chain counts as four, one after another.
     """
     length = draws // chains
     each = (

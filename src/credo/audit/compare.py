@@ -1,10 +1,10 @@
 """How far a posterior's predictions are from the reference's, each distance with its Monte Carlo
 error and its ceiling.
 
-Draws of both sides are cut into cells, contiguous within chains. Every distance is a function of
-two unions of cells: all against all is the distance, leaving out one cell at a time gives its error
-(jackknife), and one half of the reference's chains against the other gives what chance alone does
-to draws from the same posterior.
+Draws of both are divided into cells, contiguous within chains. Every distance is a function of two
+unions of cells: all cells give the distance, leaving out one cell at a time its error (jackknife),
+and one half of the reference's chains against the other half what chance alone does to draws from
+the same posterior.
 """
 
 from __future__ import annotations
@@ -15,18 +15,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from credo.audit.cells import Side, cells, jackknife
-from credo.audit.distances import KINDS, Kind
+from credo.audit.cells import DrawSet, cells, jackknife
+from credo.audit.distances import DISTANCES, Distances
 from credo.bnn import BNN
 from credo.core.errors import CredoError
 from credo.core.renamed import renamed
 from credo.core.settings import positive
-from credo.posteriors import Samples
 from credo.predictive import Predictive
 
 DRAWS = 2000  # of a continuous reference
 
-#: Chance moves these to either side of 0, so their ceiling is the mean size.
+#: Differences that chance makes positive or negative; their ceiling is the mean absolute value.
 SIGNED = ("nll_difference", "calibration_difference")
 
 
@@ -39,23 +38,23 @@ def compare(
 
     - ``agreement`` (labels): share of inputs with the same predicted label.
     - ``total_variation``: of the predictive distributions of y, mean over inputs, between 0 and 1.
-    - ``wasserstein``: W1 between the laws across draws of outputs (labels: probabilities), in the
-      reference's mean deviations.
-    - ``sd_ratio``: deviation across draws of outputs (labels: centred log probabilities) over the
+    - ``wasserstein``: W1 between the distributions over draws of outputs (labels: probabilities),
+      in the reference's mean deviations.
+    - ``sd_ratio``: deviation over draws of outputs (labels: centred log probabilities) over the
       reference's, geometric mean.
     - ``mean_shift``: root mean square difference of predictive means, in the reference's deviations
-      across draws.
+      over draws.
     - with ``y``: ``nll_difference`` in nats per datum, and ``calibration_difference``: of the
       expected calibration error (labels) or of the coverage of the central 90 % interval. Both are
       ``bnn`` minus reference.
 
     ``_error`` is the standard error from finite draws on both sides, not from finite data; it needs
-    chains whose memory is short against a tenth of all draws. ``_ceiling`` is the same distance
-    between halves of the reference's own chains: no method does better but by luck, since distances
-    between finite sets of draws are above zero even where the posteriors are the same. Of signed
-    differences it is the mean size, and of ``sd_ratio`` exp(mean abs(log ratio)). ``num_samples``:
-    draws of a continuous posterior, by default as many as the reference has. Memory grows with
-    draws times inputs; some hundred inputs tell as much as many thousand.
+    chains whose autocorrelation is short against a tenth of all draws. ``_ceiling`` is the same
+    distance between halves of the reference's own chains: no method does better except by luck,
+    since distances between finite sets of draws are above zero even where the posteriors are the
+    same. Of signed differences it is the mean size, and of ``sd_ratio`` exp(mean abs(log ratio)).
+    ``num_samples``: draws of a continuous posterior, by default as many as the reference has.
+    Memory grows with draws times inputs; some hundred inputs tell as much as many thousand.
     """
     theirs = _predict(reference, x, DRAWS if num_samples is None else num_samples, seed)
     if theirs.num_samples < 4:
@@ -67,10 +66,12 @@ def compare(
         theirs.outputs.device
     )
     _check_same(ours, theirs)
-    kind = KINDS[theirs.likelihood.metric_family]
+    kind = DISTANCES[theirs.likelihood.metric_family]
     edges = kind.edges(ours, theirs)
     first, second = (
-        kind.side(p, cells(p.num_samples, _chains(one), p.outputs.device), edges, _targets(p, y))
+        kind.draw_set(
+            p, cells(p.num_samples, _chains(one), p.outputs.device), edges, _targets(p, y)
+        )
         for p, one in ((ours, bnn), (theirs, reference))
     )
     if not second.varies:
@@ -78,7 +79,7 @@ def compare(
             f"All {theirs.num_samples} draws of the reference predict the same at x; there is no "
             "unit to measure in."
         )
-    one, other = first.part(), second.part()
+    one, other = first.subset(), second.subset()
     value = kind.distances(one, other)
     over_ours = jackknife([kind.distances(part, other) for part in first.without_each()])
     over_theirs = jackknife([kind.distances(one, part) for part in second.without_each()])
@@ -111,19 +112,17 @@ def _check_same(ours: Predictive, theirs: Predictive) -> None:
 
 
 def _chains(bnn: BNN) -> int:
-    """Chains that lie one after another in the draws; 1 where draws are independent."""
+    """How many chains lie one after another in the draws; 1 where draws are independent."""
     if bnn.posterior.atoms is None:
         return 1
-    return max(
-        [1, *(family.chains for family in bnn.posterior.members if isinstance(family, Samples))]
-    )
+    return max((family.chains or 1 for family in bnn.posterior.members), default=1)
 
 
-def _ceiling(kind: Kind, side: Side) -> dict[str, float]:
-    """Means over halvings; a half that does not vary at all makes what is measured in its spread
+def _ceiling(kind: Distances, draws: DrawSet) -> dict[str, float]:
+    """Means over halvings; a half that does not vary makes distances in units of its deviations
     infinite.
     """
-    rows = [kind.distances(*pair) for pair in side.halves()]
+    rows = [kind.distances(*pair) for pair in draws.halves()]
     found = {key: torch.tensor([row[key] for row in rows], dtype=torch.float64) for key in rows[0]}
     out = {
         key: float((column.abs() if key in SIGNED else column).mean())

@@ -1,4 +1,4 @@
-"""Have a sampler's chains mixed? Judged by what the network computes, with the weights beside it.
+"""Have a sampler's chains mixed? The network's outputs decide; weights are reported beside them.
 
 Weights of a network have symmetries (units may change places and signs), so chains in different but
 equal corners of weight space disagree in every weight and in no prediction. What decides is
@@ -18,11 +18,10 @@ from credo.bnn import BNN
 from credo.core.errors import CredoError
 from credo.core.settings import positive
 from credo.metrics.chains import MIN_DRAWS, bfmi, summarise
-from credo.posteriors import Samples
+from credo.posteriors import Params
 
-ELEMENTS = (
-    2000  # of one parameter that are looked at, evenly spaced: a second of work per thousand draws
-)
+# of one parameter that are checked, evenly spaced: a second of work per thousand draws
+ELEMENTS = 2000
 LOW_BFMI = 0.3  # of the energy's fraction of missing information, below which tails are not reached
 DIVERGING = 0.01  # share of draws that may have ended in a divergent trajectory
 
@@ -69,8 +68,8 @@ class Diagnosis:
 
 
 class Convergence(NamedTuple):
-    """The verdict ``ok`` with what it rests on, and ``text`` for people; ``rhat_parameters`` is for
-    information only.
+    """The verdict ``ok``, the numbers it rests on, and ``text`` that says both;
+    ``rhat_parameters`` is for information only.
 
     ``bfmi`` is the smallest over chains, NaN where the sampler records no energy.
     """
@@ -85,53 +84,64 @@ class Convergence(NamedTuple):
     text: str
 
 
-def chains_of(bnn: BNN) -> list[Samples]:
-    """The families of the posterior that are draws of chains; a ``CredoError`` where there are
-    none, or too few draws.
-    """
-    found = [family for family in bnn.posterior.members if isinstance(family, Samples)]
+class Chains(NamedTuple):
+    """Draws of C chains, D each: ``params`` by name, ``(C, D, *shape)``."""
+
+    chains: int
+    draws: int
+    params: Params
+
+
+def chains_of(bnn: BNN) -> Chains:
+    """The posterior's chains; a ``CredoError`` where there are none, or too few draws."""
+    found = [family for family in bnn.posterior.members if family.chains is not None]
     method = bnn.method.name if bnn.method else "this method"
     if not found or bnn.posterior.atoms is None:
         raise CredoError(
             f"The posterior of {method!r} is no set of chains and has nothing to diagnose; fit "
             "with 'hmc' or 'nuts'."
         )
-    per_chain = min((family.atoms or 0) // family.chains for family in found)
+    per_chain = min((family.atoms or 0) // (family.chains or 1) for family in found)
     if per_chain < MIN_DRAWS:
         raise CredoError(
             f"The posterior of {method!r} holds {per_chain} draws per chain; diagnostics need at "
             f"least {MIN_DRAWS}: raise num_draws."
         )
-    return found
+    params = {name: draws for family in found for name, draws in family.chain_draws().items()}
+    chains = found[0].chains or 1
+    return Chains(chains, (found[0].atoms or 0) // chains, params)
 
 
 def function_draws(bnn: BNN, x: Any) -> Tensor:
     """Network outputs at ``x`` of every draw, chain by chain: ``(C, D, N, F)``, without observation
     noise.
     """
-    family = chains_of(bnn)[0]
-    return bnn.functions(x, n=family.atoms or 1).unflatten(0, (family.chains, -1))
+    found = chains_of(bnn)
+    return bnn.functions(x, n=found.chains * found.draws).unflatten(0, (found.chains, -1))
 
 
 def diagnose(bnn: BNN, x: Any = None, elements: int = ELEMENTS) -> Diagnosis:
     """R-hat, effective draws and Monte Carlo errors of every parameter and, with ``x``, of the
     network's outputs there.
 
-    Of a parameter with more than ``elements`` entries that many are looked at, evenly spaced; each
+    Of a parameter with more than ``elements`` entries that many are checked, evenly spaced; each
     row says how many. Judge by the outputs: a large R-hat of weights may be nothing but symmetry.
     Blind to modes that no chain has visited.
     """
     positive("elements", elements, ELEMENTS)
-    families = chains_of(bnn)
-    rows = [row for family in families for row in _parameters(family, elements)]
+    found = chains_of(bnn)
+    rows = [
+        _mixing(name, draws.reshape(*draws.shape[:2], -1), elements)
+        for name, draws in found.params.items()
+    ]
     outputs = (
         None if x is None else _mixing("functions", function_draws(bnn, x).flatten(2), elements)
     )
-    first, record = families[0], _record(bnn)
+    record = _record(bnn)
     rate = [row["acceptance"] for row in record if "acceptance" in row]
     return Diagnosis(
-        chains=first.chains,
-        draws=(first.atoms or 0) // first.chains,
+        chains=found.chains,
+        draws=found.draws,
         parameters=tuple(rows),
         functions=outputs,
         divergences=_divergences(record),
@@ -148,40 +158,33 @@ def converged(reference: BNN, x: Any, rhat: float = 1.05, ess: float = 100.0) ->
     0.3 in every chain where energies are on record. Chains that all miss the same mode pass.
     """
     outputs = function_draws(reference, x)
-    told = diagnose(reference, elements=100)
-    seen = _mixing("functions", outputs.flatten(2), ELEMENTS)
-    lowest = min(told.bfmi) if told.bfmi else math.nan
-    split = told.divergences or 0
-    total = told.chains * told.draws
+    diagnosis = diagnose(reference, elements=100)
+    mixing = _mixing("functions", outputs.flatten(2), ELEMENTS)
+    lowest = min(diagnosis.bfmi) if diagnosis.bfmi else math.nan
+    divergent = diagnosis.divergences or 0
+    total = diagnosis.chains * diagnosis.draws
     faults = {
         "an output is not finite": not bool(outputs.isfinite().all()),
-        f"R-hat is not below {rhat:g}": not seen.rhat < rhat,
-        f"ESS is not above {ess:g}": not min(seen.ess_bulk, seen.ess_tail) > ess,
-        f"over {DIVERGING:.0%} of draws diverged": split > DIVERGING * total,
+        f"R-hat is not below {rhat:g}": not mixing.rhat < rhat,
+        f"ESS is not above {ess:g}": not min(mixing.ess_bulk, mixing.ess_tail) > ess,
+        f"over {DIVERGING:.0%} of draws diverged": divergent > DIVERGING * total,
         f"E-BFMI is below {LOW_BFMI:g}": lowest < LOW_BFMI,
     }
     wrong = [text for text, is_so in faults.items() if is_so]
-    worst = max((row.rhat for row in told.parameters if not math.isnan(row.rhat)), default=math.nan)
+    worst = max(
+        (row.rhat for row in diagnosis.parameters if not math.isnan(row.rhat)), default=math.nan
+    )
     energy = "" if math.isnan(lowest) else f"; E-BFMI {lowest:.2f}"
     found = (
-        f"{told.chains} chains of {told.draws} draws: outputs have R-hat {seen.rhat:.3f}, ESS "
-        f"{seen.ess_bulk:.0f} (bulk) and "
-        f"{seen.ess_tail:.0f} (tail); {split} divergent{energy}; weights have R-hat up to "
+        f"{diagnosis.chains} chains of {diagnosis.draws} draws: outputs have R-hat "
+        f"{mixing.rhat:.3f}, ESS {mixing.ess_bulk:.0f} (bulk) and "
+        f"{mixing.ess_tail:.0f} (tail); {divergent} divergent{energy}; weights have R-hat up to "
         f"{worst:.2f}."
     )
     text = f"Not converged ({'; '.join(wrong)}). {found}" if wrong else f"Converged. {found}"
     return Convergence(
-        not wrong, seen.rhat, seen.ess_bulk, seen.ess_tail, split, lowest, worst, text
+        not wrong, mixing.rhat, mixing.ess_bulk, mixing.ess_tail, divergent, lowest, worst, text
     )
-
-
-def _parameters(family: Samples, elements: int) -> list[Mixing]:
-    """One row per name; views of the draws, so that chains on disk are read site by site."""
-    pieces = family.flat.unflatten(0, (family.chains, -1)).split_with_sizes(family.layout.sizes, -1)
-    return [
-        _mixing(name, piece, elements)
-        for name, piece in zip(family.layout.shapes, pieces, strict=True)
-    ]
 
 
 def _mixing(name: str, draws: Tensor, elements: int) -> Mixing:

@@ -1,8 +1,4 @@
-"""Distances between the predictions of two sets of draws.
-
-The likelihood's family of metrics says which there are: those of ``labels`` or those of real
-``values``.
-"""
+"""Distances between the predictions of two sets of draws, for class labels and for real values."""
 
 from __future__ import annotations
 
@@ -14,15 +10,15 @@ import torch
 from torch import Tensor
 
 from credo import metrics
-from credo.audit.cells import Cells, Part, Side, cell_means
+from credo.audit.cells import Cells, DrawSet, DrawSubset, cell_means
 from credo.predictive import Predictive
 
-ELEMENTS = 2**22  # numbers worked on at once
-EDGES = 100  # of bins of y that each side contributes
-POINTS = 2048  # quantiles of components among which these are picked
+ELEMENTS = 2**22  # numbers in memory at once
+EDGES = 100  # of bins of y, from each of the two predictions
+POINTS = 2048  # quantiles of single draws' predictions among which these are picked
 LEVEL = 0.9  # of the central interval whose coverage is compared
-SMALLEST = 1e-16  # probability told apart from 0 in logarithms
-STILL = 1e-12  # deviation, relative to the largest value, that is rounding and not spread
+SMALLEST = 1e-16  # probability that logarithms take for 0
+ROUNDING = 1e-12  # deviation, relative to the largest value, that is rounding alone
 
 
 def wasserstein(a: Tensor, b: Tensor) -> Tensor:
@@ -43,76 +39,79 @@ def wasserstein(a: Tensor, b: Tensor) -> Tensor:
     return torch.cat([(p[:, left] - q[:, right]).abs() @ width for p, q in pairs])
 
 
-class Kind(ABC):
-    """What is compared for a family of likelihoods."""
+class Distances(ABC):
+    """Distances for likelihoods of one ``metric_family`` (abstract)."""
 
     @abstractmethod
-    def side(self, p: Predictive, cells: Cells, edges: Tensor | None, y: Tensor | None) -> Side:
-        """The draws of one side; ``y`` are checked targets."""
+    def draw_set(
+        self, p: Predictive, cells: Cells, edges: Tensor | None, y: Tensor | None
+    ) -> DrawSet:
+        """The draws of one prediction; ``y``: checked targets, if any."""
 
     @abstractmethod
     def edges(self, first: Predictive, second: Predictive) -> Tensor | None:
         """Where y is cut into bins, if it has to be."""
 
     @abstractmethod
-    def own(self, p: Part, q: Part) -> dict[str, float]:
-        """Distances of this family."""
+    def specific(self, p: DrawSubset, q: DrawSubset) -> dict[str, float]:
+        """Distances that only this kind of prediction has."""
 
-    def distances(self, p: Part, q: Part) -> dict[str, float]:
+    def distances(self, p: DrawSubset, q: DrawSubset) -> dict[str, float]:
         """All distances of the draws ``p`` from the draws ``q``."""
-        out = self.own(p, q)
-        var = q.moments(q.side.shown)[1]
+        out = self.specific(p, q)
+        var = q.moments(q.whole.compared)[1]
         moved = wasserstein(p.sorted(), q.sorted()).reshape(var.shape)
-        out["wasserstein"] = float(_share(moved.mean(0), var.sqrt().mean(0)).mean())
+        out["wasserstein"] = float(_in_units(moved.mean(0), var.sqrt().mean(0)).mean())
         out["sd_ratio"] = _ratio(p, q)
-        (ours, _), (theirs, spread) = p.moments(p.side.means), q.moments(q.side.means)
+        (ours, _), (theirs, variance) = p.moments(p.whole.means), q.moments(q.whole.means)
         out["mean_shift"] = float(
-            _share((ours - theirs).square().mean(0), spread.mean(0)).mean().sqrt()
+            _in_units((ours - theirs).square().mean(0), variance.mean(0)).mean().sqrt()
         )
-        if "log_prob" in p.side.scores:
+        if "log_prob" in p.whole.scores:
             out["nll_difference"] = float((q.log_prob() - p.log_prob()).mean())
             out["calibration_difference"] = self.calibration(p) - self.calibration(q)
         return out
 
     @abstractmethod
-    def calibration(self, p: Part) -> float:
-        """One number that a well calibrated prediction has at a known place."""
+    def calibration(self, p: DrawSubset) -> float:
+        """A number that shows calibration, such as the share of targets in an interval."""
 
 
-def _share(value: Tensor, unit: Tensor) -> Tensor:
-    """Columns in units of the reference's spread, without those that the reference does not vary
-    in; infinite if it varies in none.
+def _in_units(value: Tensor, unit: Tensor) -> Tensor:
+    """Columns in units of the reference's, without those in which the reference does not vary;
+    infinite if it varies in none.
     """
     known = unit > 0
     return value[known] / unit[known] if bool(known.any()) else torch.full_like(value[:1], math.inf)
 
 
-def _ratio(p: Part, q: Part) -> float:
+def _ratio(p: DrawSubset, q: DrawSubset) -> float:
     """Geometric mean of the ratio of deviations over all scalars that vary in the reference; 0 for
     a point.
     """
-    ours, (centre, theirs) = p.moments(p.side.functions)[1], q.moments(q.side.functions)
-    varied = theirs.sqrt() > STILL * centre.abs().max()
+    ours, (centre, theirs) = p.moments(p.whole.functions)[1], q.moments(q.whole.functions)
+    varied = theirs.sqrt() > ROUNDING * centre.abs().max()
     if not bool(varied.any()):
         return math.inf
     return float((0.5 * (ours[varied].log() - theirs[varied].log())).mean().exp())
 
 
 @final
-class Labels(Kind):
+class LabelDistances(Distances):
     """Class probabilities; several binary labels count as so many problems of two classes."""
 
     def edges(self, first: Predictive, second: Predictive) -> Tensor | None:
-        """None: labels are few."""
         return None
 
-    def side(self, p: Predictive, cells: Cells, edges: Tensor | None, y: Tensor | None) -> Side:
+    def draw_set(
+        self, p: Predictive, cells: Cells, edges: Tensor | None, y: Tensor | None
+    ) -> DrawSet:
         """Probabilities of every draw, ``(S, R, C)``."""
         probs, blank = p.probs, torch.zeros((), device=p.outputs.device)
         table = p.likelihood.label_table(probs, blank)[0]
         table = table.reshape(len(probs), -1, table.shape[-1])
         logs = table.clamp_min(SMALLEST).log()
-        shown = table.reshape(len(probs), -1, 1)
+        compared = table.reshape(len(probs), -1, 1)
         scores = {}
         if y is not None:
             labels = p.likelihood.label_table(probs.mean(0), y)[1]
@@ -122,31 +121,31 @@ class Labels(Kind):
             }
         # Logarithms, because deviations of probabilities near 0 say how near they are; centred,
         # because a shift of all changes nothing.
-        return Side(
+        return DrawSet(
             cells,
             logs - logs.mean(-1, keepdim=True),
-            shown,
-            shown,
+            compared,
+            compared,
             cell_means(table, cells.of_draw),
             scores,
         )
 
-    def own(self, p: Part, q: Part) -> dict[str, float]:
+    def specific(self, p: DrawSubset, q: DrawSubset) -> dict[str, float]:
         """Agreement of labels, and 1/2 sum_c abs(p_c - q_c) of the mean probabilities."""
-        ours, theirs = p.average(p.side.table), q.average(q.side.table)
+        ours, theirs = p.average(p.whole.table), q.average(q.whole.table)
         same = (ours.argmax(-1) == theirs.argmax(-1)).to(ours.dtype)
         return {
             "agreement": float(same.mean()),
             "total_variation": float((ours - theirs).abs().sum(-1).mean()) / 2.0,
         }
 
-    def calibration(self, p: Part) -> float:
+    def calibration(self, p: DrawSubset) -> float:
         """Expected calibration error."""
-        return float(metrics.ece(p.average(p.side.table), p.side.scores["labels"]))
+        return float(metrics.ece(p.average(p.whole.table), p.whole.scores["labels"]))
 
 
 @final
-class Values(Kind):
+class ValueDistances(Distances):
     """Real numbers and counts: probabilities of bins of y, dimension by dimension."""
 
     tail: ClassVar[float] = (1.0 - LEVEL) / 2.0
@@ -155,7 +154,9 @@ class Values(Kind):
         """Quantiles of both predictive distributions, nearly: ``(E, N, D)`` in order."""
         return torch.cat([_quantiles(first), _quantiles(second)]).sort(0).values
 
-    def side(self, p: Predictive, cells: Cells, edges: Tensor | None, y: Tensor | None) -> Side:
+    def draw_set(
+        self, p: Predictive, cells: Cells, edges: Tensor | None, y: Tensor | None
+    ) -> DrawSet:
         """Outputs of every draw, means of y given them, and probabilities of the bins between
         ``edges``.
         """
@@ -168,24 +169,26 @@ class Values(Kind):
             columns = y.reshape(1, len(y), -1).to(p.outputs.dtype)
             under = columns - 1.0 if p.likelihood.discrete else columns
             scores = {"log_prob": _log_means(p.likelihood.log_prob(p.outputs, y), cells)}
-            scores["reached"] = _cdf(p, torch.cat([columns, under]), cells)
-        return Side(cells, p.outputs, p.outputs, p.likelihood.moments(p.outputs)[0], table, scores)
+            scores["cdf"] = _cdf(p, torch.cat([columns, under]), cells)
+        return DrawSet(
+            cells, p.outputs, p.outputs, p.likelihood.moments(p.outputs)[0], table, scores
+        )
 
-    def own(self, p: Part, q: Part) -> dict[str, float]:
+    def specific(self, p: DrawSubset, q: DrawSubset) -> dict[str, float]:
         """1/2 sum_b abs(p_b - q_b) over bins: a lower bound of 1/2 integral abs(p - q), short only
         where densities cross inside a bin.
         """
-        gap = (p.average(p.side.table) - q.average(q.side.table)).abs().sum(0)
+        gap = (p.average(p.whole.table) - q.average(q.whole.table)).abs().sum(0)
         return {"total_variation": float(gap.mean()) / 2.0}
 
-    def calibration(self, p: Part) -> float:
+    def calibration(self, p: DrawSubset) -> float:
         """Share of targets in the central 90 % interval: P(Y <= y) >= 5 % and P(Y < y) <= 95 %."""
-        reached, under = p.average(p.side.scores["reached"])
-        return float(((reached >= self.tail) & (under <= 1.0 - self.tail)).to(reached.dtype).mean())
+        cdf, under = p.average(p.whole.scores["cdf"])
+        return float(((cdf >= self.tail) & (under <= 1.0 - self.tail)).to(cdf.dtype).mean())
 
 
 #: By the likelihood's ``metric_family``.
-KINDS: dict[str, Kind] = {"labels": Labels(), "values": Values()}
+DISTANCES: dict[str, Distances] = {"labels": LabelDistances(), "values": ValueDistances()}
 
 
 def _log_means(log_prob: Tensor, cells: Cells) -> Tensor:
@@ -205,8 +208,8 @@ def _cdf(p: Predictive, y: Tensor, cells: Cells) -> Tensor:
 
 
 def _quantiles(p: Predictive) -> Tensor:
-    """Evenly spaced among points mean + sd z of some draws, where z runs through normal quantiles
-    with an offset of each draw's own.
+    """Quantiles of a prediction, nearly: evenly spaced among points mean + sd z of some draws,
+    where z are normal quantiles with another offset for each draw.
     """
     mean, var = p.likelihood.moments(p.outputs)
     few = (

@@ -1,9 +1,9 @@
 """Ground truth for a model of the user's own: the same model, its posterior drawn by a method that
 is exact in the limit.
 
-What is audited is the approximation of the weights' posterior, and nothing else: everything that a
-fit found beside it (learned noise, point parameters, a learned prior, buffers) is held where the
-fit left it, so that both posteriors belong to one model.
+Only the approximation of the weights' posterior is audited: everything else that a fit estimated
+(learned noise, point parameters, a learned prior, buffers) stays at its fitted value, so that both
+posteriors belong to one model.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from credo.engine.method import methods
 from credo.engine.model import Model
 from credo.engine.run import Run
 from credo.estimators import LIKELIHOOD
-from credo.posteriors import Samples
 from credo.priors import ByPattern, Prior
 
 PROBES = 64  # training inputs at which convergence is checked
@@ -73,18 +72,17 @@ def reference(
     chosen: dict[str, Any] = {
         name: value for name, value in counts.items() if name in kind.__dataclass_fields__
     } | settings
-    truth = held(bnn)
+    truth = weights_only(bnn)
     given = data if rows is None else subsample(data, rows, seed)
     where = bnn.model.device if device is None else device
-    own = mix(
-        seed, "reference"
-    )  # other numbers than a fit of ``bnn`` by the same sampler with this seed had
+    # other random numbers than a fit of ``bnn`` by the same sampler with this seed had
+    own = mix(seed, "reference")
     truth.fit(given, method, seed=own, device=where, run=run, progress=progress, **chosen)
     source = intake(
         given, num_data=settings.get("num_data"), dtype=next(iter(truth.random.values())).dtype
     )
     record: dict[str, Any] = {"rows": rows, "num_data": source.num_data, "seed": seed}
-    if any(isinstance(family, Samples) for family in truth.posterior.members):
+    if any(family.chains is not None for family in truth.posterior.members):
         verdict = converged(truth, source.example(PROBES))
         record |= verdict._asdict()
         if not verdict.ok:
@@ -120,9 +118,9 @@ def _joined(batches: list[tuple[Tree, Tensor]]) -> tuple[Tree, Tensor]:
     return x, torch.cat([y for _, y in batches])
 
 
-def held(bnn: BNN) -> BNN:
-    """A new BNN of the same model, not fitted, with all that a fit of ``bnn`` estimated beside the
-    weights held at its values.
+def weights_only(bnn: BNN) -> BNN:
+    """A new BNN of the same model, not fitted, in which only the weights are unknown: all else that
+    a fit of ``bnn`` estimated is fixed at its fitted value.
     """
     model = bnn.model
     if not bnn.proper:
@@ -142,8 +140,8 @@ def held(bnn: BNN) -> BNN:
     drawn = [name for name in bnn.posterior.names if name.startswith(LIKELIHOOD)]
     if drawn:
         raise CredoError(
-            f"This posterior also draws {', '.join(drawn)}, and samplers hold what belongs to the "
-            "likelihood; fit with known noise, "
+            f"This posterior also draws {', '.join(drawn)}, and samplers do not draw "
+            "what belongs to the likelihood; fit with known noise, "
             "e.g. method='exact', noise='known'."
         )
     likelihood = copy.deepcopy(model.likelihood).requires_grad_(False)
@@ -152,7 +150,7 @@ def held(bnn: BNN) -> BNN:
 
 @torch.no_grad()
 def _frozen_net(bnn: BNN) -> nn.Module:
-    """A copy of the network in which point parameters and buffers have the fit's values; the former
+    """A copy of the network with the fit's values of point parameters and buffers; point parameters
     no longer train.
     """
     varied = [name for name in bnn.model.point if name not in bnn.posterior.fixed]
@@ -174,9 +172,7 @@ def _frozen_net(bnn: BNN) -> nn.Module:
 
 
 def _frozen_prior(model: Model) -> Prior:
-    """The prior itself, or if some of it was learned the distribution it has come to, parameter by
-    parameter.
-    """
+    """The prior itself, or, where some of it was learned, each parameter's fitted distribution."""
     if not model.prior.parts():
         return model.prior
     prior = copy.deepcopy(model.prior)

@@ -186,9 +186,9 @@ def _digest(bnn: BNN) -> str:
     """Of all numbers at which the reference holds what the fit estimated beside the weights."""
     import torch
 
-    from credo.audit import held
+    from credo.audit import weights_only
 
-    model = held(bnn)
+    model = weights_only(bnn)
     numbers = {
         f"net/{name}": value
         for name, value in model.net.state_dict().items()

@@ -207,7 +207,7 @@ def _task(title: str, about: str, columns: list[dict[str, Any]]) -> dict[str, An
 
 
 def _add_objective(task: dict[str, Any], entry: Entry, bnn: Any) -> None:
-    from credo.report.curves import rates
+    from credo.report.curve_figures import rates
 
     names = {"nll": "data term", "kl": "prior term (KL)"}
     parts = [

@@ -170,7 +170,7 @@ def _print(task: dict[str, Any]) -> None:
 
 def _png(model: VAE, n: int, seed: int, noise: bool) -> bytes:
     from credo.generative.mosaics import samples
-    from credo.report.images import tiles
+    from credo.report.image_figures import tiles
     from credo.report.png import png
 
     return png(tiles(samples(model, n, seed, noise)).pixels)

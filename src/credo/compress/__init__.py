@@ -11,17 +11,18 @@ import os
 from torch import nn
 
 from credo.bnn import BNN
-from credo.compress.arrange import arranged
-from credo.compress.bits import Precision, precision, quantise
-from credo.compress.codec import FileReport, read, read_note, write
 from credo.compress.cost import count, latency
 from credo.compress.curve import Curve, curve, score
+from credo.compress.network_file import FileReport, read, read_note, write
 from credo.compress.onnx import to_onnx
 from credo.compress.pruned import Pruned, plain, prune, pruned_of, sparsity
 from credo.compress.quantised import Quantised
 from credo.compress.quick import Quick, quicken
 from credo.compress.retrain import fine_tune, shrink, tune_books
-from credo.compress.slim import SlimReport, report, slim, tidy
+from credo.compress.rounding import Precision, precision, quantise
+from credo.compress.slim import slim, tidy
+from credo.compress.slim_report import SlimReport, report
+from credo.compress.unit_order import with_sorted_units
 from credo.core.errors import NetworkError
 
 __all__ = [
@@ -84,7 +85,7 @@ def encode(
     with contextlib.suppress(
         NetworkError
     ):  # only a chain of layers shows which units may change places
-        codes = arranged(codes, net)
+        codes = with_sorted_units(codes, net)
     return write(codes, path, note)
 
 

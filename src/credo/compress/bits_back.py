@@ -22,6 +22,7 @@ import math
 import os
 import struct
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -33,25 +34,23 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from credo.bnn import BNN
+from credo.compress.bit_stream import ONE, coder_of, to_bytes, to_words
 from credo.compress.pruned import plain
-from credo.compress.stream import ONE, coder_of, to_bytes, to_words
 from credo.core.atomic import write_atomic
 from credo.core.errors import CredoError, RunError, SettingError
 from credo.core.seeds import mix
 from credo.core.shell import pick
 from credo.data.checks import check_inputs
 from credo.data.intake import intake
-from credo.likelihoods.categorical import Categorical
-from credo.posteriors import MeanField, Params
-from credo.priors import Factorised
+from credo.posteriors import Params
 
 MAGIC, VERSION = b"crbb", 1
 _HEAD = struct.Struct("<4sBI")  # magic, version, crc32 of what follows
 _PLAN = struct.Struct("<BB")  # precision bits, log2 of the largest grid index
-_REACH = 8  # standard deviations of q at the edge of its grid: beyond lie 1e-15 of it
-# log2 of the largest grid index: each of its points takes at least one of the coder's 2^24 steps of
+_MAX_DEVIATIONS = 8  # standard deviations of q at the edge of its grid: beyond it lies 1e-15 of q
+# log2 of the largest grid index: each grid point takes at least one of the coder's 2^24 steps of
 # probability
-_FINEST = 18
+_MAX_INDEX_BITS = 18
 
 Doubles = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -60,8 +59,10 @@ Ints = NDArray[np.int32]
 @final
 @dataclass(frozen=True)
 class BitsBack:
-    """What was sent: ``net_bits`` is the stream less ``initial_bits``; ``data_bits`` and
-    ``weight_bits`` come from densities at the weights.
+    """A file of :func:`bits_back` and its lengths in bits.
+
+    ``net_bits``: the stream less ``initial_bits``. ``data_bits``: -log2 p(D given w);
+    ``weight_bits``: log2 q(w) / p(w), both by their densities at the weights w in the file.
     """
 
     path: Path
@@ -77,22 +78,20 @@ class BitsBack:
 
     @property
     def initial_bits(self) -> int:
-        """How many random bits the stack was made of, which the receiver gets back."""
+        """Random bits that the stack started with; the receiver gets them back."""
         return 32 * len(self.initial)
 
     @property
     def ideal_bits(self) -> float:
-        """-log2 p(D given w) + log2 q(w) / p(w) of the draw in the file; its mean over seeds is nll
-        + KL in bits.
-        """
+        """``data_bits + weight_bits``; its mean over seeds is nll + KL in bits."""
         return self.data_bits + self.weight_bits
 
 
 @final
 @dataclass(frozen=True)
 class Unpacked:
-    """What a receiver gets: labels ``(N,)``, the weights by name, and the random bits that came
-    back, as 32-bit words.
+    """What a receiver gets: labels ``(N,)``, the weights by name, and the random bits as 32-bit
+    words.
     """
 
     labels: Tensor
@@ -141,7 +140,7 @@ def bits_back(
     """
     stream = coder_of("Bits-back coding")
     densities, path = _densities(bnn), Path(path)
-    x, y = _whole(bnn, data)
+    x, y = _all_data(bnn, data)
     bits = _precision(densities, precision_bits)
     scale = 2.0**bits
     edge = _edge(densities, scale)
@@ -155,14 +154,16 @@ def bits_back(
     coder = stream.stack.AnsCoder(initial, seal=True)
 
     index = np.zeros(len(densities.mean), np.int32)
-    for chosen, model, base, mean, std in _groups(densities, scale, stream):
+    for chosen, model, base, mean, std in _models_by_width(densities, scale, stream):
         index[chosen] = base + coder.decode(model, mean, std)
     values = index / scale
     weights = densities.split(values)
     probs = _probabilities(bnn, weights, x)
     labels = bnn.model.likelihood.check_pair(probs, y).cpu()
     coder.encode_reverse(
-        labels.numpy().astype(np.int32), stream.model.Categorical(perfect=False), _chances(probs)
+        labels.numpy().astype(np.int32),
+        stream.model.Categorical(perfect=False),
+        _rounded_probabilities(probs),
     )
     coder.encode_reverse(index, *_prior_model(densities, scale, edge, stream))
 
@@ -189,7 +190,7 @@ def unpack(path: str | os.PathLike[str], bnn: BNN, x: Any) -> Unpacked:
     """
     stream = coder_of("Bits-back coding")
     densities, path = _densities(bnn), Path(path)
-    bits, edge, words = _open(path)
+    bits, edge, words = _read_file(path)
     scale = 2.0**bits
     inputs = check_inputs(x, dtype=bnn._dtype)
     coder = stream.stack.AnsCoder(words)
@@ -197,9 +198,10 @@ def unpack(path: str | os.PathLike[str], bnn: BNN, x: Any) -> Unpacked:
     index = coder.decode(model, mean, std)
     weights = densities.split(index / scale)
     labels = coder.decode(
-        stream.model.Categorical(perfect=False), _chances(_probabilities(bnn, weights, inputs))
+        stream.model.Categorical(perfect=False),
+        _rounded_probabilities(_probabilities(bnn, weights, inputs)),
     )
-    for chosen, model, base, mean, std in reversed(_groups(densities, scale, stream)):
+    for chosen, model, base, mean, std in reversed(_models_by_width(densities, scale, stream)):
         coder.encode_reverse((index[chosen] - base).astype(np.int32), model, mean, std)
     try:
         initial = coder.get_compressed(unseal=True)
@@ -213,50 +215,49 @@ def unpack(path: str | os.PathLike[str], bnn: BNN, x: Any) -> Unpacked:
 
 def _densities(bnn: BNN) -> _Densities:
     """q and p as flat arrays, or an error that says what bits-back coding needs instead."""
-    if not isinstance(bnn.model.likelihood, Categorical):
+    if not bnn.model.likelihood.one_of_classes:
         raise CredoError(
             "Bits-back coding sends labels of the categorical likelihood; this one is "
             f"{bnn.model.likelihood.name!r}."
         )
-    found: dict[str, tuple[Tensor, ...]] = {}
+    q: dict[str, Normal] = {}
+    p: dict[str, Normal] = {}
     for family in bnn.posterior.members:
         if not family.names:
             continue
-        if not isinstance(family, MeanField):
+        normals = family.independent_normals()
+        if normals is None:
             raise CredoError(
                 "Bits-back coding needs a mean-field posterior over all parameters; that of "
                 f"{family.names[0]!r} is {family.name!r}. "
                 "Fit with 'vi' and random='all'."
             )
         prior = bnn.model.prior_over(family)
-        if not isinstance(prior, Factorised) or any(
-            type(d) is not Normal for d in prior.distributions.values()
-        ):
+        prior_normals = None if prior is None else prior.independent_normals()
+        if prior_normals is None:
             raise CredoError(
                 f"Bits-back coding needs a normal prior; this BNN has {bnn.model.prior.describe()}."
             )
-        means, variances = family.marginals()
-        for name, shape in family.shapes.items():
-            normal = prior.distributions[name]
-            assert isinstance(normal, Normal)
-            found[name] = (
-                means[name],
-                variances[name].sqrt(),
-                normal.loc.expand(shape),
-                normal.scale.expand(shape),
-            )
-    shapes = {name: site.shape for name, site in bnn.model.random.items()}
-    columns = [
-        torch.cat([found[n][i].detach().double().cpu().reshape(-1) for n in shapes]).numpy()
-        for i in range(4)
-    ]
-    return _Densities({n: torch.Size(s) for n, s in shapes.items()}, *columns)
+        q |= normals
+        p |= prior_normals
+    shapes = {name: torch.Size(site.shape) for name, site in bnn.model.random.items()}
+
+    def flat(values: Callable[[str], Tensor]) -> Doubles:
+        return torch.cat([values(n).detach().double().cpu().reshape(-1) for n in shapes]).numpy()
+
+    return _Densities(
+        shapes,
+        flat(lambda n: q[n].loc),
+        flat(lambda n: q[n].scale),
+        flat(lambda n: p[n].loc),
+        flat(lambda n: p[n].scale),
+    )
 
 
 def _precision(densities: _Densities, asked: int | None) -> int:
-    """Bits after the point of the grid."""
-    far = float((np.abs(densities.mean) + 2 * _REACH * densities.std).max())
-    most = _FINEST - 1 - max(math.ceil(math.log2(far)), 0)
+    """The grid's bits after the point."""
+    far = float((np.abs(densities.mean) + 2 * _MAX_DEVIATIONS * densities.std).max())
+    most = _MAX_INDEX_BITS - 1 - max(math.ceil(math.log2(far)), 0)
     if asked is None:
         return max(min(math.ceil(math.log2(4 / float(densities.std.min()))), most), 0)
     if isinstance(asked, bool) or not isinstance(asked, int) or not 0 <= asked <= most:
@@ -267,18 +268,20 @@ def _precision(densities: _Densities, asked: int | None) -> int:
     return asked
 
 
-def _groups(
+def _models_by_width(
     densities: _Densities, scale: float, stream: Any
 ) -> list[tuple[NDArray[np.intp], Any, Ints, Doubles, Doubles]]:
-    """Weights whose q is about equally wide, with a model of that width around each one's own mean:
-    a wider grid would let rare draws go far.
+    """Weights in groups whose q is about equally wide: their indices, a coder's model of that
+    width, and each one's nearest grid index, mean beside it and deviation.
+
+    One wide grid for all would let rare draws of narrow weights lie too far from their means.
     """
     width = np.ceil(np.log2(np.maximum(densities.std * scale, 1.0))).astype(int)
     base = np.rint(densities.mean * scale).astype(np.int32)
     out = []
     for octave in np.unique(width):
-        chosen, reach = np.flatnonzero(width == octave), _REACH << int(octave)
-        model = stream.model.QuantizedGaussian(-reach, reach)
+        chosen, half = np.flatnonzero(width == octave), _MAX_DEVIATIONS << int(octave)
+        model = stream.model.QuantizedGaussian(-half, half)
         out.append(
             (
                 chosen,
@@ -292,9 +295,11 @@ def _groups(
 
 
 def _edge(densities: _Densities, scale: float) -> int:
-    """log2 of a grid index that no draw of q passes."""
+    """log2 of the largest grid index that a draw of q can have."""
     std = 2.0 ** np.ceil(np.log2(np.maximum(densities.std * scale, 1.0)))
-    return math.ceil(math.log2(float((np.abs(densities.mean * scale) + 1 + _REACH * std).max())))
+    return math.ceil(
+        math.log2(float((np.abs(densities.mean * scale) + 1 + _MAX_DEVIATIONS * std).max()))
+    )
 
 
 def _prior_model(
@@ -307,7 +312,7 @@ def _prior_model(
     )
 
 
-def _whole(bnn: BNN, data: Any) -> tuple[Any, Tensor]:
+def _all_data(bnn: BNN, data: Any) -> tuple[Any, Tensor]:
     """Inputs and labels of all data, in order."""
     parts = list(intake(data, dtype=bnn._dtype)(None, None))
     if len(parts) == 1:
@@ -322,9 +327,9 @@ def _probabilities(bnn: BNN, weights: Params, x: Any) -> Tensor:
     return bnn.model.likelihood.probs(outputs.double())
 
 
-def _chances(probs: Tensor) -> Doubles:
-    """Probabilities as whole 65536ths, none below one: their last digits, which machines disagree
-    on, do not count.
+def _rounded_probabilities(probs: Tensor) -> Doubles:
+    """Probabilities as whole 65536ths, none below one, without the last digits, in which machines
+    differ.
     """
     return (probs * ONE).round().clamp_min(1).numpy()
 
@@ -336,8 +341,8 @@ def _log2_normal(values: Doubles, mean: Doubles, std: Doubles) -> float:
     )
 
 
-def _open(path: Path) -> tuple[int, int, NDArray[np.uint32]]:
-    """Precision, edge and stream of a file that is whole."""
+def _read_file(path: Path) -> tuple[int, int, NDArray[np.uint32]]:
+    """Precision, edge and stream of a file, or an error where it is damaged."""
     try:
         data = path.read_bytes()
     except OSError as error:

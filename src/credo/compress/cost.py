@@ -20,7 +20,7 @@ from credo.estimators.plan import batch_of
 
 _CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-# seconds one turn takes at least: far above the clock's resolution, short enough to fall between
+# least seconds of one turn: far above the clock's resolution, short enough to fall between
 # interruptions
 _TURN = 1e-3
 _TURNS = 3  # in a round, of which the best counts
@@ -29,12 +29,11 @@ _TURNS = 3  # in a round, of which the best counts
 @final
 @dataclass(frozen=True)
 class Cost:
-    """Parameters, those that are not zero, multiply-adds of one example, bytes of parameters and
-    buffers.
+    """What a network costs.
 
-    ``uncounted``: modules with matrices of their own whose multiply-adds are not in ``macs``:
-    neither dense, convolution nor embedding, or never called as modules, such as the parts of
-    attention.
+    ``macs``: multiply-adds of one example. ``bytes``: of parameters and buffers. ``uncounted``:
+    modules with matrices of their own whose multiply-adds are not in ``macs``: neither dense,
+    convolution nor embedding, or never called as modules, such as the parts of attention.
     """
 
     parameters: int
@@ -111,8 +110,8 @@ def count(net: nn.Module, example: Any) -> Cost:
     )
 
 
-def rows(example: Any, size: int) -> Any:
-    """The example's inputs over and over, ``size`` of them."""
+def repeated_batch(example: Any, size: int) -> Any:
+    """A batch of ``size`` inputs: those of ``example``, repeated as often as it takes."""
     total = batch_of(example)
     index = torch.arange(size) % total
     return pytree.tree_map(

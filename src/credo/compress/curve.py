@@ -1,4 +1,6 @@
-"""What each weight costs to lose: error against sparsity, on data that training has not seen."""
+"""Error against sparsity: what it costs to prune more and more weights, on data that training has
+not used.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ THRESHOLDS = (3.0, 2.0, 1.0, 0.0, -1.0, -2.0)
 @final
 @dataclass(frozen=True)
 class Point:
-    """A pruned network and how it does: ``at`` is the share or the threshold it was pruned by."""
+    """A pruned network and its metrics; ``at``: the share or the threshold it was pruned by."""
 
     at: float
     pruned: Pruned
@@ -85,8 +87,8 @@ class Curve:
 
 @torch.no_grad()
 def score(net: nn.Module, bnn: BNN, data: Any, batch_size: int = 1000) -> dict[str, float]:
-    """Metrics of a plain network under the likelihood of a BNN: what ``bnn.evaluate`` says of a
-    posterior, of a point.
+    """Metrics of a plain network under the likelihood of a BNN, the same as ``bnn.evaluate`` gives
+    for a posterior.
     """
     parts, targets = [], []
     for x, y in intake(data, dtype=bnn._dtype)(None, batch_size):
@@ -105,8 +107,8 @@ def score(net: nn.Module, bnn: BNN, data: Any, batch_size: int = 1000) -> dict[s
 
 
 def curve(bnn: BNN, data: Any, by: str = "auto", at: Sequence[float] | None = None) -> Curve:
-    """Prune further and further and score each on ``data``, which should be validation data: the
-    choice of a point is a choice.
+    """Prune further and further and score each network on ``data``, which should be validation
+    data, since to choose a point of the curve is training too.
 
     ``at``: thresholds of the posterior's own rule where it prunes by itself (``by="own"``), else
     shares of weights that go.
@@ -125,5 +127,5 @@ def curve(bnn: BNN, data: Any, by: str = "auto", at: Sequence[float] | None = No
 
 
 def dense(bnn: BNN, data: Any) -> dict[str, float]:
-    """Metrics of the network at the posterior's means, as they are."""
+    """Metrics of the network at the posterior's means, nothing pruned."""
     return score(plain(bnn), bnn, data)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from credo.bnn import BNN
-from credo.compress.cost import rows
+from credo.compress.cost import repeated_batch
 from credo.compress.pruned import Pruned, plain
 from credo.core.atomic import write_atomic
 from credo.core.errors import CredoError, SettingError
@@ -226,7 +226,7 @@ def _quiet() -> Iterator[None]:
 
 @torch.no_grad()
 def _export(module: nn.Module, path: Path, example: Any) -> None:
-    several = rows(
+    several = repeated_batch(
         example, max(2, batch_of(example))
     )  # one example alone would be taken for a constant size
     total, batch = batch_of(several), torch.export.Dim("batch", min=1)
@@ -261,7 +261,7 @@ def _export(module: nn.Module, path: Path, example: Any) -> None:
 
 def _check(module: nn.Module, run: Callable[[Any], list[Tensor]], several: Any) -> None:
     """The file must give what the module gives, also for another number of examples."""
-    for x in (several, rows(several, batch_of(several) + 1)):
+    for x in (several, repeated_batch(several, batch_of(several) + 1)):
         wanted = [t for t in pytree.tree_leaves(module(x)) if isinstance(t, Tensor)]
         for want, got in zip(wanted, run(x), strict=True):
             gap, largest = float((want - got).abs().max()), float(want.abs().max())

@@ -1,7 +1,7 @@
 """Pruning: which weights a posterior can do without, and the network without them.
 
-Weights with two axes or more are up for it; biases and scales stay, though slimming folds those of
-units that are gone into the next layer.
+Only weights with two axes or more are candidates; biases and scales stay, though slimming folds
+those of removed units into the next layer.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from torch import Tensor, nn
 
 from credo.bnn import BNN
 from credo.core.errors import CredoError, SettingError
-from credo.posteriors import Gaussian, Params, Posterior
+from credo.posteriors import Params, Posterior
 
 RULES = ("own", "snr", "magnitude")
 
 
 @dataclass(frozen=True)
 class Pruned:
-    """What pruning gives, and all other steps of compression take.
+    """A pruned network: the result of :func:`prune`, and what all other steps of compression take.
 
     ``net``: a plain copy in evaluation mode, on the CPU, pruned weights exactly zero. ``masks``:
-    True where a weight stays, for the parameters that were up for pruning. ``std``: posterior
-    standard deviations of parameters that have any. ``rule`` and ``threshold`` say how.
+    True where a weight stays, for the parameters that could be pruned. ``std``: posterior standard
+    deviations of parameters that have any. ``rule`` and ``threshold``: how it was pruned.
     """
 
     net: nn.Module
@@ -54,21 +54,20 @@ class Pruned:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Weights that stay, and weights that were up for pruning."""
-        return sum(int(mask.sum()) for mask in self.masks.values()), sum(
-            mask.numel() for mask in self.masks.values()
-        )
+        """Weights that stay, and weights that could be pruned."""
+        masks = self.masks.values()
+        return sum(int(mask.sum()) for mask in masks), sum(mask.numel() for mask in masks)
 
     def sparsity(self) -> dict[str, float]:
-        """Share of zeros by parameter, of those that were up for pruning."""
+        """Share of zeros by parameter, of those that could be pruned."""
         return {name: 1.0 - float(mask.double().mean()) for name, mask in self.masks.items()}
 
     def with_values(self, values: Mapping[str, Tensor]) -> Pruned:
         """The same masks around other values, which are set to zero where pruned."""
         net = copy.deepcopy(self.net)
         state = net.state_dict()
-        held = {n: v * self.masks[n] if n in self.masks else v for n, v in values.items()}
-        net.load_state_dict(state | {n: v.detach().to(state[n]) for n, v in held.items()})
+        masked = {n: v * self.masks[n] if n in self.masks else v for n, v in values.items()}
+        net.load_state_dict(state | {n: v.detach().to(state[n]) for n, v in masked.items()})
         return replace(self, net=net)
 
 
@@ -85,6 +84,7 @@ def plain(bnn: BNN, values: Params | None = None) -> nn.Module:
 
 
 def _check_single(bnn: BNN) -> None:
+    """Refuse posteriors whose mean is no network."""
     empty = next((family for family in bnn.posterior.members if family.meaningless_mean), None)
     if empty is not None:
         raise CredoError(
@@ -107,21 +107,22 @@ def _check_single(bnn: BNN) -> None:
 
 @torch.no_grad()
 def moments(posterior: Posterior) -> tuple[Params, Params]:
-    """Means and standard deviations of single weights, before any pruning of a family's own, for
+    """Means (before pruning by a family's own rule) and standard deviations of single weights, for
     families that know both.
     """
     means: Params = {}
     std: Params = {}
     for family in posterior.members:
         found = family.std()
-        own = family.marginals()[0] if isinstance(family, Gaussian) else family.mean()
-        means |= {name: own[name].detach().cpu() for name in found}
+        if found:
+            own = family.unpruned_mean()
+            means |= {name: own[name].detach().cpu() for name in found}
         std |= {name: value.detach().cpu() for name, value in found.items()}
     return means, std
 
 
-def kept(posterior: Posterior, threshold: float | None = None) -> dict[str, Tensor]:
-    """True where a weight stays by the rule of its own family; empty where no family has one."""
+def keep_masks(posterior: Posterior, threshold: float | None = None) -> dict[str, Tensor]:
+    """True where a weight stays by its own family's rule; empty where no family has a rule."""
     return {
         name: mask.cpu()
         for family in posterior.members
@@ -153,7 +154,7 @@ def scores(bnn: BNN, rule: str) -> Params:
 def prune(
     bnn: BNN, by: str = "auto", threshold: float | None = None, share: float | None = None
 ) -> Pruned:
-    """Set weights to zero: those that the posterior's family has given up, or those with the lowest
+    """Set weights to zero: those that the posterior's own rule drops, or those with the lowest
     scores.
 
     ``by``: "own" (log alpha of sparse variational dropout, scales of groups), "snr" (abs(mean) / sd
@@ -175,17 +176,17 @@ def prune(
             f"prune: by={by!r} is not known; expected 'auto', {', '.join(map(repr, RULES))}."
         )
     _check_single(bnn)
-    own = kept(bnn.posterior, threshold)
+    own = keep_masks(bnn.posterior, threshold)
     rule = ("own" if own and share is None else "snr") if by == "auto" else by
     net, (means, std) = plain(bnn), moments(bnn.posterior)
     if rule == "own":
         if not own or share is not None:
-            told = (
+            problem = (
                 "takes a threshold, no share"
                 if own
                 else "needs a posterior that prunes by itself, such as that of 'sparse_vd'"
             )
-            raise SettingError(f"prune: by='own' {told}; use by='snr' or by='magnitude'.")
+            raise SettingError(f"prune: by='own' {problem}; use by='snr' or by='magnitude'.")
         return _pruned(net, means, own, std, rule, threshold)
     if (share is None) == (threshold is None) or not 0.0 <= (share or 0.0) < 1.0:
         raise SettingError(
@@ -228,8 +229,8 @@ def _pruned(
 
 
 def pruned_of(source: BNN | Pruned | nn.Module) -> Pruned:
-    """What was pruned already, a BNN pruned as its posterior says, or a plain network with the
-    zeros it has.
+    """Any source as a pruned network: as it is, a BNN pruned by its posterior's own rule if it has
+    one, or a plain network with the zeros it has.
     """
     if isinstance(source, Pruned):
         return source
@@ -237,7 +238,7 @@ def pruned_of(source: BNN | Pruned | nn.Module) -> Pruned:
         _check_single(source)
         return (
             prune(source)
-            if kept(source.posterior)
+            if keep_masks(source.posterior)
             else _pruned(plain(source), {}, {}, moments(source.posterior)[1], "none", None)
         )
     if not isinstance(source, nn.Module):

@@ -1,14 +1,14 @@
-"""A network as integer codes: what pruning and quantisation end in, and what a file stores.
+"""A network as integer codes: the result of pruning and quantisation, and what a file stores.
 
 Most weights of a sparse network are exactly zero and the others take a few values per tensor, its
-*book*. Both are exact here: the numbers of a :class:`Quantised` network are those that were
-evaluated and those that a file gives back, bit for bit.
+*codebook*. Both are exact: the numbers of a :class:`Quantised` network are those that are evaluated
+and those that a file gives back, bit for bit.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import final
 
@@ -26,8 +26,8 @@ _EXPONENT_END = 6  # bits of a float16 before its fraction: sign and exponent
 class Coded:
     """A tensor of few values: code 0 is exactly zero, code k is ``book[k - 1]``.
 
-    ``codes``: int32 of the tensor's shape, from 0 to K. ``book``: float32 ``(K,)``, finite,
-    ascending, without zero or repeats; K may be 0. Anything else is refused.
+    ``codes``: int32 of the tensor's shape, from 0 to K. ``book``: the codebook, float32 ``(K,)``,
+    finite, ascending, without zero or repeats; K may be 0. Anything else is refused.
     """
 
     codes: Tensor
@@ -93,6 +93,15 @@ class Coded:
         """How many of them are not zero."""
         return int(self.codes.count_nonzero())
 
+    @property
+    def stored(self) -> Tensor:
+        """What is stored for each element, zero for zero: the codes."""
+        return self.codes
+
+    def rearranged(self, move: Callable[[Tensor], Tensor]) -> Coded:
+        """The same elements in other places."""
+        return Coded(move(self.codes), self.book)
+
     def tensor(self) -> Tensor:
         """The values, float32."""
         return torch.cat([torch.zeros(1), self.book])[self.codes.long()]
@@ -129,6 +138,15 @@ class Raw:
     def nonzero(self) -> int:
         """How many of them are not zero."""
         return int(self.values.count_nonzero())
+
+    @property
+    def stored(self) -> Tensor:
+        """What is stored for each element, zero for zero: its value."""
+        return self.values
+
+    def rearranged(self, move: Callable[[Tensor], Tensor]) -> Raw:
+        """The same elements in other places."""
+        return Raw(move(self.values))
 
     def tensor(self) -> Tensor:
         """The values in their own type."""

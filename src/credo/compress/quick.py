@@ -18,24 +18,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from credo.compress.cost import latency, rows
+from credo.compress.cost import latency, repeated_batch
+from credo.compress.same_outputs import difference
 from credo.core.errors import CredoError, NetworkError
 
 TOLERANCE = 1e-5  # of the largest output: float32 sums in another order differ by less
-SIZES = (
-    1,
-    4,
-    16,
-    64,
-    # numbers of examples at which forms are timed; a form serves up to its number, the last one
-    # beyond it too
-)
-_BELOW = SIZES[:-1]
-UNFOLDED = (
-    1 << 20
-    # numbers a convolution may copy side by side; above that its own routine is as fast and takes
-    # less memory
-)
+# numbers of examples at which forms are timed; a form serves up to its number, the last one beyond
+# it too
+SIZES = (1, 4, 16, 64)
+# numbers a convolution may copy side by side; above that its own routine is as fast and takes less
+# memory
+UNFOLDED = 1 << 20
 ROUNDS = 3
 
 Form = Callable[[Tensor], Tensor]
@@ -59,7 +52,7 @@ class Quick(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``(N, ...)`` to what the last layer gives."""
-        for step in self._plans[bisect_left(_BELOW, x.shape[0])]:
+        for step in self._plans[bisect_left(SIZES[:-1], x.shape[0])]:
             x = step(x)
         return x
 
@@ -109,17 +102,18 @@ def quicken(net: nn.Module, example: Tensor) -> nn.Module:
                 plan.append(step)
         x = layer(x)
     quick = Quick(layers, plans).eval()
-    gap, largest = float((quick(example) - x).abs().max()), float(x.abs().max())
-    if not gap <= max(TOLERANCE, 8 * torch.finfo(x.dtype).eps) * largest + 1e-6:
+    found = difference(x, quick(example))
+    if not found.within(TOLERANCE):
         raise NetworkError(
-            f"The quickened network's outputs differ by {gap:.2e} where the largest is "
-            f"{largest:.2e}; expected at most {TOLERANCE:.0e} of it. "
+            f"The quickened network's outputs differ by {found.worst:.2e} where the largest is "
+            f"{found.largest:.2e}; expected at most {TOLERANCE:.0e} of it. "
             "Does the network give the same outputs twice? If so, use it as it is."
         )
     return quick
 
 
 def _flat(layers: nn.Sequential) -> Iterator[nn.Module]:
+    """Layers in order, those of nested sequences included."""
     for layer in layers:
         if type(layer) is nn.Sequential and not _hooked(layer):
             yield from _flat(layer)
@@ -132,9 +126,9 @@ def _hooked(layer: nn.Module) -> bool:
 
 
 def _forms(layer: nn.Module) -> list[Form]:
-    """Ways to compute a layer, the plain one first; none where it does nothing.
+    """Functions that compute a layer, the plain one first; none where the layer does nothing.
 
-    A module that is not known, or that has hooks, is its own.
+    A module that is not known, or that has hooks, is its own only form.
     """
     rule = None if _hooked(layer) else _RULES.get(type(layer))
     return [layer] if rule is None else rule(layer)
@@ -147,7 +141,7 @@ def _fastest(forms: list[Form], x: Tensor) -> list[Form]:
     best = []
     for size in SIZES:
         times = latency(
-            {str(place): form for place, form in enumerate(forms)}, rows(x, size), ROUNDS
+            {str(place): form for place, form in enumerate(forms)}, repeated_batch(x, size), ROUNDS
         )
         best.append(min(range(len(forms)), key=lambda place: float(times[str(place)].min())))
     return [forms[place] for place in best]
@@ -168,8 +162,8 @@ def _conv(parameters: dict[str, Any], settings: tuple[tuple[int, int], ...], x: 
 def _windows(
     parameters: dict[str, Any], settings: tuple[tuple[int, int], ...], x: Tensor
 ) -> Tensor:
-    """A convolution as a matrix product with what each place sees, copied side by side: little for
-    a small image, and no fixed cost.
+    """A convolution as a matrix product with the window of every place, copied side by side: little
+    work for a small image, and no fixed cost.
     """
     weight, bias = parameters["weight"], parameters["bias"]
     (down, right), (top, left), (tall, wide), (kh, kw) = settings
@@ -180,14 +174,14 @@ def _windows(
     if n * c * kh * kw * oh * ow > UNFOLDED:
         return F.conv2d(x, weight, bias, (down, right), 0, (tall, wide))
     a, b, d, e = x.stride()
-    seen = x.as_strided((n, c, kh, kw, oh, ow), (a, b, d * tall, e * wide, d * down, e * right))
+    windows = x.as_strided((n, c, kh, kw, oh, ow), (a, b, d * tall, e * wide, d * down, e * right))
     matrix, column = weight.flatten(1), None if bias is None else bias.unsqueeze(1)
     if n == 1:
-        seen = seen.reshape(c * kh * kw, oh * ow)
-        y = torch.mm(matrix, seen) if column is None else torch.addmm(column, matrix, seen)
+        windows = windows.reshape(c * kh * kw, oh * ow)
+        y = torch.mm(matrix, windows) if column is None else torch.addmm(column, matrix, windows)
     else:
-        seen, matrix = seen.reshape(n, c * kh * kw, oh * ow), matrix.expand(n, -1, -1)
-        y = torch.bmm(matrix, seen) if column is None else torch.baddbmm(column, matrix, seen)
+        windows, matrix = windows.reshape(n, c * kh * kw, oh * ow), matrix.expand(n, -1, -1)
+        y = torch.bmm(matrix, windows) if column is None else torch.baddbmm(column, matrix, windows)
     return y.view(n, -1, oh, ow)
 
 

@@ -1,5 +1,5 @@
-"""Training of what is left: the weights that pruning kept, or the few values that quantisation
-shares among them.
+"""Training after pruning and after quantisation: of the weights that are left, or of the few values
+that they share.
 """
 
 from __future__ import annotations
@@ -37,27 +37,20 @@ def fine_tune(
     device: Any = "cpu",
     progress: bool = False,
 ) -> Pruned:
-    """Maximum likelihood of the kept weights and of all other parameters, from where they are;
+    """Maximum likelihood of the nonzero weights and of all other parameters, from where they are;
     zeros stay zeros.
 
     ``bnn`` says which likelihood and which output of the network count. Adam, with a learning rate
     that falls to zero.
     """
     masks = {name: mask.to(device) for name, mask in pruned.masks.items()}
-    free = {name: p.detach() for name, p in pruned.net.named_parameters()}
-    tuned = _fitted(
-        pruned.net,
-        free,
-        lambda name, value: value * masks[name] if name in masks else value,
-        bnn,
-        data,
-        epochs,
-        batch_size=batch_size,
-        lr=lr,
-        seed=seed,
-        device=device,
-        progress=progress,
-    )
+
+    def masked(name: str, value: Tensor) -> Tensor:
+        return value * masks[name] if name in masks else value
+
+    numbers = {name: p.detach() for name, p in pruned.net.named_parameters()}
+    training = _Training(epochs, batch_size, lr, seed, device, progress)
+    tuned = _trained(pruned.net, numbers, masked, bnn, data, training)
     return pruned if tuned is None else replace(pruned, net=plain(tuned))
 
 
@@ -72,11 +65,11 @@ def shrink(
     seed: int = 0,
     device: Any = "cpu",
 ) -> Iterator[Pruned]:
-    """Fewer and fewer weights: for each of ``counts``, the kept weights of least abs(w) / sd go
+    """Fewer and fewer weights: for each of ``counts``, set the weights of least abs(w) / sd to zero
     until so many are left, then ``fine_tune``.
 
     The sd is the posterior's, as it was before; weights without one are ranked by abs(w). Networks
-    come one by one, so that the caller can stop when held-out data say so. A count that is not
+    come one by one, so that the caller can stop when validation data say so. A count that is not
     below what is left prunes nothing and trains on.
     """
     if (
@@ -94,7 +87,7 @@ def shrink(
 
 
 def _fewer(pruned: Pruned, count: int) -> Pruned:
-    """With ``count`` of its weights, those that stand out most from the posterior's noise."""
+    """With ``count`` of its weights, those of largest abs(w) / sd."""
     values = dict(pruned.net.named_parameters())
     score = {}
     for name, mask in pruned.masks.items():
@@ -104,7 +97,7 @@ def _fewer(pruned: Pruned, count: int) -> Pruned:
             if std is None
             else values[name].detach().abs() / std.clamp_min(torch.finfo(std.dtype).tiny)
         )
-        score[name] = torch.where(mask, size, -1.0)  # what is gone comes last
+        score[name] = torch.where(mask, size, -1.0)  # zeros come last
     flat = torch.cat([s.flatten() for s in score.values()])
     if int((flat >= 0).sum()) <= count:
         return pruned
@@ -126,10 +119,10 @@ def tune_books(
     device: Any = "cpu",
     progress: bool = False,
 ) -> Quantised:
-    """Maximum likelihood of the shared values themselves, with all codes as they are; afterwards
-    each is rounded to ``bits`` bits.
+    """Maximum likelihood of the codebooks' values, with all codes as they are; afterwards each
+    value is rounded to ``bits`` bits.
 
-    Values that meet after rounding, or reach zero, become one.
+    Values that are equal after rounding become one, and those that become zero are pruned.
     """
     filled = quantised.fill(net)
     coded = {
@@ -140,64 +133,50 @@ def tune_books(
     if not coded:
         return quantised
     codes = {name: entry.codes.flatten().long().to(device) for name, entry in coded.items()}
-    places = {
-        name: code.nonzero().squeeze(1) for name, code in codes.items()
-    }  # zeros are no one's: their gradients would queue for one address
+    # zeros have no value to share: their gradients would queue for one address
+    places = {name: code.nonzero().squeeze(1) for name, code in codes.items()}
     ranks = {name: code[places[name]] - 1 for name, code in codes.items()}
 
-    def make(name: str, book: Tensor) -> Tensor:
+    def looked_up(name: str, book: Tensor) -> Tensor:
         if name not in coded:
             return book
         flat = book.new_zeros(len(codes[name])).index_copy(0, places[name], book[ranks[name]])
         return flat.reshape(coded[name].codes.shape)
 
-    free = {
+    numbers = {
         name: coded[name].book.to(p) if name in coded else p.detach()
         for name, p in filled.named_parameters()
     }
-    tuned = _fitted(
-        filled,
-        free,
-        make,
-        bnn,
-        data,
-        epochs,
-        batch_size=batch_size,
-        lr=lr,
-        seed=seed,
-        device=device,
-        progress=progress,
-        frozen=[name for name in free if name not in coded],
-    )
+    fixed = [name for name in numbers if name not in coded]
+    training = _Training(epochs, batch_size, lr, seed, device, progress)
+    tuned = _trained(filled, numbers, looked_up, bnn, data, training, fixed)
     if tuned is not None:
         (family,) = tuned.posterior.members
-        assert isinstance(family, Made)
-        free = {
-            name: numbers.detach()
-            for name, numbers in zip(family.names, family.values, strict=True)
-        }
+        assert isinstance(family, ComputedPoint)  # the only family that _trained fits
+        numbers = {n: v.detach() for n, v in zip(family.names, family.values, strict=True)}
     least = float(torch.finfo(torch.float16).tiny)
     found = {
-        name: Coded.of(make(name, _rounded(free[name].cpu(), bits, least).to(device)))
+        name: Coded.of(looked_up(name, _rounded(numbers[name].cpu(), bits, least).to(device)))
         for name in coded
     }
     return Quantised({**quantised.entries, **found})
 
 
 def _rounded(book: Tensor, bits: int, least: float) -> Tensor:
+    """Values rounded to ``bits`` bits; those below ``least`` become zero."""
     near = book.abs() < least
     return torch.where(near, 0.0, rounded_book(torch.where(near, 1.0, book), bits))
 
 
-class Made(Delta):
-    """A point whose weights are made from free numbers: ``make(name, numbers)`` has the shape of
-    the weight.
+class ComputedPoint(Delta):
+    """A point whose weights are computed from other numbers: ``make(name, numbers)`` has the shape
+    of the weight.
     """
 
-    def __init__(self, shapes: Mapping[str, Sequence[int]], free: Params, make: Make) -> None:
+    def __init__(self, shapes: Mapping[str, Sequence[int]], numbers: Params, make: Make) -> None:
         super().__init__(shapes)
         self.make = make
-        self.place(free)
+        self.place(numbers)
 
     def mean(self) -> Params:
         """The weights."""
@@ -209,7 +188,7 @@ class Made(Delta):
 
 @dataclass(frozen=True)
 class Retraining(Method, DescentSettings):
-    """Maximum likelihood of what is free of a network."""
+    """Maximum likelihood of the numbers that a network's weights are computed from."""
 
     name: ClassVar[str] = "retraining"
     summary: ClassVar[str] = "Maximum likelihood of the numbers that weights are made from."
@@ -228,26 +207,42 @@ class Retraining(Method, DescentSettings):
         return point_fit(model, fit_job, posterior, descent=self)
 
 
-def _fitted(
+@dataclass(frozen=True)
+class _Training:
+    """Settings of a fit that fine-tuning and the tuning of codebooks share."""
+
+    epochs: int
+    batch_size: int
+    lr: float
+    seed: int
+    device: Any
+    progress: bool
+
+    def __post_init__(self) -> None:
+        if whole("epochs", self.epochs) < 0:
+            raise SettingError(
+                f"epochs={self.epochs} is not valid; expected a whole number from 0."
+            )
+        positive("batch_size", self.batch_size, 1)
+        positive("lr", self.lr, 1.0)
+
+
+def _trained(
     net: nn.Module,
-    free: Params,
+    numbers: Params,
     make: Make,
     bnn: BNN,
     data: Any,
-    epochs: int,
-    *,
-    frozen: Sequence[str] = (),
-    **fit: Any,
+    training: _Training,
+    fixed: Sequence[str] = (),
 ) -> BNN | None:
-    """The network whose weights are made of what is free, trained; None after no epochs."""
-    if whole("epochs", epochs) < 0:
-        raise SettingError(f"epochs={epochs} is not valid; expected a whole number from 0.")
-    positive("batch_size", fit["batch_size"], 1)
-    positive("lr", fit["lr"], 1.0)
-    if epochs == 0:
+    """The network whose weights ``make`` computes from ``numbers``, all of them trained but those
+    named in ``fixed``; None after no epochs.
+    """
+    if training.epochs == 0:
         return None
-    family = Made({name: p.shape for name, p in net.named_parameters()}, free, make)
-    for name, numbers in zip(family.names, family.values, strict=True):
-        numbers.requires_grad_(name not in frozen)
+    family = ComputedPoint({name: p.shape for name, p in net.named_parameters()}, numbers, make)
+    for name, value in zip(family.names, family.values, strict=True):
+        value.requires_grad_(name not in fixed)
     tuned = BNN(net, bnn.likelihood, output=bnn.output)
-    return tuned.fit(data, Retraining(family=family), epochs=epochs, **fit)
+    return tuned.fit(data, Retraining(family=family), **vars(training))

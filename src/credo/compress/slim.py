@@ -1,7 +1,7 @@
 """Slimming: the same function by a smaller network, where pruning left whole units without use.
 
-A unit goes when every layer that reads it does so by zero weights, or sees a constant, which its
-bias takes over. What stays is a plain dense module: zeros inside it are kept as zeros.
+A unit is removed when every layer that reads it does so by zero weights, or when it is constant and
+a bias can take it over. What remains is a plain dense module; zeros inside it are stored as zeros.
 """
 
 from __future__ import annotations
@@ -9,27 +9,26 @@ from __future__ import annotations
 import copy
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, final
 
 import torch
 from torch import Tensor, fx, nn
-from torch.utils import _pytree as pytree
 
 from credo.bnn import BNN
 from credo.compress import pruned
-from credo.compress.cost import Cost, count, latency, rows
+from credo.compress.channels import analyse
+from credo.compress.channels.operands import operation_name
+from credo.compress.channels.units import Channelwise, Dense, Units
 from credo.compress.pruned import Pruned
-from credo.compress.rules import analyse
-from credo.compress.units import Channelwise, Dense, Units
-from credo.core.errors import CredoError, NetworkError
+from credo.compress.same_outputs import difference
+from credo.core.errors import NetworkError
 from credo.core.shell import unwrap
 
 TOLERANCE = 1e-4  # of the largest output: float32 sums in another order differ by less
 COPY = 16  # multiply-adds that take as long as copying one number
 LAUNCH = 1 << 15  # multiply-adds that take as long as one more operation
-BATCHES = (1, 64)
 
 
 @final
@@ -63,18 +62,18 @@ def slim(source: BNN | Pruned | nn.Module, example: Any, inputs: bool = True) ->
     read (``report`` names them); a network that cannot be traced is copied, with a warning. A
     ``NetworkError`` if outputs differ by more than 1e-4 of the largest.
     """
-    net = _network(source)
+    net = network_of(source)
     try:
         units = analyse(net, example)
     except NetworkError as error:
         warnings.warn(f"The network is returned as it is: {error}", stacklevel=2)
         return copy.deepcopy(net)
     smaller = _rebuilt(net, units, inputs)
-    worst, largest, dtype = _difference(net, smaller, example)
-    if not worst <= max(TOLERANCE, 8 * torch.finfo(dtype).eps) * largest + 1e-6:
+    found = difference(net(example), smaller(example))
+    if not found.within(TOLERANCE):
         raise NetworkError(
-            f"The slimmed network's outputs differ by {worst:.2e} where the largest is "
-            f"{largest:.2e}; expected at most {TOLERANCE:.0e} of it. "
+            f"The slimmed network's outputs differ by {found.worst:.2e} where the largest is "
+            f"{found.largest:.2e}; expected at most {TOLERANCE:.0e} of it. "
             "Does the network give the same outputs twice, each example by itself? If so, use the "
             "pruned network as it is."
         )
@@ -83,18 +82,17 @@ def slim(source: BNN | Pruned | nn.Module, example: Any, inputs: bool = True) ->
 
 @torch.no_grad()
 def tidy(source: BNN | Pruned, example: Any) -> Pruned:
-    """The same network and the same function with more zeros: units that nobody reads lose their
-    weights and bias, constant ones are folded forward.
+    """The same network and the same function with more zeros: units that no layer reads lose their
+    weights and bias, constant ones are folded into the next bias.
 
-    What :func:`slim` would cut out is zero afterwards, which a file stores for next to nothing.
+    What :func:`slim` would remove is zero afterwards, which a file stores for next to nothing.
     """
     given = pruned.pruned_of(source)
     units = analyse(given.net, example)
     needed, values = units.needed(), {}
     for layer in units.dense:
-        weight, bias = _settled(layer, ~needed[layer.reads.units], needed)
-        back = weight.movedim((0, 1), (layer.out_dim, layer.in_dim))
-        values[f"{layer.target}.weight"] = back
+        weight, bias = _folded(layer, ~needed[layer.reads.units], needed)
+        values[f"{layer.target}.weight"] = weight.movedim((0, 1), (layer.out_dim, layer.in_dim))
         if layer.module._parameters["bias"] is not None:
             values[f"{layer.target}.bias"] = bias
         elif bool(bias.any()):
@@ -102,20 +100,19 @@ def tidy(source: BNN | Pruned, example: Any) -> Pruned:
                 f"{layer.target} has no bias to take over what constant units give it; use the "
                 "network as it is, or slim it."
             )
-    found = replace(
-        given.with_values(values),
-        masks={n: m & (values[n] != 0) if n in values else m for n, m in given.masks.items()},
-    )
-    worst, largest, dtype = _difference(given.net, found.net, example)
-    if not worst <= max(TOLERANCE, 8 * torch.finfo(dtype).eps) * largest + 1e-6:
+    masks = {n: m & (values[n] != 0) if n in values else m for n, m in given.masks.items()}
+    tidied = replace(given.with_values(values), masks=masks)
+    found = difference(given.net(example), tidied.net(example))
+    if not found.within(TOLERANCE):
         raise NetworkError(
-            f"Outputs differ by {worst:.2e} where the largest is {largest:.2e}; use the pruned "
-            "network as it is."
+            f"Outputs differ by {found.worst:.2e} where the largest is {found.largest:.2e}; use "
+            "the pruned network as it is."
         )
-    return found
+    return tidied
 
 
-def _network(source: BNN | Pruned | nn.Module) -> nn.Module:
+def network_of(source: BNN | Pruned | nn.Module) -> nn.Module:
+    """The plain network in evaluation mode behind any source of slimming."""
     if isinstance(source, Pruned):
         return source.net
     if isinstance(source, nn.Module):
@@ -124,108 +121,86 @@ def _network(source: BNN | Pruned | nn.Module) -> nn.Module:
     return pruned.pruned_of(source).net
 
 
-def _difference(
-    net: nn.Module, smaller: nn.Module, example: Any
-) -> tuple[float, float, torch.dtype]:
-    """Largest absolute difference of outputs (infinite where they do not compare), largest output,
-    and their type.
-    """
-    pairs = list(
-        zip(pytree.tree_leaves(net(example)), pytree.tree_leaves(smaller(example)), strict=True)
-    )
-    pairs = [(a, b) for a, b in pairs if isinstance(a, Tensor) and a.is_floating_point()]
-    gaps = [float((a - b).abs().max()) if a.shape == b.shape else torch.inf for a, b in pairs]
-    worst = torch.inf if any(gap != gap for gap in gaps) else max(gaps, default=0.0)
-    return (
-        worst,
-        max((float(a.abs().max()) for a, _ in pairs), default=0.0),
-        pairs[0][0].dtype if pairs else torch.float32,
-    )
-
-
 # --- the smaller network --------------------------------------------------------------------------
 
 
 def _rebuilt(net: nn.Module, units: Units, inputs: bool) -> nn.Module:
-    needed = units.needed()
-    kept = units.shown(needed)
-    parts: dict[str, Any] = {d.target: _dense(d, needed, kept, inputs) for d in units.dense}
-    parts |= {c.target: _channelwise(c, kept) for c in units.channelwise}
-    for node, axis in units.cuts.items():
-        keep = kept[units.layouts[node].units].nonzero().squeeze(1)
+    """The network's operations on smaller modules and tensors."""
+    graph, needed = units.graph, units.needed()
+    keep = units.units_to_keep(needed)
+    parts: dict[str, Any] = {d.target: _dense(d, needed, keep, inputs) for d in units.dense}
+    parts |= {c.target: _channelwise(c, keep) for c in units.channelwise}
+    for node, axis in units.channel_tensors.items():
+        places = keep[units.layouts[node].units].nonzero().squeeze(1)
         old = units.attribute(str(node.target))
-        parts[str(node.target)] = _like(old, old.detach().index_select(axis, keep.to(old.device)))
-    used = {
-        node for node in units.graph.nodes if node.users and node.op != "placeholder"
-    }  # others are there for what they do
+        parts[str(node.target)] = _like(old, old.detach().index_select(axis, places.to(old.device)))
+    # operations without users are there for what they do, and stay
+    used = {node for node in graph.nodes if node.users and node.op != "placeholder"}
     for node, rewrite in units.rewrites.items():
-        rewrite(node, kept)
-    parts |= _without_constant_branches(units, kept)
-    for node in reversed(list(units.graph.nodes)):
+        rewrite(node, keep)
+    parts |= _without_constant_branches(units, keep)
+    for node in reversed(list(graph.nodes)):
         if not node.users and node in used:
-            units.graph.erase_node(node)
-    for node in units.graph.nodes:
+            graph.erase_node(node)
+    for node in graph.nodes:
         if node.op in ("call_module", "get_attr") and str(node.target) not in parts:
             parts[str(node.target)] = copy.deepcopy(units.attribute(str(node.target)))
-    steps = [node for node in units.graph.nodes if node.op not in ("placeholder", "output")]
-    if type(net) is nn.Sequential and all(
-        n.op == "call_module" and n.args == (n.prev,) for n in steps
-    ):
+    return _assembled(net, graph, parts)
+
+
+def _assembled(net: nn.Module, graph: fx.Graph, parts: dict[str, Any]) -> nn.Module:
+    """One module of the parts: a sequence where the network is one, else a ``GraphModule``."""
+    steps = [node for node in graph.nodes if node.op not in ("placeholder", "output")]
+    in_sequence = all(n.op == "call_module" and n.args == (n.prev,) for n in steps)
+    if type(net) is nn.Sequential and in_sequence:
         return nn.Sequential(
             OrderedDict((str(n.target).replace(".", "_"), parts[str(n.target)]) for n in steps)
         ).eval()
     targets = {str(n.target) for n in steps if n.op in ("call_module", "get_attr")}
-    graph = (
-        fx.Graph()
-    )  # one that does not remember how it was traced, which would travel with a pickle
-    graph.output(graph.graph_copy(units.graph, {}))
-    return fx.GraphModule(
-        {k: v for k, v in parts.items() if k in targets}, graph, f"Slim{type(net).__name__}"
-    ).eval()
+    own = {k: v for k, v in parts.items() if k in targets}
+    # a copy does not remember how it was traced, which would travel with a pickle
+    plain = fx.Graph()
+    plain.output(plain.graph_copy(graph, {}))
+    return fx.GraphModule(own, plain, f"Slim{type(net).__name__}").eval()
 
 
-def _dense(layer: Dense, needed: Tensor, kept: Tensor, inputs: bool) -> nn.Module:
-    """The layer between the units that stay: constants it no longer reads are in its bias; units
-    that only fill an empty tensor carry zeros.
+def _dense(layer: Dense, needed: Tensor, keep: Tensor, inputs: bool) -> nn.Module:
+    """The layer between the units that are kept.
+
+    Constants that it no longer reads are in its bias; units that only fill an otherwise empty
+    tensor carry zeros.
     """
     old = layer.module.get_parameter("weight")
-    rows_kept, columns = kept[layer.writes.units], kept[layer.reads.units]
-    idle = columns & ~layer.uses(needed)
-    taps = old[0, 0].numel()
-    saved = int(idle.sum()) * int(rows_kept.sum()) * taps
-    front = (
-        inputs
-        and bool((columns & ~idle).any())
-        and saved > max(LAUNCH, COPY * int((columns & ~idle).sum()))
-    )
-    gone = ~needed[layer.reads.units] | (idle if front else False)
-    matrix, bias = _settled(layer, gone, needed)
-    stay = columns & ~idle if front else columns
+    outputs, columns = keep[layer.writes.units], keep[layer.reads.units]
+    unread = columns & ~layer.uses(needed)
+    read = columns & ~unread
+    saved = int(unread.sum()) * int(outputs.sum()) * old[0, 0].numel()
+    take = inputs and bool(read.any()) and saved > max(LAUNCH, COPY * int(read.sum()))
+    gone = ~needed[layer.reads.units] | (unread if take else False)
+    matrix, bias = _folded(layer, gone, needed)
+    entering = read if take else columns
     weight = (
-        matrix[rows_kept.to(matrix.device)][:, stay.to(matrix.device)]
+        matrix[outputs.to(matrix.device)][:, entering.to(matrix.device)]
         .movedim((0, 1), (layer.out_dim, layer.in_dim))
         .contiguous()
     )
     twin = _without(layer.module, ("weight", "bias"))
     twin._parameters["weight"] = _like(old, weight)
-    if layer.module._parameters["bias"] is not None or bool(bias[rows_kept].any()):
-        twin._parameters["bias"] = _like(old, bias[rows_kept].to(weight))
-    names = (
-        ("in_features", "out_features")
-        if isinstance(twin, nn.Linear)
-        else ("in_channels", "out_channels")
-    )
-    for name, size in zip(names, (int(stay.sum()), int(rows_kept.sum())), strict=True):
+    if layer.module._parameters["bias"] is not None or bool(bias[outputs].any()):
+        twin._parameters["bias"] = _like(old, bias[outputs].to(weight))
+    linear = isinstance(twin, nn.Linear)
+    names = ("in_features", "out_features") if linear else ("in_channels", "out_channels")
+    for name, size in zip(names, (int(entering.sum()), int(outputs.sum())), strict=True):
         setattr(twin, name, size)
-    if not front:
+    if not take:
         return twin
-    place = stay[columns].nonzero().squeeze(1).to(old.device)
-    return nn.Sequential(Take(place, -1 if isinstance(twin, nn.Linear) else 1 - old.dim()), twin)
+    place = entering[columns].nonzero().squeeze(1).to(old.device)
+    return nn.Sequential(Take(place, -1 if linear else 1 - old.dim()), twin)
 
 
-def _settled(layer: Dense, gone: Tensor, needed: Tensor) -> tuple[Tensor, Tensor]:
-    """The weight ``(out, in, ...)`` without the columns that are gone and the rows nobody needs,
-    and the bias with what these columns gave.
+def _folded(layer: Dense, gone: Tensor, needed: Tensor) -> tuple[Tensor, Tensor]:
+    """Weight ``(out, in, ...)`` and bias ``(out,)`` with zeros in columns that are gone and in rows
+    that are not needed; the bias takes over the constants of the columns that are gone.
     """
     matrix = (
         layer.module.get_parameter("weight")
@@ -239,56 +214,56 @@ def _settled(layer: Dense, gone: Tensor, needed: Tensor) -> tuple[Tensor, Tensor
     )
     given = layer.module._parameters["bias"]
     bias = shift if given is None else given.detach().double().cpu() + shift
-    idle = ~needed[layer.writes.units]
+    unneeded = ~needed[layer.writes.units]
     matrix[:, gone.to(matrix.device)] = 0.0
-    matrix[idle.to(matrix.device)] = 0.0
-    bias[idle] = 0.0
+    matrix[unneeded.to(matrix.device)] = 0.0
+    bias[unneeded] = 0.0
     return matrix, bias
 
 
-def _channelwise(layer: Channelwise, kept: Tensor) -> nn.Module:
-    keep = kept[layer.layout.units]
+def _channelwise(layer: Channelwise, keep: Tensor) -> nn.Module:
+    """The layer with the entries of the channels that are kept."""
+    channels = keep[layer.layout.units]
     twin = _without(layer.module, layer.tensors)
     for store in (twin._parameters, twin._buffers):
         for name in layer.tensors:
             tensor = store.get(name)
             if tensor is not None:
-                store[name] = _like(tensor, tensor.detach()[keep.to(tensor.device)])
+                store[name] = _like(tensor, tensor.detach()[channels.to(tensor.device)])
     for name in layer.counts:
-        setattr(twin, name, int(keep.sum()))
+        setattr(twin, name, int(channels.sum()))
     return twin
 
 
-def _without_constant_branches(units: Units, kept: Tensor) -> dict[str, Tensor]:
-    """Where one of two summands is known whatever the input, its numbers take the place of all that
-    computed it; zeros take none.
+def _without_constant_branches(units: Units, keep: Tensor) -> dict[str, Tensor]:
+    """Replace a summand that is constant by its numbers, so that nothing of what computed it is
+    run; returns these numbers by name. Where all are zero the sum goes, too.
     """
+    graph, layouts = units.graph, units.layouts
     numbers: dict[str, Tensor] = {}
-    for node in list(units.graph.nodes):
+    for node in list(graph.nodes):
         if node.op not in ("call_function", "call_method") or node.kwargs or len(node.args) != 2:
             continue
-        target = node.target
-        name = target if isinstance(target, str) else target.__name__  # type: ignore[union-attr]
-        name = name.rstrip("_")
-        pair = [a for a in node.args if isinstance(a, fx.Node) and a in units.layouts]
-        if name not in ("add", "iadd") or len(pair) != 2 or node not in units.layouts:
+        pair = [a for a in node.args if isinstance(a, fx.Node) and a in layouts]
+        is_sum = operation_name(node).rstrip("_") in ("add", "iadd")
+        if not is_sum or len(pair) != 2 or node not in layouts:
             continue
-        settled = [bool(units.layouts[a].known[kept[units.layouts[a].units]].all()) for a in pair]
-        if sum(settled) != 1 or units.sizes(pair[settled.index(False)]) != units.sizes(node):
+        constants = [bool(layouts[a].constant[keep[layouts[a].units]].all()) for a in pair]
+        if sum(constants) != 1 or units.sizes(pair[constants.index(False)]) != units.sizes(node):
             continue
-        constant, other = pair[settled.index(True)], pair[settled.index(False)]
+        constant, other = pair[constants.index(True)], pair[constants.index(False)]
         if constant.op == "get_attr":
             continue
-        layout, (sizes, dtype) = units.layouts[constant], units.seen[constant]
-        value = layout.value[kept[layout.units]].to(units.device, dtype)
+        layout, (sizes, dtype) = layouts[constant], units.results[constant]
+        value = layout.value[keep[layout.units]].to(units.device, dtype)
         if not value.any():
             node.replace_all_uses_with(other)
             continue
         key = f"constant_{len(numbers)}"
         numbers[key] = value.reshape([-1] + [1] * (len(sizes) - 1 - layout.axis))
-        with units.graph.inserting_before(node):
-            stored = units.graph.create_node("get_attr", key)
-            total = units.graph.call_function(torch.add, (other, stored))
+        with graph.inserting_before(node):
+            stored = graph.create_node("get_attr", key)
+            total = graph.call_function(torch.add, (other, stored))
         node.replace_all_uses_with(total)
     return numbers
 
@@ -302,92 +277,9 @@ def _without(module: nn.Module, names: Iterable[str]) -> Any:
 
 
 def _like(old: Tensor, new: Tensor) -> Tensor:
+    """A copy of ``new``, as a parameter if ``old`` is one."""
     return (
         nn.Parameter(new.clone(), old.requires_grad)
         if isinstance(old, nn.Parameter)
         else new.clone()
-    )
-
-
-# --- what it is worth -----------------------------------------------------------------------------
-
-
-@final
-@dataclass(frozen=True)
-class SlimReport:
-    """Before and after: parameters, multiply-adds per example, bytes, seconds per call on one CPU
-    thread, and what could not be touched.
-
-    ``seconds``: batch size -> (before, after), medians. ``speedup``: batch size -> median over
-    rounds of the ratio. ``difference``: the largest of outputs. ``whole``: operations that kept the
-    units they read.
-    """
-
-    before: Cost
-    after: Cost
-    seconds: dict[int, tuple[float, float]]
-    speedup: dict[int, float]
-    difference: float
-    whole: tuple[str, ...]
-
-    def __str__(self) -> str:
-        def line(name: str, old: int, new: int) -> str:
-            return f"{name:<12}{old:>14,} -> {new:>12,}  ({old / max(new, 1):.1f}x)"
-
-        lines = [
-            line("parameters", self.before.parameters, self.after.parameters),
-            line("multiply-adds", self.before.macs, self.after.macs),
-            line("bytes", self.before.bytes, self.after.bytes),
-        ]
-        for size, (old, new) in self.seconds.items():
-            lines.append(
-                f"batch {size:<6}{old * 1e3:>11.3f} ms -> {new * 1e3:>9.3f} ms  "
-                f"({self.speedup[size]:.1f}x)"
-            )
-        lines.append(f"largest difference of outputs {self.difference:.1e}")
-        lines += [f"kept whole: {', '.join(self.whole)}"] if self.whole else []
-        return "\n".join(lines)
-
-
-def _as_is(net: nn.Module, example: Any) -> Callable[[Any], Any]:
-    return net
-
-
-@torch.no_grad()
-def report(
-    net: BNN | Pruned | nn.Module,
-    slimmed: nn.Module,
-    example: Any,
-    rounds: int = 20,
-    runtime: Callable[[nn.Module, Any], Callable[[Any], Any]] = _as_is,
-) -> SlimReport:
-    """Compare a network with its slimmed form on one CPU thread, taking turns; ``example`` is
-    repeated to batches of 1 and 64.
-
-    ``runtime`` turns a network and an example into what is timed, by default the network itself;
-    ``credo.compress.onnx.session`` times both under onnxruntime, where calling an operation costs
-    less and small networks gain more.
-    """
-    plain = _network(net)
-    if any(p.device.type != "cpu" for p in [*plain.parameters(), *slimmed.parameters()]):
-        raise CredoError(
-            "report measures on the CPU, and a network is on another device; move both there "
-            "first, e.g. net.cpu()."
-        )
-    try:
-        whole = tuple(analyse(plain, example).whole)
-    except NetworkError as error:
-        whole = (str(error),)
-    pair, seconds, speedup = (
-        {"before": runtime(plain, example), "after": runtime(slimmed, example)},
-        {},
-        {},
-    )
-    for size in BATCHES:
-        times = latency(pair, rows(example, size), rounds)
-        seconds[size] = (float(times["before"].median()), float(times["after"].median()))
-        speedup[size] = float((times["before"] / times["after"]).median())
-    worst, *_ = _difference(plain, slimmed, example)
-    return SlimReport(
-        count(plain, example), count(slimmed, example), seconds, speedup, worst, whole
     )

@@ -1,8 +1,9 @@
-"""The checks every method must pass, shipped so that third parties can run them on their own.
+"""The checks that every method must pass, shipped so that third parties can run them on methods of
+their own.
 
-``python -m credo.conformance`` runs them on every registered method;
-``credo.conformance.check("vi")`` on one, and returns a list of results. A method that is not
-registered is passed as its class.
+``python -m credo.conformance`` runs them on every registered method,
+``credo.conformance.check("vi")`` on one of them and returns a list of results. A method that is not
+registered is given as its class.
 """
 
 from __future__ import annotations
@@ -53,9 +54,7 @@ def _run(kind: type[Method], name: str) -> Result:
     start = time.perf_counter()
     try:
         checks[name](Candidate(kind))
-    except (
-        Exception
-    ) as error:  # a method that raises has failed this check, and the others still run
+    except Exception as error:  # a method that raises has failed; the other checks still run
         reason = str(error) if isinstance(error, Failure) else f"{type(error).__name__}: {error}"
         return Result(kind.name, name, "failed", reason, time.perf_counter() - start)
     return Result(kind.name, name, "passed", "", time.perf_counter() - start)

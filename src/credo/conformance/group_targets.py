@@ -15,8 +15,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from credo.conformance.exact_targets import Target, log_uniform_kl, minimise, targets
 from credo.conformance.problems import Conjugate
-from credo.conformance.targets import Target, _log_uniform_kl, lowest, targets
 
 
 def _nll(problem: Conjugate, mean: Tensor, cov: Tensor) -> Tensor:
@@ -43,16 +43,16 @@ def group_normal_jeffreys(problem: Conjugate) -> Target:
     def at(raw: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         mu, log_std, z, log_z = raw[: 4 * features].reshape(4, features)
         var, z_var = (2 * log_std).exp(), (2 * log_z).exp()
-        spread = z.square() * var + z_var * mu.square() + z_var * var
-        mean, cov = _with_bias(z * mu, torch.diag(spread), raw[-1:])
-        return mean, cov, _normal_kl(mu, log_std) + _log_uniform_kl(z_var / z.square()).sum()
+        weight_var = z.square() * var + z_var * mu.square() + z_var * var
+        mean, cov = _with_bias(z * mu, torch.diag(weight_var), raw[-1:])
+        return mean, cov, _normal_kl(mu, log_std) + log_uniform_kl(z_var / z.square()).sum()
 
     return _solved(problem, at, [problem.least_squares[:-1], -3.0, 1.0, -3.0], features)
 
 
 def _half_cauchy_kl(loc: Tensor, log_std: Tensor) -> Tensor:
     """KL of log-normal a and b (rows 0 and 1) from Gamma(1/2, 1) and inverse-Gamma(1/2, 1): z^2 = a
-    b is then that of a half- Cauchy z.
+    b is then that of a half-Cauchy z.
     """
     signed = torch.stack([loc[0], -loc[1]])
     expected = (signed + 0.5 * (2 * log_std).exp()).exp()  # E[a] and E[1 / b]
@@ -73,8 +73,8 @@ def group_horseshoe(problem: Conjugate) -> Target:
 
     def at(raw: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         mu, log_std = raw[: 2 * features].reshape(2, features)
-        loc, log_spread = raw[2 * features : -1].reshape(2, 2, features + 1)
-        center, width = _log_scale(loc, log_spread)
+        loc, log_std_scale = raw[2 * features : -1].reshape(2, 2, features + 1)
+        center, width = _log_scale(loc, log_std_scale)
         first, second = (center + width / 2).exp(), (2 * center + 2 * width).exp()
         local = mu * first[:-1]
         inner = torch.outer(local, local) + torch.diag(
@@ -85,7 +85,7 @@ def group_horseshoe(problem: Conjugate) -> Target:
             second[-1] * inner - first[-1] ** 2 * torch.outer(local, local),
         )
         return *_with_bias(mean, cov, raw[-1:]), _normal_kl(mu, log_std) + _half_cauchy_kl(
-            loc, log_spread
+            loc, log_std_scale
         )
 
     return _solved(problem, at, [problem.least_squares[:-1], -3.0], features, 2 * (features + 1))
@@ -98,11 +98,11 @@ def horseshoe(problem: Conjugate) -> Target:
 
     def at(raw: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         mu, log_std = raw[: 2 * size].reshape(2, size)
-        loc, log_spread = raw[2 * size :].reshape(2, 2, 2)
-        center, width = (part.sum() for part in _log_scale(loc, log_spread))
+        loc, log_std_scale = raw[2 * size :].reshape(2, 2, 2)
+        center, width = (part.sum() for part in _log_scale(loc, log_std_scale))
         first, second = (center + width / 2).exp(), (2 * center + 2 * width).exp()
         cov = (second - first**2) * torch.outer(mu, mu) + second * torch.diag((2 * log_std).exp())
-        return first * mu, cov, _normal_kl(mu, log_std) + _half_cauchy_kl(loc, log_spread)
+        return first * mu, cov, _normal_kl(mu, log_std) + _half_cauchy_kl(loc, log_std_scale)
 
     return _solved(problem, at, [problem.least_squares, -3.0], size, 4, bias=False)
 
@@ -130,5 +130,5 @@ def _solved(
         mean, cov, kl = at(numbers)
         return _nll(problem, mean, cov) + kl
 
-    mean, cov, _ = at(lowest(loss, raw))
+    mean, cov, _ = at(minimise(loss, raw))
     return Target(mean, cov.diagonal())

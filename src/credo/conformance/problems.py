@@ -1,4 +1,4 @@
-"""Small problems with known answers, and one small network of each kind."""
+"""A regression problem whose posterior is known, and one small network of each kind."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Conjugate:
         self, example_network: Callable[[nn.Module, int], nn.Module] = lambda net, outputs: net
     ) -> BNN:
         """The model whose posterior this is: one linear layer, double precision, prior N(0, 1);
-        ``dress`` puts more around the layer.
+        ``example_network`` may put more around the layer.
         """
         with isolated(0):
             net = nn.Linear(self.x.shape[1], 1).double()
@@ -48,7 +48,7 @@ class Conjugate:
 
 def conjugate(num_data: int = 40, features: int = 3, std: float = 0.5, seed: int = 0) -> Conjugate:
     """A problem small enough for every method; inputs are correlated, so that a mean-field
-    posterior is visibly narrower.
+    posterior is clearly narrower than the exact one.
     """
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(num_data, features, generator=generator, dtype=torch.float64)

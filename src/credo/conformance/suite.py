@@ -1,6 +1,5 @@
-"""What every method must satisfy.
-
-A check returns nothing or raises ``Failure`` with one sentence.
+"""The checks that every method must pass: each returns nothing, or raises ``Failure`` with one
+sentence.
 """
 
 from __future__ import annotations
@@ -19,13 +18,12 @@ import torch
 from torch import Tensor
 
 from credo.bnn import BNN, load
+from credo.conformance.exact_targets import targets
 from credo.conformance.problems import Example, conjugate, examples
-from credo.conformance.targets import targets
 from credo.core.errors import SettingError
 from credo.core.registry import Registry
 from credo.engine.method import Method
 from credo.metrics.chains import mcse_mean
-from credo.posteriors import Samples
 
 Check = Callable[["Candidate"], None]
 checks: Registry[Check] = Registry("conformance check")
@@ -37,7 +35,7 @@ class Failure(AssertionError):
 
 @dataclass(frozen=True)
 class Candidate:
-    """A method under test, with its declared small configuration."""
+    """A method under test, with the settings that it declares for tests."""
 
     method: type[Method]
 
@@ -48,7 +46,7 @@ class Candidate:
 
     def quick(self) -> dict[str, Any]:
         """Arguments of a fit that exercises everything and converges to nothing."""
-        small = dict(self.method.conformance_settings)
+        settings = dict(self.method.conformance_settings)
         few = {
             "epochs": 3,
             "batch_size": 16,
@@ -58,9 +56,9 @@ class Candidate:
             "num_chains": 2,
             "particles": 3,
             "thin": 1,
+            "num_proposals": 100,
         }
-        few |= {"num_proposals": 100}
-        return small | {key: value for key, value in few.items() if key in small}
+        return settings | {key: value for key, value in few.items() if key in settings}
 
     def example(self) -> tuple[BNN, tuple[Any, Tensor]]:
         """A fresh model and data the method can take."""
@@ -97,8 +95,8 @@ def _same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
 
 @checks.register("seeded")
 def seeded(candidate: Candidate) -> None:
-    """The same seed gives the same posterior and predictions; another seed predicts with other
-    draws.
+    """The same seed gives the same posterior and predictions; another seed of ``predict`` gives
+    other draws.
     """
     (a, (x, _)), (b, _) = candidate.fitted(), candidate.fitted()
     expect(
@@ -314,12 +312,12 @@ def conjugate_mean(candidate: Candidate) -> None:
 
 @checks.register("conjugate_covariance")
 def conjugate_covariance(candidate: Candidate) -> None:
-    """There, too, the draws have the variances the family can reach, by a z-test with the standard
-    error of their squares.
+    """On conjugate linear regression the draws have the variances of the method's exact answer, by
+    a z-test with the standard error of their squares.
     """
     target = targets[candidate.method.target](conjugate(**candidate.method.problem)).variance
     draws, chains = _draws(candidate)
-    expect((draws.var(0)[target == 0] == 0).all(), "a parameter that should be a point has spread")
+    expect((draws.var(0)[target == 0] == 0).all(), "a parameter that should be a point varies")
     draws, target = draws[:, target > 0], target[target > 0]
     log_ratio = (draws.var(0) / target).log().abs()
     centred = (draws - draws.mean(0)).square()
@@ -363,9 +361,7 @@ def _fitted_draws(method: type[Method], fit: Callable[..., Any]) -> tuple[Tensor
     )
     if bnn.posterior.process is not None:
         return _read_off(bnn, problem.x.shape[1]), 1
-    chains = next(
-        (family.chains for family in bnn.posterior.members if isinstance(family, Samples)), 1
-    )
+    chains = max((family.chains or 1 for family in bnn.posterior.members), default=1)
     numbers = bnn.posterior.numbers(bnn.posterior.atoms or 4000)
     params = bnn.posterior.realise(numbers, 0)
     found = [

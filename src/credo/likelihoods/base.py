@@ -36,6 +36,8 @@ class Likelihood(nn.Module, ABC):
     metric_family: ClassVar[str]
     #: Outputs that one target dimension depends on; None when every output meets every target.
     latents_per_target: ClassVar[int | None] = 1
+    #: Whether y is one label out of C classes, whose probabilities ``(..., N, C)`` are ``probs``.
+    one_of_classes: ClassVar[bool] = False
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__()

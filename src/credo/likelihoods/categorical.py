@@ -27,6 +27,7 @@ class Categorical(LabelLikelihood):
 
     name: ClassVar[str] = "categorical"
     latents_per_target: ClassVar[int | None] = None
+    one_of_classes: ClassVar[bool] = True
 
     def __init__(self, num_classes: int | None = None) -> None:
         if num_classes is not None and (

@@ -122,6 +122,7 @@ class Family(nn.Module, ABC):
 
     name: ClassVar[str]
     atoms: int | None = None
+    chains: int | None = None  # of a set of draws: how many Markov chains they come from
     independent: ClassVar[bool] = False  # whether its parameters may be drawn one by one
     reparameterised: ClassVar[bool] = (
         True  # whether a draw carries gradients to the family's parameters
@@ -197,6 +198,20 @@ class Family(nn.Module, ABC):
         """Stop training the deviations, so that a fit moves means alone; nothing where there are
         none.
         """
+
+    def unpruned_mean(self) -> Params:
+        """E[w] before the family's own rule, where it has one, sets weights to zero."""
+        return self.mean()
+
+    def chain_draws(self) -> Params:
+        """Draws by name, ``(chains, draws, *shape)``; empty where ``chains`` is None."""
+        return {}
+
+    def independent_normals(self) -> dict[str, Normal] | None:
+        """The marginals of each parameter where all weights are independent normals; None for any
+        other family.
+        """
+        return None
 
     def rate_params(self) -> list[nn.Parameter]:
         """Parameters that each turn the noise of many weights, such as a drop rate: an optimizer
@@ -359,6 +374,9 @@ class Gaussian(Family):
     def std(self) -> Params:
         """Square roots of the variances."""
         return {name: var.sqrt() for name, var in self.marginals()[1].items()}
+
+    def unpruned_mean(self) -> Params:
+        return self.marginals()[0]
 
     @abstractmethod
     def entropy(self) -> Tensor:

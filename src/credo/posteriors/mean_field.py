@@ -235,6 +235,10 @@ class MeanField(Gaussian):
         """Means and variances."""
         return self.mean(), self.layout.split(self.scale.std(self.raw_std) ** 2)
 
+    def independent_normals(self) -> dict[str, Normal]:
+        means, variances = self.marginals()
+        return {n: Normal(means[n], variances[n].sqrt(), validate_args=False) for n in means}
+
     def entropy(self) -> Tensor:
         """sum log std + P/2 log 2 pi e."""
         log_std = self.scale.log_std(self.raw_std, self.scale.std(self.raw_std))

@@ -26,6 +26,7 @@ class Samples(Family):
 
     name: ClassVar[str] = "samples"
     flat: Tensor
+    chains: int
 
     def __init__(
         self,
@@ -91,6 +92,10 @@ class Samples(Family):
         if key not in workspace:
             workspace[key] = self.flat.new_empty(len(rows), self.layout.numel)
         return self.layout.split(torch.index_select(self.flat, 0, rows, out=workspace[key]))
+
+    def chain_draws(self) -> Params:
+        """Views of ``flat``, so that chains on disk are read parameter by parameter."""
+        return self.layout.split(self.flat.unflatten(0, (self.chains, -1)))
 
     def mean(self) -> Params:
         """Average over draws: not a likely point of a multimodal posterior."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
+from torch.distributions import Distribution, Normal
 
 Params = dict[str, Tensor]
 
@@ -38,6 +38,16 @@ class Factorised:
     def log_prob_each(self, params: Params) -> Params:
         """Log density element by element."""
         return {name: self.distributions[name].log_prob(params[name]) for name in self.shapes}
+
+    def independent_normals(self) -> dict[str, Normal] | None:
+        """The prior of each parameter where all are normal; None otherwise."""
+        out = {}
+        for name, shape in self.shapes.items():
+            prior = self.distributions[name]
+            if type(prior) is not Normal:
+                return None
+            out[name] = Normal(prior.loc.expand(shape), prior.scale.expand(shape))
+        return out
 
     def sample(self, n: int, like: Params) -> Params:
         """``n`` draws of every parameter from the global generator, in the dtype and on the device

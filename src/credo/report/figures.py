@@ -1,4 +1,6 @@
-"""Figures as plain Plotly descriptions (``{"data": [...], "layout": {...}}``); colours of text and
+"""Figures of predictions and of training, and the list of all sections of a report.
+
+A figure is a plain Plotly description, ``{"data": [...], "layout": {...}}``; colours of text and
 grid are set by the page.
 """
 
@@ -10,10 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from credo.report.chains import energy, ranks, trace
-from credo.report.curves import bars, curves
-from credo.report.images import mosaic, scatter
-from credo.report.style import BLUE, GREY, GROUPS, ORANGE, Figure, faded, layout, with_legend
+from credo.report import style
+from credo.report.chain_figures import energy, ranks, trace
+from credo.report.curve_figures import bars, curves
+from credo.report.image_figures import mosaic, scatter
+from credo.report.style import BLUE, GREY, LINE_COLOURS, ORANGE, Figure, layout, with_legend
 
 
 def reliability(entry: dict[str, Any]) -> Figure:
@@ -78,7 +81,7 @@ def uncertainty(entry: dict[str, Any], num_bins: int = 24) -> Figure:
             "x": centres.tolist(),
             "y": (np.histogram(v, edges)[0] / max(v.size, 1)).tolist(),
             "width": width,
-            "marker": {"color": GROUPS[place % len(GROUPS)], "opacity": 0.55},
+            "marker": {"color": LINE_COLOURS[place % len(LINE_COLOURS)], "opacity": 0.55},
             "hovertemplate": "%{x:.3f}: %{y:.1%} of " + str(group["name"]) + "<extra></extra>",
         }
         for place, (group, v) in enumerate(zip(entry["groups"], values, strict=True))
@@ -96,21 +99,11 @@ def band(entry: dict[str, Any]) -> Figure:
 
     ``entry``: method, x, mean, lower, upper, level, data_x, data_y, x_label and y_label.
     """
-    x = list(entry["x"])
-    area = {
-        "type": "scatter",
-        "mode": "lines",
-        "x": x + x[::-1],
-        "y": list(entry["upper"]) + list(entry["lower"])[::-1],
-        "fill": "toself",
-        "fillcolor": faded(BLUE, 0.22),
-        "line": {"width": 0},
-        "hoverinfo": "skip",
-    }
+    area = style.band(entry["x"], entry["lower"], entry["upper"], BLUE)
     mean = {
         "type": "scatter",
         "mode": "lines",
-        "x": x,
+        "x": list(entry["x"]),
         "y": list(entry["mean"]),
         "line": {"color": BLUE, "width": 2},
     }
@@ -141,7 +134,7 @@ def objective(entry: dict[str, Any]) -> Figure:
             "name": part["name"],
             "x": list(range(1, len(part["values"]) + 1)),
             "y": list(part["values"]),
-            "line": {"color": GROUPS[place % len(GROUPS)], "width": 2},
+            "line": {"color": LINE_COLOURS[place % len(LINE_COLOURS)], "width": 2},
         }
         for place, part in enumerate(entry["parts"])
     ]
@@ -156,8 +149,8 @@ def objective(entry: dict[str, Any]) -> Figure:
 
 
 class Section(NamedTuple):
-    """Key in a task's results, heading, how to read it, the function that draws one entry, and
-    whether figures are wide.
+    """A section of the page: its key in a task's results, heading, how to read it, the function
+    that draws one entry, and whether figures are wide.
     """
 
     key: str

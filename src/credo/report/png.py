@@ -9,15 +9,9 @@ import numpy as np
 
 from credo.core.errors import DataError
 
-_COLOUR = {
-    1: 0,
-    2: 4,
-    3: 2,
-    4: 6,
-}  # channels to PNG's colour type: grey, grey with opacity, RGB, RGB with opacity
-_UP = (
-    2  # the filter that stores differences to the row above: rows repeat where pixels are enlarged
-)
+# channels to PNG's colour type: grey, grey with opacity, RGB, RGB with opacity
+_COLOUR = {1: 0, 2: 4, 3: 2, 4: 6}
+_UP = 2  # the filter that stores differences to the row above: enlarged pixels repeat rows
 
 
 def png(pixels: np.ndarray) -> bytes:

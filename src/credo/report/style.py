@@ -9,10 +9,10 @@ Figure = dict[str, Any]
 
 # Distinguishable with every common kind of colour vision, on white and on black.
 BLUE, ORANGE, GREEN, GREY = "#3b82c4", "#e07b39", "#2f9e77", "#8a8f98"
-GROUPS = (BLUE, ORANGE, GREEN, "#b565a7", "#c9a227", "#5f6fd1", "#4bb3c4")
-# For points of up to ten kinds: further apart than the colours of lines, which have a legend in the
-# same order to help.
-KINDS = (
+LINE_COLOURS = (BLUE, ORANGE, GREEN, "#b565a7", "#c9a227", "#5f6fd1", "#4bb3c4")
+# For points of up to ten groups: further apart than the colours of lines, whose legend is in the
+# same order and helps.
+POINT_COLOURS = (
     "#3b6fd4",
     "#f08c2e",
     "#2fa84f",
@@ -25,7 +25,7 @@ KINDS = (
     "#2fc4d8",
 )
 
-_LEGEND = 420  # pixels there are for the legend
+_LEGEND = 420  # width of the legend in pixels
 
 
 def faded(colour: str, opacity: float) -> str:
@@ -67,6 +67,21 @@ def with_legend(form: dict[str, Any]) -> dict[str, Any]:
     form["margin"] |= {"t": 64}
     form["title"] |= {"y": 0.97, "yanchor": "top"}
     return form
+
+
+def band(x: Sequence[float], lower: Sequence[float], upper: Sequence[float], colour: str) -> Figure:
+    """A trace that fills the area between two lines."""
+    x = list(x)
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": x + x[::-1],
+        "y": list(upper) + list(lower)[::-1],
+        "fill": "toself",
+        "fillcolor": faded(colour, 0.22),
+        "line": {"width": 0},
+        "hoverinfo": "skip",
+    }
 
 
 def legend_room(names: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""What posteriors are good for, once there is one."""
+"""What to do with a fitted posterior: distil it into one network, or measure a bottleneck."""
 
 from credo.tasks import distill, fidelity, information
 

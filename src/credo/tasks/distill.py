@@ -3,10 +3,9 @@
 
 The student minimises the mean over inputs x of KL(teacher's p(y given x), student's q(y given x)),
 that is, it maximises E log q(y given x) over the teacher's own predictions of y; labels of the data
-play no part. What comes out is a single network whose stated uncertainty is the teacher's *total*
-uncertainty: it cannot say how much of it more data would remove. It knows only what it was shown:
-far from the inputs it was taught at it may be as overconfident as any network, which is what
-perturbed or unlabelled inputs are for.
+are not used. The result is a single network whose stated uncertainty is the teacher's *total*
+uncertainty: it cannot say how much of it more data would remove. Far from the inputs it was trained
+at it may be as overconfident as any network; perturbed or unlabelled inputs help there.
 
 Korattikara, Rathod, Murphy and Welling 2015, Bayesian dark knowledge.
 """
@@ -39,23 +38,18 @@ from credo.likelihoods.soft import Soft
 from credo.tasks.fidelity import fidelity
 from credo.tasks.teaching import Jitter, Perturb, Perturbed, Teacher, num_rows
 
-SAMPLES = {
-    "training": 100,
-    "perturbed": 10,
-}  # draws behind a soft target; perturbed ones are made anew all the time
-COMPARED = 1000  # training inputs that fidelity is measured at, at most, where there are no others
-SHOWN = 1000  # draws of a discrete posterior that fidelity looks at, at most
+# draws behind a soft target; those at perturbed inputs are made anew for every batch
+SAMPLES = {"training": 100, "perturbed": 10}
+COMPARED = 1000  # most training inputs that fidelity is measured at, where there are no others
+COMPARED_DRAWS = 1000  # most draws of a discrete posterior that fidelity uses
 RECORD = "distill.json"
 
 
 @final
 @dataclass(frozen=True)
 class Distilled:
-    """``student``: a fitted model with a plain likelihood.
-
-    ``fidelity``: how well it repeats its teacher.
-
-    The keys of ``fidelity`` are explained at ``credo.tasks.fidelity.fidelity``.
+    """A fitted ``student`` with a plain likelihood, and how faithfully it repeats its teacher: the
+    keys of ``fidelity`` are explained at ``credo.tasks.fidelity.fidelity``.
     """
 
     student: BNN
@@ -88,7 +82,7 @@ def distill(
     """Teach ``student``, a plain network, to predict what ``teacher`` predicts; both networks and
     the teacher are left as they are.
 
-    ``data``: x, or (x, y), whose labels are not looked at: tensors, arrays or DataFrames; the
+    ``data``: x, or (x, y), whose labels are not used: tensors, arrays or DataFrames; the
     training inputs, or any unlabelled ones. x that is a pair itself is given as (x, None).
     ``inputs="training"`` takes them as they are, with soft targets from ``num_samples`` draws
     (100), computed once. ``"perturbed"`` takes fresh copies x + ``noise`` * std(x) * N(0, 1) in
@@ -124,20 +118,20 @@ def distill(
     outputs = _check_student(teacher, BNN(student, own), x)
     held_out = None if test is None else _held_out(teacher, test)
     x = map_leaves(lambda _, leaf: leaf.to(home), x, "data")
-    lessons = Teacher(teacher, own, count)
-    apprentice = BNN(student, Soft(own, outputs))
+    targets = Teacher(teacher, own, count)
+    taught = BNN(student, Soft(own, outputs))
     source: Any
     if inputs == "perturbed":
-        feed = Perturbed(x, perturb or Jitter(x, noise), lessons)
-        source = Source(feed, num_rows(x), apprentice._dtype)
+        feed = Perturbed(x, perturb or Jitter(x, noise), targets)
+        source = Source(feed, num_rows(x), taught._dtype)
     else:
-        source = x, lessons.at(x, seed)
+        source = x, targets.at(x, seed)
     directory = None if run is None else Run.of(run)
     if directory is not None:
         asked = {"inputs": inputs, "noise": noise, "perturb": perturb is not None, "samples": count}
         made_of = {"data": _digest(x), "teacher": _digest(_state(teacher))}
         _attach_record(directory, asked | made_of)
-    apprentice.fit(
+    taught.fit(
         source,
         chosen,
         epochs=epochs,
@@ -149,12 +143,11 @@ def distill(
         progress=progress,
         callbacks=callbacks,
     )
-    plain = _plain(apprentice, own)
-    at, y = held_out or (_some(x, seed), None)
-    # A set of draws is shown whole where it can be: the distance to some of its draws is that of
-    # chance too.
-    shown = max(count, SAMPLES["training"], min(teacher.posterior.atoms or 0, SHOWN))
-    return Distilled(plain, fidelity(teacher, plain, at, y, shown, seed))
+    plain = _plain(taught, own)
+    at, y = held_out or (_some_inputs(x, seed), None)
+    # All of a set of draws where that is possible: the distance to some of them is partly chance.
+    draws = max(count, SAMPLES["training"], min(teacher.posterior.atoms or 0, COMPARED_DRAWS))
+    return Distilled(plain, fidelity(teacher, plain, at, y, draws, seed))
 
 
 def _check_teacher(teacher: BNN) -> torch.device:
@@ -180,11 +173,9 @@ def _inputs(teacher: BNN, data: Any, name: str) -> Tree:
 
 
 def _held_out(teacher: BNN, test: Any) -> tuple[Tree, Any]:
-    """Inputs and targets of ``test``, refused before training where the teacher cannot be scored on
-    them.
-    """
+    """Inputs and targets of ``test``; refused now if the teacher cannot predict them."""
     x = _inputs(teacher, test, "test")
-    width = _first(teacher, x, "The teacher cannot predict at test")
+    width = _num_outputs(teacher, x, "The teacher cannot predict at test")
     if not isinstance(test, tuple) or len(test) != 2 or test[1] is None:
         return x, None
     _, y = check_pair(x, test[1])
@@ -192,8 +183,8 @@ def _held_out(teacher: BNN, test: Any) -> tuple[Tree, Any]:
     return x, y
 
 
-def _first(bnn: BNN, x: Tree, what: str) -> int:
-    """How many outputs the network gives for the first two inputs."""
+def _num_outputs(bnn: BNN, x: Tree, what: str) -> int:
+    """How many outputs the network gives, from its first two inputs."""
     try:
         return bnn.functions(
             take(x, slice(0, 2)), 1, source="prior" if bnn._fitted is None else "posterior"
@@ -204,10 +195,10 @@ def _first(bnn: BNN, x: Tree, what: str) -> int:
 
 def _check_student(teacher: BNN, student: BNN, x: Tree) -> int:
     """How many outputs the student needs, and has."""
-    theirs = _first(teacher, x, "The teacher cannot predict at data")
+    theirs = _num_outputs(teacher, x, "The teacher cannot predict at data")
     likelihood, own = teacher.model.likelihood, student.likelihood
     needed = own.student_outputs(likelihood, theirs)
-    given = _first(student, x, "The student cannot take data")
+    given = _num_outputs(student, x, "The student cannot take data")
     if given != needed:
         each = own.latents_per_target
         why = (
@@ -230,19 +221,18 @@ def _alternative(likelihood: Likelihood, own: Likelihood, theirs: int, given: in
     return f", or give likelihood={likelihood.name!r}, whose noise is the same at every x"
 
 
-def _some(x: Tree, seed: int) -> Tree:
-    """Up to 1,000 of the inputs, at random."""
+def _some_inputs(x: Tree, seed: int) -> Tree:
+    """Up to ``COMPARED`` of the inputs, at random."""
     count = num_rows(x)
     return x if count <= COMPARED else subsample((x, torch.zeros(count)), COMPARED, seed)[0]
 
 
-def _plain(apprentice: BNN, likelihood: Likelihood) -> BNN:
+def _plain(taught: BNN, likelihood: Likelihood) -> BNN:
     """The fitted student with its own likelihood in place of the soft one."""
-    fitted = apprentice.model.likelihood
-    assert isinstance(fitted, Soft)
-    student = copy.copy(apprentice)
-    student.likelihood, student._initial = fitted.inside, copy.deepcopy(likelihood)
-    student._model = replace(apprentice.model, likelihood=fitted.inside, _local=threading.local())
+    observed = taught.model.likelihood.observed
+    student = copy.copy(taught)
+    student.likelihood, student._initial = observed, copy.deepcopy(likelihood)
+    student._model = replace(taught.model, likelihood=observed, _local=threading.local())
     return student
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from credo import metrics
 from credo.audit.cells import cells
-from credo.audit.distances import KINDS
+from credo.audit.distances import DISTANCES
 from credo.bnn import BNN
 from credo.core.errors import CredoError
 from credo.core.renamed import renamed
@@ -22,15 +22,15 @@ from credo.predictive import Predictive
 from credo.tasks.teaching import in_slices, num_rows
 
 ROWS = 256  # inputs compared at once
-SMALLEST = 1e-30  # probability told apart from 0 in logarithms
+SMALLEST = 1e-30  # probability that logarithms take for 0
 
 
 @renamed(samples="num_samples", warn=False)
 def fidelity(
     teacher: BNN, student: BNN, x: Any, y: Any = None, num_samples: int = 100, seed: int = 0
 ) -> dict[str, float]:
-    """Predictions of ``student`` against those of ``teacher`` at ``x``, and with targets ``y`` of
-    both against them.
+    """Predictions of ``student`` compared with those of ``teacher`` at ``x``, and both with targets
+    ``y`` if there are any.
 
     - ``agreement`` (labels): share of inputs with the same predicted label.
     - ``total_variation``: between the predictive distributions of y, mean over inputs, from 0 to 1
@@ -46,33 +46,33 @@ def fidelity(
     - with ``y``: ``nll_teacher`` and ``nll_student`` in nats per datum, and ``error_...`` (share of
       wrong labels) or ``rmse_...``.
 
-    ``num_samples``: draws of a posterior that has spread. Both must have likelihoods of the same
+    ``num_samples``: draws of a posterior that is no point. Both must have likelihoods of the same
     kind, and as many targets.
     """
     positive("num_samples", num_samples, 100)
     whole("seed", seed)
     x, targets = (check_inputs(x), None) if y is None else check_pair(x, y)
     sums: dict[str, float] = {}
-    spreads: list[tuple[Tensor, Tensor]] = []
-    family, start = FAMILIES[teacher.model.likelihood.metric_family], 0
+    uncertainties: list[tuple[Tensor, Tensor]] = []
+    measures, start = MEASURES[teacher.model.likelihood.metric_family], 0
     for rows in in_slices(x, ROWS):
         count = num_rows(rows)
         one, other = (_predict(bnn, rows, num_samples, seed) for bnn in (teacher, student))
         other = other.to(one.outputs.device)
         _check_same(one, other)
-        row = _distances(one, other) | {"kl": family.divergence(one, other, mix(seed, start))}
+        row = _distances(one, other) | {"kl": measures.divergence(one, other, mix(seed, start))}
         if targets is not None:
             part = targets[start : start + count]
             row |= {
                 f"{name}_{who}": v
                 for who, p in _named(one, other)
-                for name, v in family.scores(p, part).items()
+                for name, v in measures.scores(p, part).items()
             }
         for key, value in row.items():
             sums[key] = sums.get(key, 0.0) + value * count
-        spreads.append((one.total.reshape(count, -1), other.total.reshape(count, -1)))
+        uncertainties.append((one.total.reshape(count, -1), other.total.reshape(count, -1)))
         start += count
-    first, second = (torch.cat(parts) for parts in zip(*spreads, strict=True))
+    first, second = (torch.cat(parts) for parts in zip(*uncertainties, strict=True))
     means = {key: value / start for key, value in sums.items()}
     ranks = [rank_correlation(a, b) for a, b in zip(first.unbind(1), second.unbind(1), strict=True)]
     found = {
@@ -80,7 +80,7 @@ def fidelity(
         "total_student": float(second.mean()),
         "rank_correlation": sum(ranks) / len(ranks),
     }
-    return {key: family.finish(key, value) for key, value in (means | found).items()}
+    return {key: measures.finish(key, value) for key, value in (means | found).items()}
 
 
 def rank_correlation(a: Tensor, b: Tensor) -> float:
@@ -124,18 +124,18 @@ def _check_same(one: Predictive, other: Predictive) -> None:
 
 def _distances(one: Predictive, other: Predictive) -> dict[str, float]:
     """Total variation, and the agreement of labels, as the audit measures them."""
-    kind = KINDS[one.likelihood.metric_family]
+    kind = DISTANCES[one.likelihood.metric_family]
     edges = kind.edges(one, other)
     parts = [
-        kind.side(p, cells(p.num_samples, 1, p.outputs.device), edges, None).part()
+        kind.draw_set(p, cells(p.num_samples, 1, p.outputs.device), edges, None).subset()
         for p in (one, other)
     ]
-    return kind.own(parts[1], parts[0])
+    return kind.specific(parts[1], parts[0])
 
 
-class _Family(NamedTuple):
-    """Measures that differ between labels and values; ``roots``: means of squares, whose root is
-    reported.
+class _Measures(NamedTuple):
+    """Measures that differ between labels and values; ``roots``: names of means of squares, whose
+    root is reported.
     """
 
     divergence: Callable[[Predictive, Predictive, int], float]
@@ -191,7 +191,8 @@ def _value_scores(p: Predictive, y: Tensor) -> dict[str, float]:
     }
 
 
-FAMILIES: dict[str, _Family] = {
-    "labels": _Family(_label_divergence, _label_scores),
-    "values": _Family(_value_divergence, _value_scores, ("rmse",)),
+#: By the likelihood's ``metric_family``.
+MEASURES: dict[str, _Measures] = {
+    "labels": _Measures(_label_divergence, _label_scores),
+    "values": _Measures(_value_divergence, _value_scores, ("rmse",)),
 }

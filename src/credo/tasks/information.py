@@ -1,5 +1,5 @@
-"""How much a network's code of x says, between two bounds: what it may keep of x, and what it
-surely tells of y.
+"""Information in a bottleneck's code z of x: an upper bound on what it keeps of x, a lower bound on
+what it says about y.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROWS = 1024  # inputs at once
 
 @renamed(samples="num_samples", warn=False)
 def information(bnn: BNN, data: Any, num_samples: int = 20, seed: int = 0) -> dict[str, float]:
-    """What the bottlenecks of ``bnn`` let through on ``data``, in nats per example; means over
+    """What the bottlenecks of ``bnn`` pass on of ``data``, in nats per example; means over
     ``num_samples`` draws of the code.
 
     - ``rate``: E KL[q(z given x), r(z)], an upper bound on I(X; Z). Of several bottlenecks, the
@@ -31,11 +31,11 @@ def information(bnn: BNN, data: Any, num_samples: int = 20, seed: int = 0) -> di
       first.
     - ``lower`` (labels): H(Y) - distortion, a lower bound on I(Z; Y) and so on I(X; Z), with H(Y)
       the entropy of the labels' shares in ``data`` (several labels of an example together are one
-      of a larger set: with few examples that entropy is too low). Below zero where the code tells
+      of a larger set: with few examples that entropy is too low). Below zero where the code says
       less than the shares do.
 
-    Both bounds are exact for ``data`` as the whole of the distribution: of training data they say
-    nothing about new ones. Refused are models whose predictions draw no code: fit with "vib", or
+    Both bounds are exact for ``data`` as the whole of the distribution: those of training data say
+    nothing about new data. Refused are models whose predictions draw no code: fit with "vib", or
     with "stochastic", a network that has a ``credo.nets.Bottleneck``.
     """
     positive("num_samples", num_samples, 1)
@@ -75,10 +75,10 @@ def _check(bnn: BNN) -> None:
             "information needs a network with a credo.nets.Bottleneck, whose code it measures; "
             "this one has none."
         )
-    still = [path for path in known if path not in noisy_modules]
-    if still:
+    quiet = [path for path in known if path not in noisy_modules]
+    if quiet:
         how = bnn.method.name if bnn.method is not None else "no method"
         raise CredoError(
-            f"Predictions of this model draw no code at the Bottleneck {still[0]!r} (fitted with "
+            f"Predictions of this model draw no code at the Bottleneck {quiet[0]!r} (fitted with "
             f"{how}); fit with 'vib' to measure it."
         )

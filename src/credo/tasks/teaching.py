@@ -1,5 +1,5 @@
-"""What a student is taught with: soft targets of a teacher at fixed inputs, or at inputs perturbed
-afresh in every epoch.
+"""What a student is trained on: soft targets of a teacher, at fixed inputs or at inputs that are
+perturbed anew in every epoch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from credo.engine.outputs import sampled_outputs, with_drawn
 from credo.likelihoods.base import Likelihood
 
 ROWS = 1024  # inputs the teacher predicts at once
-STILL = 1e-6  # deviation, relative to the largest value, that is rounding and not spread
+ROUNDING = 1e-6  # deviation, relative to the largest value, that is rounding alone
 
 Perturb = Callable[[Any, torch.Generator], Any]
 
@@ -40,9 +40,7 @@ def in_slices(x: Tree, rows: int) -> Iterator[Tree]:
 
 @final
 class Teacher:
-    """A fitted model, reduced to what a student with ``likelihood`` can learn of its predictions
-    from ``samples`` draws.
-    """
+    """Soft targets for a student with ``likelihood``, from ``samples`` draws of a fitted model."""
 
     def __init__(self, bnn: BNN, likelihood: Likelihood, samples: int) -> None:
         self.bnn, self.likelihood, self.samples = bnn, likelihood, samples
@@ -60,7 +58,7 @@ class Teacher:
         return torch.cat(parts)
 
     def fresh(self, x: Tree, seed: int) -> Tensor:
-        """Soft targets from draws of this seed's own.
+        """Soft targets from draws that belong to this seed alone.
 
         Where the posterior is a set of draws, ``samples`` of them at random, each at most once:
         every one has the same chance, so that over seeds the targets average to those of the whole
@@ -93,7 +91,7 @@ class Jitter:
 
     A feature that is constant in the data gets the root mean square deviation of all features of
     its tensor: left constant, the student would be taught nothing about it and could say anything
-    where it varies. Whole numbers are refused, and data without any spread.
+    where it varies. Whole numbers are refused, and data in which all rows are equal.
     """
 
     def __init__(self, x: Tree, noise: float) -> None:
@@ -119,11 +117,11 @@ def _deviation(name: str, leaf: Tensor) -> Tensor:
             "inputs='training'."
         )
     std = leaf.std(0, correction=0)
-    constant = std <= STILL * leaf.abs().amax(0)
+    constant = std <= ROUNDING * leaf.abs().amax(0)
     if bool(constant.all()):
         raise DataError(
-            f"{name} is the same in all {len(leaf)} rows, so that its spread says nothing about "
-            "the size of noise; give perturb=, more data, "
+            f"{name} is the same in all {len(leaf)} rows, so that its deviation says nothing "
+            "about the size of noise; give perturb=, more data, "
             "or use inputs='training'."
         )
     return torch.where(constant, std.square().mean().sqrt(), std)
@@ -131,8 +129,8 @@ def _deviation(name: str, leaf: Tensor) -> Tensor:
 
 @final
 class Perturbed:
-    """Epochs of perturbed inputs with the teacher's soft targets at them; all chance comes from the
-    epoch's generator.
+    """Epochs of perturbed inputs with the teacher's soft targets there; all random numbers come
+    from the epoch's generator.
 
     Without a generator it gives the inputs as they are, in order.
     """
