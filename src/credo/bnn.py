@@ -21,7 +21,6 @@ from credo.core.errors import CredoError, DataError, SettingError
 from credo.core.settings import positive, whole
 from credo.core.shell import unwrap
 from credo.core.sites import select
-from credo.curvature.linear import SHORTCUTS, linear_functions, way_of
 from credo.data.checks import check_inputs
 from credo.data.intake import intake
 from credo.data.source import Source
@@ -46,6 +45,7 @@ from credo.engine.run import (
 from credo.likelihoods.base import Likelihood, get
 from credo.posteriors import Params, Posterior, PosteriorPrior
 from credo.predictive import Predictive, evaluate
+from credo.predictive.shortcuts import chosen_shortcut, shortcut_named
 from credo.priors import Prior, Unstored, as_prior, default_prior, from_config, is_proper
 
 
@@ -354,23 +354,18 @@ class BNN:
         method prefers a shortcut. A seed fixes every draw; batching and vectorising do not change
         them.
         """
-        way = way_of(shortcut, source, self.method)
-        if way in SHORTCUTS:
+        name = chosen_shortcut(shortcut, source, self._preferred)
+        if name is None:
+            draws = self._draws(source, samples, seed)
+        elif name == "mean":
+            draws = Draws.mean(self.posterior, self.model)
+        else:
             count = positive("samples", samples, 1)
-            outputs = SHORTCUTS[way](
-                self.model,
-                self.posterior,
-                self._inputs(x),
-                self._result().buffers,
-                count,
-                batch_size,
+            model, posterior, buffers = self.model, self.posterior, self._result().buffers
+            outputs = shortcut_named(name).outputs(
+                model, posterior, self._inputs(x), buffers, count, batch_size=batch_size
             )
-            return Predictive(outputs, self.model.likelihood)
-        draws = (
-            Draws.mean(self.posterior, self.model)
-            if way == "mean"
-            else self._draws(source, samples, seed)
-        )
+            return Predictive(outputs, model.likelihood)
         outputs, extra = self._forward(draws, x, seed, batch_size, vectorise)
         return Predictive(outputs, with_drawn(self.model.likelihood, extra))
 
@@ -379,11 +374,18 @@ class BNN:
         noise.
         """
         draws = self._draws(source, n, seed, joint=True)
-        if way_of(None, source, self.method) in ("linear", "probit"):
-            return linear_functions(
+        name = chosen_shortcut(None, source, self._preferred)
+        functions = None if name is None or name == "mean" else shortcut_named(name).functions
+        if functions is not None:
+            return functions(
                 self.model, self.posterior, draws, self._inputs(x), self._result().buffers, None
             )
         return self._forward(draws, x, seed, None, None)[0]
+
+    @property
+    def _preferred(self) -> str | None:
+        """The shortcut that the method predicts with; None for draws."""
+        return None if self.method is None else self.method.shortcut
 
     @property
     def _dtype(self) -> torch.dtype | None:

@@ -25,7 +25,6 @@ from credo.core.atomic import write_atomic
 from credo.core.errors import CredoError, SettingError
 from credo.core.settings import positive, whole
 from credo.core.shell import pick, unwrap
-from credo.curvature.linear import way_of
 from credo.engine.draws import Draws
 from credo.engine.outputs import with_drawn
 from credo.estimators import LIKELIHOOD
@@ -135,14 +134,15 @@ def ensemble(source: Any, samples: int, seed: int = 0) -> Ensemble:
             f"samples={samples} needs a BNN to draw from, got {type(source).__name__}; leave "
             "samples out for a single network."
         )
-    posterior, way = source.posterior, way_of(None, "posterior", source.method)
-    if posterior.process is not None or posterior.noisy_modules or way is not None:
+    posterior = source.posterior
+    shortcut = None if source.method is None else source.method.shortcut
+    if posterior.process is not None or posterior.noisy_modules or shortcut is not None:
         reason = (
             "it draws functions"
             if posterior.process is not None
             else "its noise is inside the network"
             if posterior.noisy_modules
-            else f"it predicts by {way!r}"
+            else f"it predicts by {shortcut!r}"
         )
         raise CredoError(
             f"This posterior's predictions are no ensemble of networks: {reason}. Export the mean "

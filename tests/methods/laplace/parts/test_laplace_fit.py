@@ -14,7 +14,7 @@ from zoo.regression import problem
 
 from credo.core.errors import SettingError
 from credo.curvature.centred_prior import centred
-from credo.curvature.linear import linear_outputs
+from credo.curvature.linearised import linear_outputs
 from credo.curvature.log_evidence import GRID, log_evidence
 from credo.curvature.structures import STRUCTURES, Measured
 from credo.data.intake import intake

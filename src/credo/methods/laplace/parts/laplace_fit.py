@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from credo.core.errors import SettingError
 from credo.curvature.blocks import Block, FullBlock, Precision
 from credo.curvature.centred_prior import centred
-from credo.curvature.linear import SHORTCUTS
 from credo.curvature.log_evidence import GRID, Centred
 from credo.curvature.structures import Measured
 from credo.data.source import Source
@@ -28,6 +27,7 @@ from credo.engine.outputs import sampled_outputs
 from credo.estimators import estimators
 from credo.posteriors import Full, MeanField, Params, Posterior, PosteriorPrior
 from credo.predictive import Predictive
+from credo.predictive.shortcuts import shortcut_named
 from credo.priors import Scaled
 
 POINTS = 64  # that stand for a prediction while widths are compared on validation data
@@ -180,7 +180,9 @@ def _held_out(
         if shortcut is None:
             outputs, _ = sampled_outputs(model, Draws.of(posterior, POINTS, 0), x, buffers, 0)
         else:
-            outputs = SHORTCUTS[shortcut](model, posterior, x, buffers, POINTS, None)
+            outputs = shortcut_named(shortcut).outputs(
+                model, posterior, x, buffers, POINTS, batch_size=None
+            )
         total -= float(
             Predictive(outputs, model.likelihood).log_prob(y.to(outputs.device)).double().sum()
         )

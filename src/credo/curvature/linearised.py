@@ -7,7 +7,7 @@ computed. Works for any Gaussian posterior.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -26,12 +26,12 @@ from credo.curvature.taps import (
     untapped,
 )
 from credo.engine.draws import Draws
-from credo.engine.method import Method
 from credo.engine.model import Model
-from credo.engine.outputs import moment_outputs, shown, split_batches
+from credo.engine.outputs import shown, split_batches
 from credo.estimators.plan import batch_of
 from credo.posteriors import Gaussian, Params, Posterior
 from credo.posteriors.jacobian import Jacobian, Whole, joined
+from credo.predictive.shortcuts import Shortcut, shortcuts
 
 
 def _gaussians(posterior: Posterior) -> list[Gaussian]:
@@ -191,46 +191,6 @@ def probit_outputs(
     return model.likelihood.softened(mean, var).unsqueeze(0)
 
 
-def _moments(kind: str) -> Callable[..., Tensor]:
-    def outputs(
-        model: Model,
-        posterior: Posterior,
-        x: Any,
-        buffers: Any,
-        samples: int,
-        batch_size: int | None,
-    ) -> Tensor:
-        return moment_outputs(model, posterior, x, buffers, samples, kind, batch_size)
-
-    return outputs
-
-
-#: Ways to predict without drawing weights: (model, posterior, x, buffers, samples, batch_size) ->
-#: outputs (S, N, F).
-SHORTCUTS: dict[str, Callable[..., Tensor]] = {
-    "moments": _moments("diagonal"),
-    "moments_full": _moments("full"),
-    "linear": linear_outputs,
-    "probit": probit_outputs,
-}
-
-
-def way_of(shortcut: str | None, source: str, method: Method | None) -> str | None:
-    """The shortcut asked for, or the one that suits the method; None for draws."""
-    known = ("mean", "weights", *SHORTCUTS)
-    if shortcut is not None and shortcut not in known:
-        raise SettingError(
-            f"shortcut={shortcut!r}; expected None or one of {', '.join(map(repr, known))}."
-        )
-    if shortcut is None:
-        return method.shortcut if source == "posterior" and method is not None else None
-    if shortcut != "weights" and source != "posterior":
-        raise SettingError(
-            f"shortcut={shortcut!r} is about the posterior; with source={source!r} leave it out."
-        )
-    return None if shortcut == "weights" else shortcut
-
-
 @torch.no_grad()
 def linear_functions(
     model: Model,
@@ -291,3 +251,7 @@ def linear_functions(
         for outputs, jacobian in _jacobians(model, posterior, x, buffers, batch_size)
     ]
     return torch.cat(parts, 1)
+
+
+shortcuts.register("linear")(Shortcut(linear_outputs, linear_functions))
+shortcuts.register("probit")(Shortcut(probit_outputs, linear_functions))

@@ -15,10 +15,9 @@ from zoo.regression import problem
 from zoo.stats import has_covariance, has_mean
 
 from credo.core.errors import CredoError, SettingError
-from credo.curvature import linear as module
+from credo.curvature import linearised as module
 from credo.curvature.centred_prior import centred
-from credo.curvature.linear import (
-    SHORTCUTS,
+from credo.curvature.linearised import (
     linear_functions,
     linear_moments,
     linear_outputs,
@@ -291,10 +290,6 @@ def test_on_a_linear_network_draws_and_points_have_the_same_moments():
     mean, cover = linear_moments(fit.model, fit.posterior, x, {}, None, True)
     has_mean(drawn, mean[:, 0])
     has_mean((drawn - mean[:, 0]).square(), cover[:, 0, 0])
-
-
-def test_the_table_of_shortcuts():
-    assert set(SHORTCUTS) == {"moments", "moments_full", "linear", "probit"}
 
 
 def test_frozen_and_point_parameters_have_no_spread():
