@@ -16,17 +16,17 @@ from zoo.stats import has_covariance, has_mean
 
 from credo.core.errors import CredoError, SettingError
 from credo.curvature import linearised as module
-from credo.curvature.centred_prior import centred
 from credo.curvature.linearised import (
     linear_functions,
     linear_moments,
     linear_outputs,
     probit_outputs,
 )
+from credo.curvature.prior_at_mode import elementwise_prior
 from credo.curvature.structures import STRUCTURES
 from credo.engine.draws import Draws
-from credo.methods.laplace.parts.laplace_fit import gaussian_posterior
-from credo.methods.laplace.parts.subnetwork import subnetwork
+from credo.methods.laplace.parts.mode import gaussian_posterior
+from credo.methods.laplace.parts.single_weights import subnetwork
 from credo.posteriors import Gaussian, Posterior
 
 pytestmark = pytest.mark.filterwarnings(
@@ -46,11 +46,13 @@ def fitted(name, kind="mean_field", random="all", dtype=torch.float64):
         sweep = make_sweep(net, x, targets(), random=random, output=OUTPUT.get(name))
         values = sweep.values
         blocks = STRUCTURES[kind.removeprefix("structured_")].measure(sweep, 2).blocks
-        posterior = gaussian_posterior(model, values, blocks, centred(model, values).precision)
+        posterior = gaussian_posterior(
+            model, values, blocks, elementwise_prior(model, values).precision
+        )
     elif kind == "subnetwork":
         chosen = some(model)
         sweep = make_sweep(net, x, targets(), random=random, output=OUTPUT.get(name))
-        precision = centred(model, sweep.values, places=chosen).precision
+        precision = elementwise_prior(model, sweep.values, places=chosen).precision
         posterior = gaussian_posterior(
             model, sweep.values, subnetwork(sweep, chosen).blocks, precision
         )

@@ -19,7 +19,7 @@ def test_uncertainty_is_the_law_of_total_variance():
     f = torch.tensor([[[0.0]], [[2.0]]], dtype=torch.float64)
     aleatoric, epistemic = Gaussian(0.5).uncertainty(f)
     assert aleatoric.item() == pytest.approx(0.25) and epistemic.item() == pytest.approx(1.0)
-    assert Gaussian(0.5).spread(f).item() == pytest.approx(1.25)
+    assert Gaussian(0.5).reported_variance(f).item() == pytest.approx(1.25)
 
 
 def test_entropy_of_two_far_components_adds_log_two():

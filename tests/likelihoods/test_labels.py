@@ -16,6 +16,6 @@ def test_is_abstract():
 def test_reported_variance_is_across_draws(likelihood):
     f = torch.randn(6, 4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     p = likelihood.probs(f)
-    torch.testing.assert_close(likelihood.spread(f), ((p - p.mean(0)) ** 2).sum(0) / 6)
+    torch.testing.assert_close(likelihood.reported_variance(f), ((p - p.mean(0)) ** 2).sum(0) / 6)
     mean, variance = likelihood.moments(f)
     torch.testing.assert_close(variance, mean - mean**2)

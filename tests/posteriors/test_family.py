@@ -13,7 +13,7 @@ from zoo.stats import follows, has_covariance, has_mean, has_variance, same_mean
 from credo.core.errors import CredoError, SettingError
 from credo.core.linear_map import bind
 from credo.core.seeds import Ambient, Streams, isolated
-from credo.posteriors import Process, families
+from credo.posteriors import Gaussian, Process, families
 from credo.posteriors.family import FlatLayout, gaussian_entropy
 from credo.posteriors.jacobian import Whole
 
@@ -238,3 +238,17 @@ def dense_covariance(family):
     index = torch.arange(15).reshape(3, 5)
     order = torch.cat([index[:, :4].reshape(-1), index[:, 4]])
     return grid[order][:, order]
+
+
+def test_families_say_whether_they_are_gaussian(family):
+    """Jointly Gaussian families answer with themselves, all others with None."""
+    assert family.as_gaussian() is (family if isinstance(family, Gaussian) else None)
+
+
+def test_only_whole_covariances_are_priors_of_a_regression(family):
+    conjugate = family.conjugate_normal()
+    assert (conjugate is not None) == (family.name in ("full", "normal_inverse_gamma"))
+    if conjugate is not None:
+        assert conjugate.mean.dtype == conjugate.tril.dtype == torch.float64
+        assert (conjugate.noise is None) == (family.name == "full")
+        assert set(conjugate.names) <= set(family.names)

@@ -180,3 +180,9 @@ def test_factorised_priors_sum_over_elements_and_sample():
         and drawn["b"].shape == (5, 3)
         and drawn["w"].dtype == torch.float64
     )
+
+
+def test_a_prior_says_which_posterior_it_was():
+    posterior = Posterior([MAKERS["full"]()])
+    assert PosteriorPrior(posterior).earlier_posterior is posterior
+    assert as_prior(Normal(0.0, 1.0)).earlier_posterior is None

@@ -53,7 +53,9 @@ class Ensemble(nn.Module):
     def forward(self, x: Any) -> tuple[Tensor, Tensor]:
         """The mixture's mean and variance at x."""
         outputs = torch.stack([pick(member(x), self.output) for member in self.members])
-        return self.likelihood.mixture_moments(outputs)[0], self.likelihood.spread(outputs)
+        return self.likelihood.mixture_moments(outputs)[0], self.likelihood.reported_variance(
+            outputs
+        )
 
 
 def to_onnx(

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from credo.core.errors import CredoError, SettingError
 from credo.core.shell import plain_kernels
-from credo.curvature.sweep import BUDGET, example_rows
+from credo.curvature.sweep import BUDGET, example_jacobians
 from credo.curvature.taps import (
     caught_numel,
     find_taps,
     gradients,
-    layer_rows,
+    layer_jacobians,
     prepared,
     tapped,
     untapped,
@@ -34,7 +34,7 @@ from credo.posteriors.jacobian import Jacobian, Whole, joined
 from credo.predictive.shortcuts import Shortcut, shortcuts
 
 
-def _gaussians(posterior: Posterior) -> list[Gaussian]:
+def _gaussian_members(posterior: Posterior) -> list[Gaussian]:
     """The members with spread, which must be Gaussian."""
     spread = [family for family in posterior.members if family.atoms != 1]
     odd = next((family.name for family in spread if not isinstance(family, Gaussian)), None)
@@ -65,7 +65,7 @@ def _jacobians(
     """Outputs ``(n, F)`` and derivatives of all of them by every parameter that varies, a few
     inputs at a time.
     """
-    model, values = _moving(model, posterior), _mean(model, posterior)
+    model, values = _varying_model(model, posterior), _mean_weights(model, posterior)
     x = model.move(x)
     taps = find_taps(model, values, buffers, next(iter(split_batches(x, 2))))
     others = {n: s for n, s in untapped(model, taps).items() if n in values}
@@ -73,7 +73,7 @@ def _jacobians(
     with torch.no_grad():
         probe = model.outputs(shell, next(iter(split_batches(x, 1))))
     width = probe.shape[-1]
-    needed = sum(_numel(family, taps) for family in _gaussians(posterior)) + sum(
+    needed = sum(_numel(family, taps) for family in _gaussian_members(posterior)) + sum(
         site.numel for site in others.values()
     )
     needed = max(1, width * needed, caught_numel(model, taps))
@@ -91,18 +91,18 @@ def _jacobians(
                 for k in range(width)
             ]
             for path, tap in taps.items():
-                jacobian |= layer_rows(
+                jacobian |= layer_jacobians(
                     tap, caught[path].inputs, torch.stack([g[path] for g in found], 1)
                 )
         if others:
-            rows = example_rows(
+            rows = example_jacobians(
                 model, values, buffers, others, batch, axes.expand(count, width, width)
             )
             jacobian |= {name: Whole(value) for name, value in rows.items()}
         yield outputs.detach(), jacobian
 
 
-def _moving(model: Model, posterior: Posterior) -> Model:
+def _varying_model(model: Model, posterior: Posterior) -> Model:
     """The model without the random parameters that no draw changes, by which no derivative is
     needed.
     """
@@ -110,7 +110,7 @@ def _moving(model: Model, posterior: Posterior) -> Model:
     return model.only(set(model.random) - still) if still else model
 
 
-def _mean(model: Model, posterior: Posterior) -> Params:
+def _mean_weights(model: Model, posterior: Posterior) -> Params:
     """E[w] in the network's precision, which a posterior need not have."""
     sites = model.sites
     return {
@@ -140,7 +140,7 @@ def linear_moments(
     """Mean ``(N, F)`` and covariance ``(N, F, F)``, or variance ``(N, F)``, of the linearised
     network's outputs.
     """
-    members = _gaussians(posterior)
+    members = _gaussian_members(posterior)
     means, spreads = [], []
     for outputs, jacobian in _jacobians(model, posterior, x, buffers, batch_size):
         parts = [_spread(m, jacobian, covariance).to(outputs.dtype) for m in members]
@@ -206,8 +206,8 @@ def linear_functions(
     By one forward derivative per draw; where an operation of the network has none, from the
     derivatives of every output.
     """
-    _gaussians(posterior)
-    model, values = _moving(model, posterior), _mean(model, posterior)
+    _gaussian_members(posterior)
+    model, values = _varying_model(model, posterior), _mean_weights(model, posterior)
     start = {n: values[n] for n in model.random}
     shell = prepared(model, values, buffers)
     x = model.move(x)

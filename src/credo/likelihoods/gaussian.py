@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +33,9 @@ class Gaussian(NormalNoise):
     ) -> None:
         super().__init__(std=plain(std), num_outputs=num_outputs, initial_std=initial_std)
         add_positive(self, "std", std, initial_std, num_outputs)
+
+    def as_gaussian(self) -> Self:
+        return self
 
     def std(self, outputs: Tensor) -> Tensor:
         """The noise deviation, in the type of the outputs and ready to broadcast against them."""

@@ -44,7 +44,7 @@ class LabelLikelihood(Likelihood):
         p = self.probs(outputs)
         return p, p * (1.0 - p)
 
-    def spread(self, outputs: Tensor) -> Tensor:
+    def reported_variance(self, outputs: Tensor) -> Tensor:
         """(1/S) sum_s (p_s - p)^2 per label, ``(N, C)``."""
         return self.mixture_moments(outputs)[2]
 

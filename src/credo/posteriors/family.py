@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -97,6 +97,20 @@ class Draw(ABC):
         NotImplemented likewise.
         """
         return NotImplemented
+
+
+class ConjugateNormal(NamedTuple):
+    """A normal over the flat vector of ``names``, as the prior of a linear regression: mean and
+    Cholesky factor of the covariance, in double precision.
+
+    ``noise``: shape and rate of the inverse-gamma of the noise variance, in whose units the
+    covariance then is; None where the noise is known.
+    """
+
+    names: tuple[str, ...]
+    mean: Tensor
+    tril: Tensor
+    noise: tuple[float, float] | None = None
 
 
 class Family(nn.Module, ABC):
@@ -234,6 +248,14 @@ class Family(nn.Module, ABC):
             f"The family {self.name!r} has no rule for covariances through {op.function.__name__}."
         )
 
+    def as_gaussian(self) -> Gaussian | None:
+        """Itself where it is jointly Gaussian, as linearised predictions need; None otherwise."""
+        return None
+
+    def conjugate_normal(self) -> ConjugateNormal | None:
+        """Itself as the prior of a linear regression; None where it keeps no whole covariance."""
+        return None
+
     def restrict(self, distribution: Distribution, name: str) -> Distribution:
         """What an elementwise prior of one parameter means for this family's values; itself unless
         they are discrete, or some are points.
@@ -261,6 +283,9 @@ class Gaussian(Family):
     factored: ClassVar[bool] = (
         False  # whether ``output_covariance`` makes do with a Jacobian's factors
     )
+
+    def as_gaussian(self) -> Self:
+        return self
 
     @abstractmethod
     def marginals(self) -> tuple[Params, Params]:

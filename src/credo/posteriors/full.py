@@ -13,7 +13,15 @@ from torch.distributions import MultivariateNormal
 from credo.core.errors import CredoError
 from credo.core.linear_map import LinearMap
 from credo.core.seeds import Noise
-from credo.posteriors.family import Draw, FlatLayout, Gaussian, Params, families, gaussian_entropy
+from credo.posteriors.family import (
+    ConjugateNormal,
+    Draw,
+    FlatLayout,
+    Gaussian,
+    Params,
+    families,
+    gaussian_entropy,
+)
 from credo.posteriors.jacobian import Jacobian, Rows
 from credo.posteriors.std_transform import raw_triangular, triangular
 
@@ -74,6 +82,10 @@ class Full(Gaussian):
         """L L^T over the flat vector, in the order of ``names``."""
         factor = self.scale_tril()
         return factor @ factor.mT
+
+    def conjugate_normal(self) -> ConjugateNormal:
+        tril = self.scale_tril().detach().double()
+        return ConjugateNormal(self.names, self.flat_mean.detach().double(), tril)
 
     def begin(self, noise: Noise, fold: Any = None) -> FullDraw:
         """Draw eps of the whole vector."""

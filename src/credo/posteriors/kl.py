@@ -101,6 +101,10 @@ class PosteriorPrior(Prior):
             f"{', '.join(self.posterior.names)}."
         )
 
+    @property
+    def earlier_posterior(self) -> Posterior:
+        return self.posterior
+
     def describe(self) -> str:
         """Which families."""
         return "posterior: " + ", ".join(family.name for family in self.posterior.members)

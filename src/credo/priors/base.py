@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,9 @@ from credo.core.errors import CredoError, SettingError, nearest
 from credo.core.registry import Registry
 from credo.core.sites import Site
 from credo.priors.stored import of_config, to_config
+
+if TYPE_CHECKING:
+    from credo.priors.scaled import Scaled
 
 
 class Prior(ABC):
@@ -66,6 +69,18 @@ class Prior(ABC):
     def matches(self, name: str) -> bool:
         """Whether the user named a prior for this very parameter."""
         return False
+
+    @property
+    def tunable(self) -> Scaled | None:
+        """Itself where a method sets its width from outside; None for any other prior."""
+        return None
+
+    @property
+    def earlier_posterior(self) -> Any:
+        """The :class:`Posterior` of an earlier fit that is the prior of this one; None for any
+        other prior.
+        """
+        return None
 
     def penalty(self) -> Tensor | None:
         """-log of the hyperprior, summed, in nats; None where there is none."""

@@ -20,7 +20,7 @@ from credo import BNN
 from credo.core.errors import CredoError, DataError, SettingError
 from credo.likelihoods import Gaussian
 from credo.methods import methods
-from credo.methods.exact.nngp import best_noise
+from credo.methods.exact.parts.noise_by_evidence import best_noise
 from credo.nets import mlp
 from credo.posteriors.wide_kernel import wide_kernel
 from credo.priors import FanIn

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from credo.core.errors import SettingError
-from credo.curvature.structures import STRUCTURES, Measured
+from credo.curvature.structures import STRUCTURES, Measured, earlier_families, independent_normal
 from credo.curvature.sweep import Sweep
 from credo.engine.model import Model
-from credo.methods.laplace.parts.subnetwork import CHOICES, masked, subnetwork
-from credo.posteriors import MeanField, PosteriorPrior
+from credo.methods.laplace.parts.single_weights import CHOICES, masked, subnetwork
 from credo.posteriors.full import MAX_NUMEL
 
 
@@ -75,8 +74,8 @@ class _Single(Subset):
                 f"subset: a full covariance over {count} single weights is too large (at most "
                 f"{MAX_NUMEL}); choose fewer."
             )
-        earlier = model.prior.posterior.members if isinstance(model.prior, PosteriorPrior) else []
-        odd = next((f.name for f in earlier if f.atoms != 1 and not isinstance(f, MeanField)), None)
+        earlier = earlier_families(model)
+        odd = next((f.name for f in earlier if not independent_normal(f)), None)
         if odd is not None:
             raise SettingError(
                 "laplace cannot add data about single weights to an earlier posterior of the "

@@ -1,27 +1,56 @@
-"""The prior as Laplace's approximation sees it: a precision for every weight at the mode, and the
+"""The prior as Laplace's approximation counts it: a precision for every weight at the mode, and the
 distance from the prior's mean.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.distributions import Normal
 
 from credo.core.errors import SettingError
-from credo.curvature.log_evidence import Centred
+from credo.curvature.blocks import Precision
+from credo.curvature.structures import Measured, earlier_families, independent_normal
 from credo.engine.model import Model
 from credo.posteriors import Params
-from credo.priors import Scaled
 
 
-def centred(
-    model: Model, values: Params, base: bool = False, places: Mapping[str, Tensor] | None = None
-) -> Centred:
-    """Precision and offset by random parameter, in double precision; ``base``: without the factors
-    of a tuned prior.
+class PriorAtMode(NamedTuple):
+    """The prior's precision by parameter, the weights' distance from its mean, and what its log
+    density has beyond that normal's.
+    """
+
+    precision: Precision
+    offset: Params
+    shift: float = 0.0
+
+
+def prior_at_mode(model: Model, values: Params, measured: Measured) -> PriorAtMode:
+    """The prior of the weights that curvature was measured of; where an earlier posterior has a
+    whole covariance, its off-diagonal precision goes into the block.
+    """
+    joint = next((f for f in earlier_families(model) if not independent_normal(f)), None)
+    if joint is None:
+        return elementwise_prior(model, values, places=measured.chosen)
+    normal = joint.conjugate_normal()
+    block = next((b for b in measured.blocks if set(b.names) == set(joint.names)), None)
+    taken = None if normal is None or block is None else block.take_joint_prior(normal, values)
+    if taken is None:
+        raise SettingError(
+            "laplace can add data to an earlier posterior over the same parameters; this one is "
+            f"{joint.name!r} over {', '.join(joint.names)}."
+        )
+    return PriorAtMode(*taken)
+
+
+def elementwise_prior(
+    model: Model, values: Params, untuned: bool = False, places: Mapping[str, Tensor] | None = None
+) -> PriorAtMode:
+    """Precision and offset by random parameter, in double precision; ``untuned``: without the
+    factors of a tuned prior.
 
     With flat ``places`` by parameter of single weights, those alone.
 
@@ -30,7 +59,8 @@ def centred(
     density; where the density is not concave, as at the tails of heavy ones, there is none and it
     is refused.
     """
-    prior = model.prior.base if base and isinstance(model.prior, Scaled) else model.prior
+    tunable = model.prior.tunable
+    prior = tunable.base if untuned and tunable is not None else model.prior
     precision, offset, shift = {}, {}, 0.0
     for name, site in model.sites.items():
         if name not in model.random or (places is not None and name not in places):
@@ -56,7 +86,7 @@ def centred(
         precision[name], offset[name] = curve, -slope / curve
         normal = Normal(0.0, curve.rsqrt(), validate_args=False)
         shift += float((log_density - normal.log_prob(offset[name])).sum())
-    return Centred(precision, offset, shift)
+    return PriorAtMode(precision, offset, shift)
 
 
 def _at(values: Tensor, places: Tensor | None) -> Tensor:

@@ -14,8 +14,8 @@ from credo.curvature.sweep import Sweep
 from credo.data.intake import intake
 from credo.engine.fit_job import FitJob
 from credo.likelihoods import Gaussian
-from credo.methods.laplace.parts import subnetwork as module
-from credo.methods.laplace.parts.subnetwork import (
+from credo.methods.laplace.parts import single_weights as module
+from credo.methods.laplace.parts.single_weights import (
     CHOICES,
     largest_magnitude,
     largest_variance,

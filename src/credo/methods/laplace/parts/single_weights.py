@@ -1,5 +1,5 @@
 """A subnetwork: single weights of any layers, chosen at the trained values, with all of their
-curvature; the others stay where they are.
+curvature; the unfactored stay where they are.
 
 With the other weights as constants this is the curvature of the log-likelihood by the chosen ones,
 so nothing is left out of it but how they make up for the fixed ones. Daxberger et al. 2021,
@@ -17,10 +17,17 @@ from torch import Tensor
 
 from credo.core.errors import SettingError, nearest
 from credo.curvature.blocks import DiagonalBlock, SubnetworkBlock
-from credo.curvature.centred_prior import centred
+from credo.curvature.prior_at_mode import elementwise_prior
 from credo.curvature.structures import Gram, Measured, diagonal
-from credo.curvature.sweep import BUDGET, Looked, Sweep, cut, example_rows, look, rest
-from credo.curvature.taps import Tap, layer_rows
+from credo.curvature.sweep import (
+    BUDGET,
+    ObservedBatch,
+    Sweep,
+    example_jacobians,
+    examples_of,
+    observe,
+)
+from credo.curvature.taps import Tap, layer_jacobians, untapped
 from credo.engine.model import Model
 
 Chosen = Mapping[
@@ -36,7 +43,7 @@ def largest_variance(sweep: Sweep, size: int) -> Chosen:
     Wasserstein distance. A weight that no example reaches has the prior's variance, the largest
     there is.
     """
-    precision = centred(sweep.model, sweep.values).precision
+    precision = elementwise_prior(sweep.model, sweep.values).precision
     found = {}
     for block in diagonal(sweep).blocks:
         assert isinstance(block, DiagonalBlock)
@@ -111,8 +118,8 @@ def masked(masks: Mapping[str, Any], model: Model) -> Chosen:
 
 
 def subnetwork(sweep: Sweep, chosen: Chosen) -> Measured:
-    """All curvature of the chosen weights, ``(S, S)``; of the others no derivative is written out
-    where layers have factors.
+    """All curvature of the chosen weights, ``(S, S)``; where layers have factors, no derivative by
+    the other weights is written out.
 
     One direction of the outputs after another, so that a large network's gradients are held once
     and not for each of them.
@@ -120,26 +127,26 @@ def subnetwork(sweep: Sweep, chosen: Chosen) -> Measured:
     sweep = replace(sweep, model=sweep.model.only(chosen))
     chosen = {name: chosen[name] for name in sweep.model.random}
     taps = sweep.taps()
-    others = rest(sweep, taps)
+    unfactored = untapped(sweep.model, taps)
     first = next(iter(sweep.values.values()))
     total, nll = Gram(sum(map(len, chosen.values())), first), 0.0
     size = max(1, BUDGET // _written(sweep.model, taps, chosen))
-    for x, seen in look(sweep, taps):
-        nll += seen.nll
-        for column, grads in zip(seen.root.split(1, -1), seen.grads, strict=True):
-            for start in range(0, seen.examples, size):
+    for x, batch in observe(sweep, taps):
+        nll += batch.nll
+        for column, grads in zip(batch.root.split(1, -1), batch.grads, strict=True):
+            for start in range(0, batch.examples, size):
                 rows = slice(start, start + size)
-                parts = _columns(taps, chosen, seen, grads, rows)
-                if others:
-                    found = example_rows(
+                parts = _columns(taps, chosen, batch, grads, rows)
+                if unfactored:
+                    found = example_jacobians(
                         sweep.model,
                         sweep.values,
                         sweep.buffers,
-                        others,
-                        cut(x, rows, seen.examples),
+                        unfactored,
+                        examples_of(x, rows, batch.examples),
                         column[rows],
                     )
-                    parts |= {name: found[name][..., chosen[name]] for name in others}
+                    parts |= {name: found[name][..., chosen[name]] for name in unfactored}
                 total.add(torch.cat([parts[name] for name in chosen], -1))
     return Measured([SubnetworkBlock(chosen, total.matrix())], nll, chosen)
 
@@ -157,13 +164,17 @@ def _written(model: Model, taps: Mapping[str, Tap], chosen: Chosen) -> int:
 
 
 def _columns(
-    taps: Mapping[str, Tap], chosen: Chosen, seen: Looked, grads: Mapping[str, Tensor], rows: slice
+    taps: Mapping[str, Tap],
+    chosen: Chosen,
+    batch: ObservedBatch,
+    grads: Mapping[str, Tensor],
+    rows: slice,
 ) -> dict[str, Tensor]:
     """A few examples' derivatives in one direction by the chosen weights of layers with factors,
     ``(n, 1, S)`` by parameter.
     """
     parts: dict[str, Tensor] = {}
     for path, tap in taps.items():
-        found = layer_rows(tap, seen.inputs[path][rows], grads[path][rows].unsqueeze(1))
+        found = layer_jacobians(tap, batch.inputs[path][rows], grads[path][rows].unsqueeze(1))
         parts |= {name: part.at(chosen[name]) for name, part in found.items()}
     return parts
