@@ -9,7 +9,7 @@ from torch.distributions import Independent, Normal
 
 from credo import nets
 from credo.core.errors import DataError, SettingError
-from credo.data.images import read_images
+from credo.data.image_sets import read_images
 from credo.generative import VAE, Autoencoder
 from credo.generative.codes import codes
 from credo.generative.mosaics import (

@@ -24,7 +24,7 @@ from credo.conformance.targets import targets
 from credo.core.errors import SettingError
 from credo.core.registry import Registry
 from credo.engine.method import Method
-from credo.metrics.chains import mcse_mean
+from credo.metrics.chain_diagnostics import mcse_mean
 from credo.posteriors import Samples
 
 Check = Callable[["Candidate"], None]

@@ -35,24 +35,25 @@ from credo.predictive.shortcuts import Shortcut, shortcuts
 
 
 def _gaussian_members(posterior: Posterior) -> list[Gaussian]:
-    """The members with spread, which must be Gaussian."""
-    spread = [family for family in posterior.members if family.atoms != 1]
-    odd = next((family.name for family in spread if not isinstance(family, Gaussian)), None)
-    if odd is not None or not spread:
+    """The members that are no point estimates, which must be Gaussian."""
+    random = [family for family in posterior.members if family.atoms != 1]
+    gaussians = [g for family in random if (g := family.as_gaussian()) is not None]
+    if len(gaussians) < len(random) or not random:
+        odd = next((family.name for family in random if family.as_gaussian() is None), None)
         raise CredoError(
             "A linearised prediction needs a Gaussian posterior, and this is "
             f"{odd or 'a point estimate'}; predict without shortcut, or fit with "
             "'laplace' or 'vi'."
         )
     reason = next(
-        (family.meaningless_mean for family in spread if family.meaningless_mean is not None), None
+        (family.meaningless_mean for family in random if family.meaningless_mean is not None), None
     )
     if reason is not None:
         raise CredoError(
             f"A prediction linearised at the mean is not meaningful here: {reason}; predict with "
             "draws."
         )
-    return [family for family in spread if isinstance(family, Gaussian)]
+    return gaussians
 
 
 def _jacobians(
@@ -141,16 +142,16 @@ def linear_moments(
     network's outputs.
     """
     members = _gaussian_members(posterior)
-    means, spreads = [], []
+    means, covariances = [], []
     for outputs, jacobian in _jacobians(model, posterior, x, buffers, batch_size):
-        parts = [_spread(m, jacobian, covariance).to(outputs.dtype) for m in members]
+        parts = [_contribution(m, jacobian, covariance).to(outputs.dtype) for m in members]
         means.append(outputs)
-        spreads.append(parts[0] if len(parts) == 1 else torch.stack(parts).sum(0))
-    return torch.cat(means), torch.cat(spreads)
+        covariances.append(parts[0] if len(parts) == 1 else torch.stack(parts).sum(0))
+    return torch.cat(means), torch.cat(covariances)
 
 
-def _spread(family: Gaussian, jacobian: Jacobian, covariance: bool) -> Tensor:
-    """What one family contributes, in its own precision."""
+def _contribution(family: Gaussian, jacobian: Jacobian, covariance: bool) -> Tensor:
+    """One family's share of the outputs' covariance, or variance, in its own precision."""
     dtype = next(family.parameters()).dtype
     own = {name: jacobian[name].to(dtype) for name in family.names if name not in family.fixed}
     return family.output_covariance(own) if covariance else family.output_variance(own)
@@ -164,16 +165,16 @@ def linear_outputs(
     samples: int,
     batch_size: int | None,
 ) -> Tensor:
-    """Outputs ``(S, N, F)`` that stand for the Gaussian of every input: points whose mean and, for
-    S > 2 F, covariance are exactly those.
+    """Outputs ``(S, N, F)`` that stand for the Gaussian of every input: points with its mean and,
+    for S > 2 F, its covariance, exactly.
     """
     if samples < 2:
         raise SettingError(
             f"samples={samples}: a linearised prediction is shown by points with its variance, of "
             "at least 2."
         )
-    mean, cover = linear_moments(model, posterior, x, buffers, batch_size, covariance=True)
-    return shown(mean, cover, samples)
+    moments = linear_moments(model, posterior, x, buffers, batch_size, covariance=True)
+    return shown(*moments, samples)
 
 
 def probit_outputs(

@@ -16,7 +16,7 @@ from torch import Tensor
 from credo.core.errors import CredoError
 from credo.curvature.blocks import Block, Precision
 from credo.curvature.prior_at_mode import PriorAtMode
-from credo.likelihoods.information import NormalNoiseTerms
+from credo.likelihoods.fisher_information import NormalNoiseTerms
 
 GRID = torch.linspace(
     -12.0, 12.0, 49, dtype=torch.float64

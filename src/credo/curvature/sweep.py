@@ -25,7 +25,7 @@ from credo.curvature.taps import Tap, caught_numel, find_taps, gradients, prepar
 from credo.engine.fit_job import FitJob
 from credo.engine.model import Model
 from credo.estimators.plan import batch_of
-from credo.likelihoods.information import score
+from credo.likelihoods.fisher_information import score
 from credo.posteriors import Params
 
 BUDGET = 1 << 26  # numbers of derivatives held at once, 256 MB in float32

@@ -20,11 +20,11 @@ from torch.distributions import Distribution
 from credo.core.errors import DataError, SettingError
 from credo.core.settings import positive
 from credo.data.checks import check_inputs
-from credo.data.images import evenly
-from credo.generative.model import LatentModel
+from credo.data.image_sets import evenly
+from credo.generative.autoencoders import VAE
+from credo.generative.latent_model import LatentModel
+from credo.generative.latent_queries import centre
 from credo.generative.priors import StandardNormal
-from credo.generative.reading import centre
-from credo.generative.vae import VAE
 
 MOST = 2000  # data that a picture looks at
 WEIGHTS = 10  # draws of random weights that a picture averages over

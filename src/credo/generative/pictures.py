@@ -13,7 +13,8 @@ import numpy as np
 
 from credo.core.errors import DataError, SettingError
 from credo.core.settings import positive
-from credo.data.images import evenly
+from credo.data.image_sets import evenly
+from credo.generative.autoencoders import VAE
 from credo.generative.mosaics import (
     MOST,
     UNIT,
@@ -26,7 +27,6 @@ from credo.generative.mosaics import (
     samples,
     traversals,
 )
-from credo.generative.vae import VAE
 
 __all__ = ["curves", "embedding", "manifold", "page", "reconstructions", "samples", "traversals"]
 

@@ -20,7 +20,7 @@ from torch.distributions import Distribution
 from credo.core.errors import CredoError, DataError, SettingError
 from credo.core.registry import Registry
 from credo.core.roots import semidefinite_root
-from credo.likelihoods.information import NormalNoiseTerms, drawn_information
+from credo.likelihoods.fisher_information import NormalNoiseTerms, drawn_information
 from credo.likelihoods.mixtures import entropy_by_draws, over_data
 from credo.likelihoods.quadrature import normal_nodes
 

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 
 from credo.likelihoods.base import likelihoods
-from credo.likelihoods.information import NormalNoiseTerms
+from credo.likelihoods.fisher_information import NormalNoiseTerms
 from credo.likelihoods.mixtures import make_generator
-from credo.likelihoods.noise import Fixed, add_positive, plain, positive
 from credo.likelihoods.normal_noise import NormalNoise
+from credo.likelihoods.positive_parameters import Fixed, add_positive, plain, positive
 
 
 class Gaussian(NormalNoise):

@@ -12,7 +12,7 @@ from torch.distributions import Poisson as TorchPoisson
 
 from credo.likelihoods.base import Likelihood, likelihoods
 from credo.likelihoods.mixtures import bracket, make_generator, over_data
-from credo.likelihoods.targets import count_targets, refuse_constant
+from credo.likelihoods.target_checks import count_targets, refuse_constant
 
 TAIL = 12.0  # standard deviations; what lies beyond has less than 1e-12 of the mass
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from credo.likelihoods.base import Likelihood
-from credo.likelihoods.information import NormalNoiseTerms
+from credo.likelihoods.fisher_information import NormalNoiseTerms
 
 
 @final

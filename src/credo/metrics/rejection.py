@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from credo.metrics.checks import check_same, check_vectors
+from credo.metrics.metric_checks import check_same, check_vectors
 
 
 class RiskCoverage(NamedTuple):

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from credo.core.errors import DataError
-from credo.likelihoods import targets
+from credo.likelihoods import target_checks as targets
 
 
 def test_arrays_are_accepted():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from credo.core.errors import DataError, SettingError
-from credo.metrics import checks
+from credo.metrics import metric_checks as checks
 
 
 def test_probabilities_and_labels():

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from credo.core.errors import SettingError
-from credo.likelihoods.noise import add_positive, plain, positive
+from credo.likelihoods.positive_parameters import add_positive, plain, positive
 
 
 def owner(*args, **settings) -> nn.Module:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from credo.metrics.checks import check_count, check_probs
+from credo.metrics.metric_checks import check_count, check_probs
 
 
 @dataclass(frozen=True, eq=False)

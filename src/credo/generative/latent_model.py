@@ -26,11 +26,11 @@ from credo.engine.noise_places import DropoutMethod
 from credo.engine.schedules import schedules
 from credo.generative.bounds import Bound
 from credo.generative.codes import Code, codes
-from credo.generative.evidence import Evidence
-from credo.generative.feeds import Datum, first, source_of
+from credo.generative.latent_queries import LatentQueries
 from credo.generative.network import LatentNet
 from credo.generative.priors import LatentPrior, make_prior
-from credo.generative.reading import Reading
+from credo.generative.unlabelled_data import Datum, first, source_of
+from credo.generative.vae_evidence import Evidence
 from credo.likelihoods.base import Likelihood, get
 from credo.methods.dropout.mc_batchnorm import MCBatchNorm
 from credo.methods.dropout.stochastic import StochasticForward
@@ -38,7 +38,7 @@ from credo.methods.dropout.stochastic import StochasticForward
 BOUND = {f.name for f in fields(Bound)}
 
 
-class LatentModel(Reading):
+class LatentModel(LatentQueries):
     """An encoder, a decoder and a likelihood of the data given the code, abstract: use ``VAE`` or
     ``Autoencoder``.
     """

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from credo.core.errors import DataError
-from credo.metrics.checks import check_same
+from credo.metrics.metric_checks import check_same
 
 
 def nll(log_prob: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from credo.core.errors import DataError, SettingError
-from credo.data.target import ClassTarget, NumericTarget, fit_target
+from credo.data.table_target import ClassTarget, NumericTarget, fit_target
 
 
 def series(values, **kind):

@@ -21,7 +21,7 @@ from credo.likelihoods import (
     likelihoods,
 )
 from credo.likelihoods.base import Likelihood
-from credo.likelihoods.information import DRAWS, drawn_information, score, softmax_root
+from credo.likelihoods.fisher_information import DRAWS, drawn_information, score, softmax_root
 
 CASES = {
     "categorical": (Categorical, 4),

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from credo.core.errors import CredoError
-from credo.generative.evidence import Evidence
+from credo.generative.vae_evidence import Evidence
 
 OUTPUTS = torch.tensor([[-3.0, 1.0], [-5.0, 2.0]])
 

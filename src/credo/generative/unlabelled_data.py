@@ -17,7 +17,7 @@ from credo.data.checks import check_inputs
 from credo.data.intake import intake
 from credo.data.source import Source, Stream
 from credo.likelihoods.base import Likelihood
-from credo.likelihoods.targets import unit_targets
+from credo.likelihoods.target_checks import unit_targets
 
 
 @final

@@ -3,7 +3,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from credo.core.errors import DataError, SettingError
-from credo.data.images import Images, evenly, read_images
+from credo.data.image_sets import Images, evenly, read_images
 
 
 @pytest.fixture(autouse=True)

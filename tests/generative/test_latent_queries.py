@@ -12,8 +12,8 @@ from zoo.latent import QUICK, STILL, Linear, binary, coder, real, vae
 from credo.core.errors import CredoError, DataError, SettingError
 from credo.generative import VAE, Autoencoder
 from credo.generative.codes import Categorical, Flow
+from credo.generative.latent_queries import centre, means
 from credo.generative.priors import Mixture, Vamp
-from credo.generative.reading import centre, means
 from credo.likelihoods import Gaussian
 
 FAST = QUICK | {"lr": 0.2, "epochs": 4}

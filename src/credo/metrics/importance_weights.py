@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from credo.core.errors import DataError
-from credo.metrics.checks import check_count
+from credo.metrics.metric_checks import check_count
 
 MIN_TAIL = 5  #: the fewest weights above the threshold that a tail is fitted to
 _FLOOR = math.log(

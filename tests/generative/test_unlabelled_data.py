@@ -15,7 +15,7 @@ from torch.utils.data import (
 from zoo.latent import QUICK, STILL, binary, real, vae
 
 from credo.core.errors import DataError
-from credo.generative.feeds import Batches, Datum, Rows, StreamedRows, first, source_of
+from credo.generative.unlabelled_data import Batches, Datum, Rows, StreamedRows, first, source_of
 from credo.likelihoods import Bernoulli, ContinuousBernoulli, Gaussian, Pixels, Poisson
 
 

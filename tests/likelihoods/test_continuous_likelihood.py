@@ -7,7 +7,7 @@ import torch
 
 from credo.core.errors import DataError
 from credo.likelihoods import Gaussian
-from credo.likelihoods.continuous import ContinuousLikelihood
+from credo.likelihoods.continuous_likelihood import ContinuousLikelihood
 
 
 def test_is_abstract():

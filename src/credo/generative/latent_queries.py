@@ -20,16 +20,16 @@ from credo.core.seeds import isolated, mix
 from credo.core.settings import positive, whole
 from credo.data.checks import check_inputs
 from credo.generative.codes import Code, OneHot
-from credo.generative.feeds import Datum
 from credo.generative.network import LatentNet
 from credo.generative.priors import LatentPrior
+from credo.generative.unlabelled_data import Datum
 from credo.likelihoods.base import Likelihood
 
 _ROWS = {"cpu": 500, "cuda": 10_000}  # data at a time, where the user does not say
 Part = TypeVar("Part", bound=nn.Module)
 
 
-class Reading:
+class LatentQueries:
     """The part of an autoencoder that reads a fitted model. Abstract."""
 
     encoder: nn.Module

@@ -16,11 +16,11 @@ from credo.core.settings import positive
 from credo.generative.annealed import anneal, both_ways
 from credo.generative.bounds import Bound, log_mean_exp
 from credo.generative.codes import Code
+from credo.generative.latent_model import LatentModel
+from credo.generative.latent_queries import means
 from credo.generative.marginal import chunk, importance
-from credo.generative.model import LatentModel
 from credo.generative.network import LatentNet
 from credo.generative.priors import LatentPrior
-from credo.generative.reading import means
 from credo.likelihoods.base import Likelihood
 
 kinds: Registry[type[LatentModel]] = Registry("autoencoder")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from credo.likelihoods import mixtures
 from credo.likelihoods.base import Likelihood, likelihoods
-from credo.likelihoods.targets import real_targets, refuse_constant
+from credo.likelihoods.target_checks import real_targets, refuse_constant
 
 
 class ContinuousLikelihood(Likelihood):
