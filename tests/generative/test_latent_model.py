@@ -252,13 +252,13 @@ def test_binary_data_are_drawn_once_per_seed_whatever_the_batches():
     seen = []
     for size in (None, 150, 64, 7):
         rows = []
-        model.each(
+        model.under_each_draw(
             x, lambda net, batch, rows=rows: (rows.append(batch), batch[:, 0])[1], None, 3, size
         )
         seen.append(torch.cat(rows))
     assert all(torch.equal(seen[0], other) for other in seen[1:])
     other = []
-    model.each(x, lambda net, batch: (other.append(batch), batch[:, 0])[1], None, 4)
+    model.under_each_draw(x, lambda net, batch: (other.append(batch), batch[:, 0])[1], None, 4)
     assert not torch.equal(seen[0], torch.cat(other))
 
 

@@ -15,7 +15,14 @@ from torch.utils.data import (
 from zoo.latent import QUICK, STILL, binary, real, vae
 
 from credo.core.errors import DataError
-from credo.generative.unlabelled_data import Batches, Datum, Rows, StreamedRows, first, source_of
+from credo.generative.unlabelled_data import (
+    DataCheck,
+    UnlabelledBatches,
+    UnlabelledExamples,
+    UnlabelledStream,
+    first_data,
+    source_of,
+)
 from credo.likelihoods import Bernoulli, ContinuousBernoulli, Gaussian, Pixels, Poisson
 
 
@@ -43,7 +50,7 @@ class Endless(IterableDataset):
 
 
 def datum(likelihood=None, dtype=torch.float32, binarise=False, shape=None):
-    return Datum(likelihood or Gaussian(), dtype, binarise, shape)
+    return DataCheck(likelihood or Gaussian(), dtype, binarise, shape)
 
 
 def passed(source, batch_size=16):
@@ -240,11 +247,11 @@ def test_empty_data_are_refused():
 
 
 def test_lengths_of_wrappers():
-    assert len(Rows(Listed(list(X)), datum())) == 40
-    x, nothing = Rows(TensorDataset(X, X), datum())[3]
+    assert len(UnlabelledExamples(Listed(list(X)), datum())) == 40
+    x, nothing = UnlabelledExamples(TensorDataset(X, X), datum())[3]
     assert torch.equal(x, X[3]) and nothing.shape == ()
-    assert len(list(StreamedRows(Endless(list(X)), datum()))) == 40
-    assert [len(x) for x, _ in Batches([X[:3], [X[3:5], "beside"]], datum())] == [3, 2]
+    assert len(list(UnlabelledStream(Endless(list(X)), datum()))) == 40
+    assert [len(x) for x, _ in UnlabelledBatches([X[:3], [X[3:5], "beside"]], datum())] == [3, 2]
 
 
 # --- bad values somewhere -------------------------------------------------------------------------
@@ -322,7 +329,7 @@ def test_rows_that_are_lists_of_numbers_keep_all_of_them(make):
     ("count", "found"), [(1, 1), (2, 2), (16, 16), (17, 17), (40, 40), (99, 40)]
 )
 def test_the_first_data(kind, count, found):
-    assert torch.equal(first(source_of(KINDS[kind], datum()), count), X[:found])
+    assert torch.equal(first_data(source_of(KINDS[kind], datum()), count), X[:found])
 
 
 def test_the_first_data_do_not_read_the_rest():
@@ -334,7 +341,9 @@ def test_the_first_data_do_not_read_the_rest():
         def __iter__(self):
             return rows()
 
-    assert torch.equal(first(source_of(DataLoader(Once(), batch_size=10), datum(), 40), 15), X[:15])
+    assert torch.equal(
+        first_data(source_of(DataLoader(Once(), batch_size=10), datum(), 40), 15), X[:15]
+    )
 
 
 def test_a_shuffled_loader_is_shuffled_anew():

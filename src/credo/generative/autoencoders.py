@@ -18,7 +18,7 @@ from credo.generative.bounds import Bound, log_mean_exp
 from credo.generative.codes import Code
 from credo.generative.latent_model import LatentModel
 from credo.generative.latent_queries import means
-from credo.generative.marginal import chunk, importance
+from credo.generative.marginal import draws_at_once, importance
 from credo.generative.network import LatentNet
 from credo.generative.priors import LatentPrior
 from credo.likelihoods.base import Likelihood
@@ -31,9 +31,9 @@ class VAE(LatentModel):
     """x ~ p(x given f(z)), z ~ p(z), with q(z given x) from an encoder (Kingma and Welling 2014).
 
     ``encoder``: data -> ``code.width`` numbers, 2 x latent_dim for the diagonal posterior (mean,
-    raw spread). ``decoder``: codes -> what the likelihood needs, a logit per pixel for "bernoulli"
-    or "continuous_bernoulli". ``posterior``: "diagonal", "full", "flow", "categorical", or one of
-    ``credo.generative.codes``. ``prior``: "normal", "mixture", "vamp", or an object. ``random``:
+    raw deviation). ``decoder``: codes -> what the likelihood needs, a logit per pixel for
+    "bernoulli" or "continuous_bernoulli". ``posterior``: "diagonal", "full", "flow",
+    "categorical", or one of ``credo.generative.codes``. ``prior``: "normal", "mixture", "vamp", or an object. ``random``:
     which of the decoder's weights have a posterior where the method gives them one. ``binarise``:
     grey values are probabilities, from which a binary datum is drawn at every step.
     """
@@ -93,14 +93,14 @@ class VAE(LatentModel):
         positive("draws", draws, 1)
 
         def make(net: LatentNet, rows: Tensor) -> Tensor:
-            size = chunk(net, len(rows))
+            size = draws_at_once(net, len(rows))
             counts = [min(size, draws - start) for start in range(0, draws, size)]
             return sum(
                 (net.value(rows, Bound(draws=n)) * (n / draws) for n in counts),
                 torch.zeros((), device=rows.device),
             )
 
-        return self.each(x, make, samples, seed, batch_size).mean(0)
+        return self.under_each_draw(x, make, samples, seed, batch_size).mean(0)
 
     def log_marginal(
         self,
@@ -123,7 +123,7 @@ class VAE(LatentModel):
         def make(net: LatentNet, batch: Tensor) -> Tensor:
             return importance(net, batch, k, proposal)
 
-        return log_mean_exp(self.each(x, make, samples, seed, rows))
+        return log_mean_exp(self.under_each_draw(x, make, samples, seed, rows))
 
     def annealed(
         self,
@@ -148,7 +148,9 @@ class VAE(LatentModel):
             positive("leapfrog", leapfrog, 1),
         )
         return log_mean_exp(
-            self.each(x, lambda net, rows: anneal(net, rows, *sizes), samples, seed, batch_size)
+            self.under_each_draw(
+                x, lambda net, rows: anneal(net, rows, *sizes), samples, seed, batch_size
+            )
         )
 
     def bracket(
@@ -196,7 +198,7 @@ class VAE(LatentModel):
         """``n`` data drawn from the model, in their shape: E[x given z] with z from the prior, or
         with ``noise`` x itself.
 
-        Random weights: the draws are spread over ``samples`` draws of them.
+        Random weights: the data are divided among ``samples`` draws of them.
         """
         numbers = self.numbers(min(positive("samples", samples, 1), positive("n", n, 1)), seed)
         out = []
@@ -259,7 +261,7 @@ class Autoencoder(LatentModel):
         """Reconstruction alone; there is nothing to set."""
         if settings:
             raise SettingError(
-                "A plain autoencoder climbs no bound, so it has no "
+                "A plain autoencoder maximises no bound, so it has no "
                 f"{', '.join(sorted(settings))}; use a VAE."
             )
         return Bound()

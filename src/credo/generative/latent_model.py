@@ -29,7 +29,7 @@ from credo.generative.codes import Code, codes
 from credo.generative.latent_queries import LatentQueries
 from credo.generative.network import LatentNet
 from credo.generative.priors import LatentPrior, make_prior
-from credo.generative.unlabelled_data import Datum, first, source_of
+from credo.generative.unlabelled_data import DataCheck, first_data, source_of
 from credo.generative.vae_evidence import Evidence
 from credo.likelihoods.base import Likelihood, get
 from credo.methods.dropout.mc_batchnorm import MCBatchNorm
@@ -121,7 +121,7 @@ class LatentModel(LatentQueries):
         callbacks: Sequence[Callback] = (),
         **settings: Any,
     ) -> Self:
-        """Climb a bound on log p(x).
+        """Maximise a bound on log p(x).
 
         ``x``: a tensor, an array, a Dataset or a DataLoader (what stands beside x there is
         ignored).
@@ -138,11 +138,11 @@ class LatentModel(LatentQueries):
         self._check_names(method, settings)
         chosen = make_method(method, settings)
         self._check_method(chosen, bound)
-        datum = Datum(self._likelihood, self._dtype, self.binarise)
-        source = source_of(x, datum, num_data)
-        example = first(source, 2)
+        check = DataCheck(self._likelihood, self._dtype, self.binarise)
+        source = source_of(x, check, num_data)
+        example = first_data(source, 2)
         net = self._build(tuple(example.shape[1:]))
-        self._check_decoder(net, datum.targets(example))
+        self._check_decoder(net, check.targets(example))
         size = positive("batch_size", batch_size, chosen.batch_size or source.num_data)
         steps = (
             bound.kl_warmup * source.num_batches(min(size, source.num_data))
@@ -150,11 +150,11 @@ class LatentModel(LatentQueries):
             else 0
         )
         rise = schedules[bound.kl_schedule]
-        net.climbing(bound, [rise(step / steps, 0, 1) for step in range(steps)])
-        if net.prior.wants > 1:
-            net.prior.start(net.inputs(first(source, net.prior.wants)))
+        net.train_on(bound, [rise(step / steps, 0, 1) for step in range(steps)])
+        if net.prior.data_needed > 1:
+            net.prior.start(net.inputs(first_data(source, net.prior.data_needed)))
         bnn = BNN(net, Evidence(**self._describe(net)), self.weight_prior, self._names())
-        held = None if validation is None else source_of(validation, datum)
+        validation_source = None if validation is None else source_of(validation, check)
         options = {
             "epochs": epochs,
             "batch_size": batch_size,
@@ -163,7 +163,14 @@ class LatentModel(LatentQueries):
             "device": device,
             "run": run,
         }
-        bnn.fit(source, chosen, validation=held, progress=progress, callbacks=callbacks, **options)
+        bnn.fit(
+            source,
+            chosen,
+            validation=validation_source,
+            progress=progress,
+            callbacks=callbacks,
+            **options,
+        )
         self._bnn = bnn
         return self
 
@@ -179,7 +186,7 @@ class LatentModel(LatentQueries):
                 )
 
     def make_bound(self, settings: dict[str, Any]) -> Bound:
-        """What is climbed."""
+        """The bound that training maximises."""
         return Bound(**settings)
 
     def _names(self) -> list[str]:

@@ -22,7 +22,7 @@ from credo.data.checks import check_inputs
 from credo.generative.codes import Code, OneHot
 from credo.generative.network import LatentNet
 from credo.generative.priors import LatentPrior
-from credo.generative.unlabelled_data import Datum
+from credo.generative.unlabelled_data import DataCheck
 from credo.likelihoods.base import Likelihood
 
 _ROWS = {"cpu": 500, "cuda": 10_000}  # data at a time, where the user does not say
@@ -30,7 +30,7 @@ Part = TypeVar("Part", bound=nn.Module)
 
 
 class LatentQueries:
-    """The part of an autoencoder that reads a fitted model. Abstract."""
+    """What a fitted autoencoder answers: codes, reconstructions, its networks. Abstract."""
 
     encoder: nn.Module
     decoder: nn.Module
@@ -108,7 +108,7 @@ class LatentQueries:
         return clone
 
     def _data(self, x: Any) -> Tensor:
-        return Datum(self._likelihood, self._dtype, self.binarise, self.shape)(x)
+        return DataCheck(self._likelihood, self._dtype, self.binarise, self.shape)(x)
 
     @contextmanager
     def placed(self, number: int | None, seed: int = 0) -> Iterator[LatentNet]:
@@ -137,7 +137,7 @@ class LatentQueries:
         whole("seed", seed)
         return self.bnn.posterior.numbers(positive("samples", samples, 1))
 
-    def each(
+    def under_each_draw(
         self,
         x: Any,
         make: Callable[[LatentNet, Tensor], Tensor],
@@ -174,7 +174,7 @@ class LatentQueries:
         """q(z given x) as a torch distribution with batch shape ``(N,)``, under the mean of the
         weights.
         """
-        numbers = self.each(
+        numbers = self.under_each_draw(
             x, lambda net, rows: net.read(net.inputs(rows)), None, seed, batch_size
         )[0]
         code = self._fitted("code", self.code).requires_grad_(False)
@@ -190,7 +190,7 @@ class LatentQueries:
         def make(net: LatentNet, rows: Tensor) -> Tensor:
             return means(net, centre(net.posterior(net.inputs(rows))))
 
-        return self.each(x, make, samples, seed, batch_size).mean(0)
+        return self.under_each_draw(x, make, samples, seed, batch_size).mean(0)
 
     def decode(self, z: Any, samples: int = 1, seed: int = 0) -> Tensor:
         """E[x given z] for codes ``(N, size)``, in the shape of the data; averaged over ``samples``

@@ -21,9 +21,9 @@ from credo.likelihoods.target_checks import unit_targets
 
 
 @final
-class Datum:
-    """What data must be like: of one shape (the first that is seen, unless given) and with values
-    the likelihood can have made.
+class DataCheck:
+    """Checks data: all of one shape (that of the first, unless given), with values that the
+    likelihood can have made.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Datum:
         self.likelihood, self.dtype, self.binarise, self.shape = likelihood, dtype, binarise, shape
         self.before = "the first data have" if shape is None else "this model was fitted to"
 
-    def one(self, x: Any, where: str) -> Tensor:
+    def check_one(self, x: Any, where: str) -> Tensor:
         """A single datum, named by ``where`` in a ``DataError``."""
         try:
             value = x if isinstance(x, Tensor) else np.asarray(x)
@@ -68,7 +68,7 @@ class Datum:
         )
 
 
-def _alone(given: Any) -> Any:
+def _without_target(given: Any) -> Any:
     """The data of an example or a batch, without what stands beside them; a list of numbers is a
     datum itself.
     """
@@ -79,62 +79,64 @@ def _alone(given: Any) -> Any:
 
 
 @final
-class Batches:
-    """A loader of which only the data count, every batch checked; zeros stand beside them."""
+class UnlabelledBatches:
+    """A loader of which only the data count: every batch is checked, and gets zeros as targets."""
 
-    def __init__(self, loader: Iterable[Any], datum: Datum) -> None:
-        self.loader, self.datum = loader, datum
+    def __init__(self, loader: Iterable[Any], check: DataCheck) -> None:
+        self.loader, self.check = loader, check
 
     def __iter__(self) -> Iterator[Any]:
         for count, batch in enumerate(self.loader):
             try:
-                x = self.datum(_alone(batch))
+                x = self.check(_without_target(batch))
             except DataError as error:
                 raise DataError(f"Batch {count}: {error}") from error
             yield x, torch.zeros(len(x))
 
 
 @final
-class Rows(Dataset[Any]):
-    """A data set likewise, example by example."""
+class UnlabelledExamples(Dataset[Any]):
+    """A data set of which only the data count, checked example by example."""
 
-    def __init__(self, data: Dataset[Any], datum: Datum) -> None:
-        self.data, self.datum = data, datum
+    def __init__(self, data: Dataset[Any], check: DataCheck) -> None:
+        self.data, self.check = data, check
 
     def __len__(self) -> int:
         return len(self.data)  # type: ignore[arg-type]
 
     def __getitem__(self, row: int) -> Any:
-        return self.datum.one(_alone(self.data[row]), f"Example {row}"), torch.zeros(())
+        return self.check.check_one(_without_target(self.data[row]), f"Example {row}"), torch.zeros(
+            ()
+        )
 
 
 @final
-class StreamedRows(IterableDataset[Any]):
-    """A data set without a length, likewise."""
+class UnlabelledStream(IterableDataset[Any]):
+    """The same for a data set without a length."""
 
-    def __init__(self, data: IterableDataset[Any], datum: Datum) -> None:
-        self.data, self.datum = data, datum
+    def __init__(self, data: IterableDataset[Any], check: DataCheck) -> None:
+        self.data, self.check = data, check
 
     def __iter__(self) -> Iterator[Any]:
         for count, row in enumerate(self.data):
-            yield self.datum.one(_alone(row), f"Example {count}"), torch.zeros(())
+            yield self.check.check_one(_without_target(row), f"Example {count}"), torch.zeros(())
 
 
-def source_of(x: Any, datum: Datum, num_data: int | None = None) -> Source:
+def source_of(x: Any, check: DataCheck, num_data: int | None = None) -> Source:
     """Data of any kind as a source of pairs."""
     if isinstance(x, TensorDataset):
         x = x.tensors[0]
     if isinstance(x, DataLoader):
-        return Source(Stream(Batches(x, datum)), intake(x, num_data=num_data).num_data)
+        return Source(Stream(UnlabelledBatches(x, check)), intake(x, num_data=num_data).num_data)
     if isinstance(x, IterableDataset):
-        return intake(StreamedRows(x, datum), num_data=num_data)
+        return intake(UnlabelledStream(x, check), num_data=num_data)
     if isinstance(x, Dataset):
-        return intake(Rows(x, datum), num_data=num_data)
-    tensor = datum(x)
+        return intake(UnlabelledExamples(x, check), num_data=num_data)
+    tensor = check(x)
     return intake((tensor, torch.zeros(len(tensor))), num_data=num_data)
 
 
-def first(source: Source, count: int) -> Tensor:
+def first_data(source: Source, count: int) -> Tensor:
     """The first ``count`` data, or all where there are fewer."""
     parts: list[Tensor] = []
     for x, _ in source(None, None):

@@ -46,7 +46,7 @@ def load(
             encoder, decoder, code, data, made, about["binarise"]
         )
         net = model._build(tuple(about["shape"]))
-        net.climbing(Bound(**about["bound"]), [])
+        net.train_on(Bound(**about["bound"]), [])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunError(
             f"The description in {path} is damaged ({error!r}); restore it from a copy."
