@@ -96,10 +96,10 @@ def _jacobians(
                     tap, caught[path].inputs, torch.stack([g[path] for g in found], 1)
                 )
         if others:
-            rows = example_jacobians(
+            derivatives = example_jacobians(
                 model, values, buffers, others, batch, axes.expand(count, width, width)
             )
-            jacobian |= {name: Whole(value) for name, value in rows.items()}
+            jacobian |= {name: Whole(value) for name, value in derivatives.items()}
         yield outputs.detach(), jacobian
 
 

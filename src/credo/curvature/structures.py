@@ -47,9 +47,9 @@ class Measured(NamedTuple):
     chosen: Mapping[str, Tensor] | None = None
 
 
-def _grams(rows: Tensor) -> Tensor:
+def _grams(vectors: Tensor) -> Tensor:
     """X^T X of ``(..., D)``, flattened to rows."""
-    flat = rows.reshape(-1, rows.shape[-1])
+    flat = vectors.reshape(-1, vectors.shape[-1])
     return flat.mT @ flat
 
 
@@ -60,9 +60,9 @@ class Gram:
         self.total = like.new_zeros(width, width)
         self.step = width if width < HALVED_FROM else -(-width // 4)
 
-    def add(self, rows: Tensor) -> None:
+    def add(self, vectors: Tensor) -> None:
         """One more batch ``(..., D)``."""
-        flat = rows.reshape(-1, rows.shape[-1])
+        flat = vectors.reshape(-1, vectors.shape[-1])
         for start in range(0, len(self.total), self.step):
             part = slice(start, start + self.step)
             self.total[part, start:].addmm_(flat[:, part].mT, flat[:, start:])
@@ -91,8 +91,9 @@ class _UnfactoredSums:
     def add(self, sweep: Sweep, x: object, root: Tensor) -> None:
         """One batch."""
         for _, found in jacobian_chunks(sweep, self.sites, x, root) if self.sites else ():
-            for name, rows in found.items():
-                self.sums[name] += _grams(rows) if name in self.whole else rows.square().sum((0, 1))
+            for name, jacobian in found.items():
+                whole = name in self.whole
+                self.sums[name] += _grams(jacobian) if whole else jacobian.square().sum((0, 1))
 
     def blocks(self) -> list[Block]:
         """As they are."""
@@ -200,8 +201,8 @@ def full(sweep: Sweep, rank: int = 0) -> Measured:
             continue
         size = max(1, BUDGET // (layout.numel * batch.root.shape[-1]))
         for start in range(0, batch.examples, size):
-            rows = slice(start, start + size)
-            flat = _flat_jacobians(sweep, layout, taps, unfactored, x, batch, grads, rows)
+            part = slice(start, start + size)
+            flat = _flat_jacobians(sweep, layout, taps, unfactored, x, batch, grads, part)
             total += _grams(flat)
     return Measured([FullBlock(layout.shapes, total)], nll)
 
@@ -214,14 +215,14 @@ def _flat_jacobians(
     x: object,
     batch: ObservedBatch,
     grads: list[dict[str, Tensor]],
-    rows: slice,
+    part: slice,
 ) -> Tensor:
     """R^T J of a few examples, ``(n, K, P)`` in the layout's order."""
     parts: dict[str, Tensor] = {}
     for path, tap in taps.items():
-        stacked = torch.stack([g[path][rows] for g in grads], 1)
+        stacked = torch.stack([g[path][part] for g in grads], 1)
         parts |= {
-            n: r.dense() for n, r in layer_jacobians(tap, batch.inputs[path][rows], stacked).items()
+            n: r.dense() for n, r in layer_jacobians(tap, batch.inputs[path][part], stacked).items()
         }
     if unfactored:
         parts |= example_jacobians(
@@ -229,8 +230,8 @@ def _flat_jacobians(
             sweep.values,
             sweep.buffers,
             unfactored,
-            examples_of(x, rows, batch.examples),
-            batch.root[rows],
+            examples_of(x, part, batch.examples),
+            batch.root[part],
         )
     return torch.cat([parts[n] for n in layout.shapes], -1)
 

@@ -68,12 +68,16 @@ class Images:
                 "more."
             )
         order = np.random.default_rng(seed).permutation(len(self.x))
-        held, kept = np.sort(order[:count]), np.sort(order[count:])
+        test_rows, train_rows = np.sort(order[:count]), np.sort(order[count:])
         labels, test_labels = (
-            None if self.labels is None else self.labels[rows] for rows in (kept, held)
+            None if self.labels is None else self.labels[rows] for rows in (train_rows, test_rows)
         )
         return replace(
-            self, x=self.x[kept], labels=labels, test_x=self.x[held], test_labels=test_labels
+            self,
+            x=self.x[train_rows],
+            labels=labels,
+            test_x=self.x[test_rows],
+            test_labels=test_labels,
         )
 
     def limited(self, most: int | None) -> Images:
@@ -177,9 +181,9 @@ def _from_arrays(
 ) -> Images:
     key, target = ("x_train", "y_train") if "x_train" in arrays else ("x", "y")
     if key not in arrays:
-        held = ", ".join(list(arrays)[:6]) + (", ..." if len(arrays) > 6 else "")
+        found = ", ".join(list(arrays)[:6]) + (", ..." if len(arrays) > 6 else "")
         raise DataError(
-            f"{owner} holds {held or 'nothing'}; expected images under x, or under x_train and "
+            f"{owner} holds {found or 'nothing'}; expected images under x, or under x_train and "
             "x_test."
         )
     keys = [name for name in (key, "x_test") if name in arrays]

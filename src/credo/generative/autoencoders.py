@@ -33,9 +33,10 @@ class VAE(LatentModel):
     ``encoder``: data -> ``code.width`` numbers, 2 x latent_dim for the diagonal posterior (mean,
     raw deviation). ``decoder``: codes -> what the likelihood needs, a logit per pixel for
     "bernoulli" or "continuous_bernoulli". ``posterior``: "diagonal", "full", "flow",
-    "categorical", or one of ``credo.generative.codes``. ``prior``: "normal", "mixture", "vamp", or an object. ``random``:
-    which of the decoder's weights have a posterior where the method gives them one. ``binarise``:
-    grey values are probabilities, from which a binary datum is drawn at every step.
+    "categorical", or one of ``credo.generative.codes``. ``prior``: "normal", "mixture", "vamp", or
+    an object. ``random``: which of the decoder's weights have a posterior where the method gives
+    them one. ``binarise``: grey values are probabilities, from which a binary datum is drawn at
+    every step.
     """
 
     def __init__(
@@ -92,12 +93,12 @@ class VAE(LatentModel):
         """Bound and KL ``(N, 2)``; many draws are made a few at a time."""
         positive("draws", draws, 1)
 
-        def make(net: LatentNet, rows: Tensor) -> Tensor:
-            size = draws_at_once(net, len(rows))
+        def make(net: LatentNet, batch: Tensor) -> Tensor:
+            size = draws_at_once(net, len(batch))
             counts = [min(size, draws - start) for start in range(0, draws, size)]
             return sum(
-                (net.value(rows, Bound(draws=n)) * (n / draws) for n in counts),
-                torch.zeros((), device=rows.device),
+                (net.value(batch, Bound(draws=n)) * (n / draws) for n in counts),
+                torch.zeros((), device=batch.device),
             )
 
         return self.under_each_draw(x, make, samples, seed, batch_size).mean(0)
@@ -118,12 +119,12 @@ class VAE(LatentModel):
         bound.
         """
         k = positive("k", k, 1)
-        rows = positive("batch_size", batch_size, 100)
+        size = positive("batch_size", batch_size, 100)
 
         def make(net: LatentNet, batch: Tensor) -> Tensor:
             return importance(net, batch, k, proposal)
 
-        return log_mean_exp(self.under_each_draw(x, make, samples, seed, rows))
+        return log_mean_exp(self.under_each_draw(x, make, samples, seed, size))
 
     def annealed(
         self,
@@ -149,7 +150,7 @@ class VAE(LatentModel):
         )
         return log_mean_exp(
             self.under_each_draw(
-                x, lambda net, rows: anneal(net, rows, *sizes), samples, seed, batch_size
+                x, lambda net, batch: anneal(net, batch, *sizes), samples, seed, batch_size
             )
         )
 

@@ -298,8 +298,10 @@ class OneHot(Distribution):
 
     def __init__(self, logits: Tensor) -> None:
         self.log_probs = F.log_softmax(logits, -1)
-        groups, categories = logits.shape[-2:]
-        super().__init__(logits.shape[:-2], torch.Size([groups * categories]), validate_args=False)
+        variables, categories = logits.shape[-2:]
+        super().__init__(
+            logits.shape[:-2], torch.Size([variables * categories]), validate_args=False
+        )
 
     @property
     def mean(self) -> Tensor:

@@ -25,7 +25,7 @@ from credo.generative.priors import LatentPrior
 from credo.generative.unlabelled_data import DataCheck
 from credo.likelihoods.base import Likelihood
 
-_ROWS = {"cpu": 500, "cuda": 10_000}  # data at a time, where the user does not say
+_BATCH = {"cpu": 500, "cuda": 10_000}  # data at a time, where the user does not say
 Part = TypeVar("Part", bound=nn.Module)
 
 
@@ -145,7 +145,7 @@ class LatentQueries:
         seed: int = 0,
         batch_size: int | None = None,
     ) -> Tensor:
-        """``make(network, rows)`` for data as they are modelled, ``(S, N, ...)`` over draws of the
+        """``make(network, batch)`` for data as they are modelled, ``(S, N, ...)`` over draws of the
         weights (None: their mean).
 
         Binary data are drawn once per seed, whatever the batches; every batch then has its own
@@ -153,7 +153,7 @@ class LatentQueries:
         """
         data = self._data(x)
         device = self.bnn.model.device
-        rows = positive("batch_size", batch_size, _ROWS.get(device.type, _ROWS["cpu"]))
+        size = positive("batch_size", batch_size, _BATCH.get(device.type, _BATCH["cpu"]))
         numbers: Sequence[int | None] = [None] if samples is None else self.numbers(samples, seed)
         if self.binarise:
             with isolated(mix(whole("seed", seed), "observe"), data.device):
@@ -163,8 +163,8 @@ class LatentQueries:
             for number in numbers:
                 parts = []
                 with self.placed(number, seed) as net:
-                    for start in range(0, len(data), rows):
-                        batch = data[start : start + rows].to(device)
+                    for start in range(0, len(data), size):
+                        batch = data[start : start + size].to(device)
                         with isolated(mix(seed, "latent", number, start), device):
                             parts.append(make(net, batch))
                 out.append(torch.cat(parts))
@@ -175,7 +175,7 @@ class LatentQueries:
         weights.
         """
         numbers = self.under_each_draw(
-            x, lambda net, rows: net.read(net.inputs(rows)), None, seed, batch_size
+            x, lambda net, batch: net.read(net.inputs(batch)), None, seed, batch_size
         )[0]
         code = self._fitted("code", self.code).requires_grad_(False)
         return code.at(numbers)
@@ -187,8 +187,8 @@ class LatentQueries:
         ``samples`` draws of random weights.
         """
 
-        def make(net: LatentNet, rows: Tensor) -> Tensor:
-            return means(net, centre(net.posterior(net.inputs(rows))))
+        def make(net: LatentNet, batch: Tensor) -> Tensor:
+            return means(net, centre(net.posterior(net.inputs(batch))))
 
         return self.under_each_draw(x, make, samples, seed, batch_size).mean(0)
 

@@ -32,12 +32,12 @@ def log_weights(net: LatentNet, x: Tensor, draws: int, proposal: str) -> Tensor:
     return net.log_fit(z, net.targets(x)) + log_ratio
 
 
-def draws_at_once(net: LatentNet, rows: int) -> int:
-    """How many draws of z for ``rows`` data to hold at once: by what the decoder gives for them, or
-    the prior compares them with.
+def draws_at_once(net: LatentNet, num_data: int) -> int:
+    """How many draws of z to make at once for ``num_data`` data: by what the decoder gives for
+    them, or the prior compares them with.
     """
     wide = max(net.num_outputs(), net.code.size * net.prior.data_needed)
-    return max(1, BUDGET.get(net.ramp.device.type, BUDGET["cpu"]) // (rows * wide))
+    return max(1, BUDGET.get(net.ramp.device.type, BUDGET["cpu"]) // (num_data * wide))
 
 
 def importance(net: LatentNet, x: Tensor, draws: int, proposal: str = "encoder") -> Tensor:

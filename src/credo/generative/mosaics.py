@@ -163,12 +163,12 @@ def traversals(
     """
     if positive("steps", steps, 1) < 2:
         raise SettingError(f"steps={steps} is not valid; expected at least 2, one for either end.")
-    seen = evenly_chosen(x, MAX_DATA)
-    q = vae.encode(seen, seed=seed)
+    data_used = evenly_chosen(x, MAX_DATA)
+    q = vae.encode(data_used, seed=seed)
     values, what = information(vae, q)
     chosen = values.argsort(descending=True)[: positive("dims", dims, 1)].tolist()
     centres = centre(q).cpu()
-    starts = centres[torch.as_tensor(evenly(len(seen), positive("data", data, 1)))]
+    starts = centres[torch.as_tensor(evenly(len(data_used), positive("data", data, 1)))]
     moves, labels, how = _moves(vae, centres, steps)
     z = (
         starts[:, None, None]

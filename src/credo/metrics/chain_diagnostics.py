@@ -258,14 +258,14 @@ def _ess(x: Tensor) -> Tensor:
 def _geyer(rho: Tensor) -> Tensor:
     """1 + 2 sum of autocorrelations ``(K, H)`` along lags, stopped where they are noise."""
     pairs = rho[:, : rho.shape[1] // 2 * 2].unflatten(-1, (-1, 2)).sum(-1)
-    kept = (pairs > 0).cumprod(-1)
-    kept[:, max(1, (rho.shape[1] - 3) // 2) :] = (
+    counted = (pairs > 0).cumprod(-1)
+    counted[:, max(1, (rho.shape[1] - 3) // 2) :] = (
         0  # the last lags rest on a handful of products each
     )
-    total = (pairs.cummin(-1).values * kept).sum(-1)
+    total = (pairs.cummin(-1).values * counted).sum(-1)
     # Half of the pair that stopped the sum: its first lag, if positive, lowers the bias of
     # stopping.
-    stop = 2 * kept.sum(-1, keepdim=True)
+    stop = 2 * counted.sum(-1, keepdim=True)
     beyond = rho.gather(-1, stop.clamp_max(rho.shape[1] - 1)).clamp_min(0.0) * (stop < rho.shape[1])
     return 2.0 * total - 1.0 + beyond.squeeze(-1)
 

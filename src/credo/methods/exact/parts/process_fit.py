@@ -26,7 +26,7 @@ from credo.estimators.plan import batch_of
 from credo.posteriors import Params, Posterior, kl
 from credo.posteriors.gaussian_process import SparseProcess, described
 
-ROWS = 2048  # examples at most, that scales and inducing points are taken from
+MAX_EXAMPLES = 2048  # examples at most, that scales and inducing points are taken from
 
 
 @final
@@ -196,16 +196,16 @@ def first_inputs(
     shell = model.shell()
     shell.train(True)
     shell.place(model.frozen() | model.buffers() | values)
-    rows: list[Tensor] = []
+    inputs: list[Tensor] = []
     with isolated(mix(fit_job.seed, "rows"), model.device):
         for x, _ in fit_job.source(generator(fit_job.seed, "rows"), fit_job.batch_size):
             try:
-                rows.append(read(shell, model.move(x)))
+                inputs.append(read(shell, model.move(x)))
             except ValueError as error:  # such as BatchNorm's about a batch of one example
                 raise DataError(
                     f"The network cannot train on a batch of {batch_of(x)}: {error}; choose "
                     "another batch_size."
                 ) from error
-            if sum(map(len, rows)) >= ROWS:
+            if sum(map(len, inputs)) >= MAX_EXAMPLES:
                 break
-    return torch.cat(rows)[:ROWS]
+    return torch.cat(inputs)[:MAX_EXAMPLES]

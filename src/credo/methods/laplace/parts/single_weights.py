@@ -135,16 +135,16 @@ def subnetwork(sweep: Sweep, chosen: Chosen) -> Measured:
         nll += batch.nll
         for column, grads in zip(batch.root.split(1, -1), batch.grads, strict=True):
             for start in range(0, batch.examples, size):
-                rows = slice(start, start + size)
-                parts = _columns(taps, chosen, batch, grads, rows)
+                part = slice(start, start + size)
+                parts = _columns(taps, chosen, batch, grads, part)
                 if unfactored:
                     found = example_jacobians(
                         sweep.model,
                         sweep.values,
                         sweep.buffers,
                         unfactored,
-                        examples_of(x, rows, batch.examples),
-                        column[rows],
+                        examples_of(x, part, batch.examples),
+                        column[part],
                     )
                     parts |= {name: found[name][..., chosen[name]] for name in unfactored}
                 total.add(torch.cat([parts[name] for name in chosen], -1))
@@ -168,13 +168,13 @@ def _columns(
     chosen: Chosen,
     batch: ObservedBatch,
     grads: Mapping[str, Tensor],
-    rows: slice,
+    part: slice,
 ) -> dict[str, Tensor]:
     """A few examples' derivatives in one direction by the chosen weights of layers with factors,
     ``(n, 1, S)`` by parameter.
     """
     parts: dict[str, Tensor] = {}
     for path, tap in taps.items():
-        found = layer_jacobians(tap, batch.inputs[path][rows], grads[path][rows].unsqueeze(1))
+        found = layer_jacobians(tap, batch.inputs[path][part], grads[path][part].unsqueeze(1))
         parts |= {name: part.at(chosen[name]) for name, part in found.items()}
     return parts
