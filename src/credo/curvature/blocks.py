@@ -209,7 +209,6 @@ class SubnetworkBlock(Block):
         self.inside = FullBlock({n: p.shape for n, p in places.items()}, matrix)
 
     def log_det(self, precision: Precision) -> Tensor:
-        """Of the chosen weights."""
         return self.inside.log_det(precision)
 
     def family(self, values: Params, precision: Precision) -> Family:

@@ -64,7 +64,6 @@ class NoPrior(LatentPrior):
     name: ClassVar[str] = "none"
 
     def log_prob(self, z: Tensor, encode: Encode) -> Tensor:
-        """Zero."""
         return torch.zeros(z.shape[:-1], dtype=z.dtype, device=z.device)
 
     def sample(self, count: int, encode: Encode, like: Tensor) -> Tensor:
@@ -72,7 +71,6 @@ class NoPrior(LatentPrior):
         raise SettingError("A plain autoencoder has no prior to sample from; use a VAE.")
 
     def divergence(self, q: Distribution) -> Tensor:
-        """Zero."""
         return torch.zeros(*q.batch_shape, 1, dtype=q.mean.dtype, device=q.mean.device)
 
 
@@ -87,7 +85,6 @@ class StandardNormal(LatentPrior):
         return -0.5 * z.square().sum(-1) - 0.5 * self.size * math.log(2.0 * math.pi)
 
     def sample(self, count: int, encode: Encode, like: Tensor) -> Tensor:
-        """Standard normal."""
         return torch.randn(count, self.size, dtype=like.dtype, device=like.device)
 
     def divergence(self, q: Distribution) -> Tensor | None:

@@ -18,9 +18,9 @@ class Evidence(Likelihood):
     """log p(x) >= the first of two outputs; the second is the KL of the latent variables, watched
     while fitting.
 
-    It makes a generative model a model like any other. It has no targets and predicts none.
-    ``arguments`` describe the generative model, so that a run holds them and refuses to be resumed
-    as another one.
+    It makes a generative model a model like any other. It has no targets: whatever asks for some
+    is refused. ``arguments`` describe the generative model, so that a run holds them and refuses to
+    be resumed as another one.
     """
 
     name: ClassVar[str] = "evidence"
@@ -53,7 +53,6 @@ class Evidence(Likelihood):
         return torch.as_tensor(y)
 
     def check_training_targets(self, y: Any) -> Tensor:
-        """Likewise."""
         return torch.as_tensor(y)
 
     def num_outputs(self, y: Tensor) -> int:
@@ -61,23 +60,18 @@ class Evidence(Likelihood):
         return 2
 
     def forward(self, outputs: Tensor) -> Distribution:
-        """Refused."""
         self._refuse()
 
     def marginals(self, outputs: Tensor) -> Distribution:
-        """Refused."""
         self._refuse()
 
     def marginal_entropy(self, outputs: Tensor) -> Tensor:
-        """Refused."""
         self._refuse()
 
     def sample(self, outputs: Tensor, generator: torch.Generator | int = 0) -> Tensor:
-        """Refused."""
         self._refuse()
 
     def mixture_quantile(self, outputs: Tensor, q: float) -> Tensor:
-        """Refused."""
         self._refuse()
 
     def _refuse(self) -> NoReturn:

@@ -67,7 +67,6 @@ class Gaussian(NormalNoise):
             self.log_std += math.log(factor)
 
     def sample(self, outputs: Tensor, generator: torch.Generator | int = 0) -> Tensor:
-        """Draws ``(..., N, D)``."""
         noise = torch.empty_like(outputs).normal_(generator=make_generator(outputs, generator))
         return outputs + self.std(outputs) * noise
 

@@ -61,7 +61,6 @@ class ProcessElbo(Learner):
 
     @property
     def model(self) -> Model:
-        """The model, unregistered."""
         return self._model[0]
 
     @property
@@ -84,11 +83,9 @@ class ProcessElbo(Learner):
         return nll, total
 
     def fitted(self) -> Fitted:
-        """The posterior and the buffers."""
         return Fitted(self.posterior, self.buffers_.tensors())
 
     def monitor(self) -> dict[str, float]:
-        """What posterior and likelihood say."""
         return self.posterior.monitor() | self.likelihood.monitor()
 
 
@@ -102,7 +99,6 @@ class ProcessStep(Step):
         self.learner, self.optimizer, self.num_data = learner, optimizer, num_data
 
     def __call__(self, x: Any, y: Tensor, weight: float) -> tuple[Tensor, Tensor]:
-        """Forward, backward, optimizer."""
         self.optimizer.zero_grad(set_to_none=True)
         nll, divergence = self.learner(x, y)
         (nll / batch_of(x) + divergence * (weight / self.num_data)).backward()

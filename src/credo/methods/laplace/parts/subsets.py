@@ -51,11 +51,9 @@ class Layers(Subset):
         return model if self.layers == "all" else model.narrow(self.layers, "subset")
 
     def check(self, structure: str, model: Model) -> None:
-        """What the structure says."""
         STRUCTURES[structure].check(structure, model)
 
     def measure(self, structure: str, sweep: Sweep, rank: int, before: Measured | None) -> Measured:
-        """In the form of the structure."""
         return STRUCTURES[structure].measure(sweep, rank)
 
 
@@ -92,11 +90,9 @@ class Masked(_Single):
         self.masks = masks
 
     def given(self) -> Mapping[str, Tensor]:
-        """The masks."""
         return {f"subset/{name}": torch.as_tensor(mask) for name, mask in self.masks.items()}
 
     def count(self, model: Model) -> int:
-        """Marked ones."""
         return sum(map(len, masked(self.masks, model).values()))
 
     def narrow(self, model: Model) -> Model:
@@ -104,7 +100,6 @@ class Masked(_Single):
         return model.only(masked(self.masks, model))
 
     def measure(self, structure: str, sweep: Sweep, rank: int, before: Measured | None) -> Measured:
-        """Of the marked weights."""
         return subnetwork(sweep, masked(self.masks, sweep.model))
 
 
@@ -128,7 +123,6 @@ class Largest(_Single):
         return self.size
 
     def narrow(self, model: Model) -> Model:
-        """Any weight may be chosen."""
         return model
 
     def measure(self, structure: str, sweep: Sweep, rank: int, before: Measured | None) -> Measured:
