@@ -17,8 +17,8 @@ from credo.curvature.sweep import (
     BUDGET,
     ObservedBatch,
     Sweep,
+    cut,
     example_jacobians,
-    examples_of,
     jacobian_chunks,
     observe,
 )
@@ -230,7 +230,7 @@ def _flat_jacobians(
             sweep.values,
             sweep.buffers,
             unfactored,
-            examples_of(x, part, batch.examples),
+            cut(x, part, batch.examples),
             batch.root[part],
         )
     return torch.cat([parts[n] for n in layout.shapes], -1)

@@ -139,17 +139,12 @@ def jacobian_chunks(
         yield (
             rows,
             example_jacobians(
-                sweep.model,
-                sweep.values,
-                sweep.buffers,
-                sites,
-                examples_of(x, rows, total),
-                root[rows],
+                sweep.model, sweep.values, sweep.buffers, sites, cut(x, rows, total), root[rows]
             ),
         )
 
 
-def examples_of(x: Any, rows: slice, total: int) -> Any:
+def cut(x: Any, rows: slice, total: int) -> Any:
     """Some of the ``total`` examples of a batch."""
     return pytree.tree_map(
         lambda t: t[rows] if isinstance(t, Tensor) and t.dim() and t.shape[0] == total else t, x
@@ -202,7 +197,7 @@ def example_jacobians(
     try:
         with torch.enable_grad(), plain_attention():
             for number in range(total):
-                outputs = model.outputs(shell, examples_of(x, slice(number, number + 1), total))
+                outputs = model.outputs(shell, cut(x, slice(number, number + 1), total))
                 columns = root[number].unbind(-1)
                 parts: list[Any] = [[None] * len(leaves)] * len(columns)
                 if outputs.requires_grad:  # else no parameter reaches them

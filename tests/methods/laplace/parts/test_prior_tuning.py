@@ -20,7 +20,7 @@ from credo.methods.laplace.parts.mode import Mode, gaussian_posterior
 from credo.methods.laplace.parts.prior_tuning import (
     OnlineElbo,
     choose_by_validation,
-    held_fixed,
+    not_trained,
     validation_nll,
 )
 from credo.predictive import Predictive
@@ -37,7 +37,7 @@ def linear_model(likelihood=None, prior=None, outputs=1):
 
 def test_what_is_held_fixed_is_released_again():
     free, stuck = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1), requires_grad=False)
-    with pytest.raises(RuntimeError), held_fixed([free, stuck]):
+    with pytest.raises(RuntimeError), not_trained([free, stuck]):
         assert not free.requires_grad
         raise RuntimeError
     assert free.requires_grad and not stuck.requires_grad

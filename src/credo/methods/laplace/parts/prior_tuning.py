@@ -130,7 +130,7 @@ class Online(Tuning):
 
     @contextmanager
     def objective(self, model: Model, fit_job: FitJob, start: Posterior) -> Iterator[Elbo]:
-        """A learned noise that the evidence sets is no descent's meanwhile."""
+        """Training leaves learned noise alone where the evidence sets it."""
         if model.prior.tunable is None:
             yield Elbo(model, start, estimators["weights"])
             return
@@ -141,7 +141,7 @@ class Online(Tuning):
 
         likelihood = model.likelihood
         by_evidence = self.tells_noise and likelihood.noise_terms(0.0, 1, 1) is not None
-        with held_fixed(likelihood.parameters() if by_evidence else ()):
+        with not_trained(likelihood.parameters() if by_evidence else ()):
             yield OnlineElbo(model, start, renew, self.every)
 
     def tune(self, mode: Mode, measured: Measured) -> Measured:
@@ -198,8 +198,8 @@ class OnlineElbo(Elbo):
 
 
 @contextmanager
-def held_fixed(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
-    """Parameters that no descent moves meanwhile."""
+def not_trained(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
+    """While the context is open, training does not move these parameters."""
     moved = [parameter for parameter in parameters if parameter.requires_grad]
     for parameter in moved:
         parameter.requires_grad_(False)

@@ -19,14 +19,7 @@ from credo.core.errors import SettingError, nearest
 from credo.curvature.blocks import DiagonalBlock, SubnetworkBlock
 from credo.curvature.prior_at_mode import elementwise_prior
 from credo.curvature.structures import Gram, Measured, diagonal
-from credo.curvature.sweep import (
-    BUDGET,
-    ObservedBatch,
-    Sweep,
-    example_jacobians,
-    examples_of,
-    observe,
-)
+from credo.curvature.sweep import BUDGET, ObservedBatch, Sweep, cut, example_jacobians, observe
 from credo.curvature.taps import Tap, layer_jacobians, untapped
 from credo.engine.model import Model
 
@@ -143,7 +136,7 @@ def subnetwork(sweep: Sweep, chosen: Chosen) -> Measured:
                         sweep.values,
                         sweep.buffers,
                         unfactored,
-                        examples_of(x, part, batch.examples),
+                        cut(x, part, batch.examples),
                         column[part],
                     )
                     parts |= {name: found[name][..., chosen[name]] for name in unfactored}
