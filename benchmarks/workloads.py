@@ -15,8 +15,8 @@ from torch.distributions import Normal
 
 import credo
 from credo.core.seeds import generator, isolated
-from credo.curvature.centred_prior import centred
 from credo.curvature.log_evidence import log_evidence
+from credo.curvature.prior_at_mode import elementwise_prior
 from credo.data.intake import intake
 from credo.data.source import Arrays, Source
 from credo.engine.batches import on_device
@@ -31,6 +31,7 @@ from credo.estimators import estimators
 from credo.methods.ensembles.parts.members import Flock, member_seeds
 from credo.methods.ensembles.parts.members_step import moving
 from credo.methods.ensembles.parts.threaded_members import stepping
+from credo.methods.laplace.parts.mode import Mode
 from credo.methods.sampling.parts.density import Density
 from credo.posteriors import Start
 
@@ -310,13 +311,9 @@ def evidence_step(
     bnn = credo.BNN(net)
     model = method.adapt(bnn.model)
     values = model.values()
-    measured = method.measure(
-        model,
-        FitJob(source=intake((x, y)), epochs=1, batch_size=None, lr=1.0),
-        values,
-        model.buffers(),
-    )  # type: ignore[attr-defined]
-    prior, names = centred(model, values), list(model.random)
+    fit_job = FitJob(source=intake((x, y)), epochs=1, batch_size=None, lr=1.0)
+    measured = method.measure(Mode(model, values, model.buffers(), fit_job))  # type: ignore[attr-defined]
+    prior, names = elementwise_prior(model, values), list(model.random)
     scales = torch.zeros(
         len(names) if per == "tensor" else 1,
         dtype=torch.float64,

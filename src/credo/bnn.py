@@ -23,7 +23,6 @@ from credo.core.renamed import renamed
 from credo.core.settings import positive, whole
 from credo.core.shell import unwrap
 from credo.core.sites import select
-from credo.curvature.linear import SHORTCUTS, linear_functions, way_of
 from credo.data.checks import check_inputs
 from credo.data.intake import intake
 from credo.data.source import Source
@@ -48,6 +47,7 @@ from credo.likelihoods.base import Likelihood, get
 from credo.methods import Method, make_method
 from credo.posteriors import Params, Posterior, PosteriorPrior
 from credo.predictive import Predictive, evaluate
+from credo.predictive.shortcuts import chosen_shortcut, shortcut_named
 from credo.priors import Prior, Unstored, as_prior, default_prior, from_config, is_proper
 
 
@@ -359,23 +359,18 @@ class BNN:
         method prefers a shortcut. A seed fixes every draw; batching and vectorising do not change
         them.
         """
-        way = way_of(shortcut, source, self.method)
-        if way in SHORTCUTS:
+        name = chosen_shortcut(shortcut, source, self._preferred)
+        if name is None:
+            draws = self._draws(source, num_samples, seed)
+        elif name == "mean":
+            draws = Draws.mean(self.posterior, self.model)
+        else:
             count = positive("num_samples", num_samples, 1)
-            outputs = SHORTCUTS[way](
-                self.model,
-                self.posterior,
-                self._inputs(x),
-                self._result().buffers,
-                count,
-                batch_size,
+            model, posterior, buffers = self.model, self.posterior, self._result().buffers
+            outputs = shortcut_named(name).outputs(
+                model, posterior, self._inputs(x), buffers, count, batch_size=batch_size
             )
-            return Predictive(outputs, self.model.likelihood)
-        draws = (
-            Draws.mean(self.posterior, self.model)
-            if way == "mean"
-            else self._draws(source, num_samples, seed)
-        )
+            return Predictive(outputs, model.likelihood)
         outputs, extra = self._forward(draws, x, seed, batch_size, vectorise)
         return Predictive(outputs, with_drawn(self.model.likelihood, extra))
 
@@ -384,11 +379,18 @@ class BNN:
         noise.
         """
         draws = self._draws(source, n, seed, joint=True)
-        if way_of(None, source, self.method) in ("linear", "probit"):
-            return linear_functions(
+        name = chosen_shortcut(None, source, self._preferred)
+        functions = None if name is None or name == "mean" else shortcut_named(name).functions
+        if functions is not None:
+            return functions(
                 self.model, self.posterior, draws, self._inputs(x), self._result().buffers, None
             )
         return self._forward(draws, x, seed, None, None)[0]
+
+    @property
+    def _preferred(self) -> str | None:
+        """The shortcut that the method predicts with; None for draws."""
+        return None if self.method is None else self.method.shortcut
 
     @property
     def _dtype(self) -> torch.dtype | None:
@@ -551,7 +553,7 @@ class BNN:
     @property
     def updated(self) -> bool:
         """Whether the last fit had an earlier posterior as its prior."""
-        return isinstance(self._used, PosteriorPrior)
+        return self._used.earlier_posterior is not None
 
     @property
     def proper(self) -> bool:
@@ -559,7 +561,7 @@ class BNN:
         something.
         """
         model = self.model
-        return isinstance(model.prior, PosteriorPrior) or all(
+        return model.prior.earlier_posterior is not None or all(
             is_proper(model.prior.at(site)) for site in model.random.values()
         )
 

@@ -117,7 +117,7 @@ class LatentGradients(Experiment):
     def _objective(self, net: LatentNet, kind: dict[str, Any] | None) -> Callable[[Tensor], Tensor]:
         if kind is None:
             return lambda x: self._exact(net, x)
-        net.climbing(Bound(**kind), [])
+        net.train_on(Bound(**kind), [])
         return lambda x: net(x)[:, 0]
 
     def _train(

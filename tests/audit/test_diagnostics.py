@@ -11,7 +11,7 @@ import credo
 from credo import audit
 from credo.audit.diagnostics import chains_of
 from credo.likelihoods import Gaussian
-from credo.metrics.chains import bfmi, rhat
+from credo.metrics.chain_diagnostics import bfmi, rhat
 from credo.posteriors import Samples
 
 

@@ -16,7 +16,7 @@ from credo import audit
 from credo.audit.reference import weights_only
 from credo.core.seeds import isolated
 from credo.likelihoods import Gaussian
-from credo.metrics.chains import mcse_mean, mcse_sd
+from credo.metrics.chain_diagnostics import mcse_mean, mcse_sd
 
 FEW = {"num_warmup": 20, "num_draws": 12, "num_chains": 2, "num_steps": 2, "progress": False}
 

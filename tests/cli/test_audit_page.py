@@ -8,7 +8,7 @@ from credo.audit import diagnose
 from credo.bnn import BNN
 from credo.cli.audit_measures import OFF, judge
 from credo.cli.audit_page import _worst, chains, diagnosis, distances, page, predictions
-from credo.data.target import ClassTarget, NumericTarget
+from credo.data.table_target import ClassTarget, NumericTarget
 from credo.likelihoods import Gaussian
 
 PRICE, KIND = NumericTarget("price", 100.0, 10.0), ClassTarget("kind", ("a", "b", "c"))

@@ -12,8 +12,13 @@ from zoo.curvature import make_sweep, matrix, targets
 from zoo.regression import problem
 
 from credo.curvature import log_evidence as module
-from credo.curvature.centred_prior import centred
-from credo.curvature.log_evidence import Centred, best_scales, best_widths, log_evidence
+from credo.curvature.log_evidence import (
+    PriorAtMode,
+    best_log_factors,
+    best_prior_and_noise,
+    log_evidence,
+)
+from credo.curvature.prior_at_mode import elementwise_prior
 from credo.curvature.structures import STRUCTURES
 from credo.likelihoods import Gaussian
 
@@ -32,7 +37,7 @@ def fitted(form, n=30):
     x = torch.randn(n, 3).double()
     sweep = make_sweep(net, x, targets(n) | (x[:, 0] > 0), prior=Normal(0.1, 0.8))
     measured = STRUCTURES[form].measure(sweep, 8)
-    return measured, centred(sweep.model, sweep.values), sweep.model
+    return measured, elementwise_prior(sweep.model, sweep.values), sweep.model
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -53,7 +58,7 @@ def test_it_is_the_formula(form):
     assert float(log_evidence(measured.blocks, measured.nll, prior)) == pytest.approx(
         float(expected), rel=1e-9
     )
-    shifted = Centred(prior.precision, prior.offset, 1.5)
+    shifted = PriorAtMode(prior.precision, prior.offset, 1.5)
     assert float(log_evidence(measured.blocks, measured.nll, shifted)) == pytest.approx(
         float(expected) + 1.5, rel=1e-9
     )
@@ -63,7 +68,9 @@ def test_it_is_the_formula(form):
 def test_scales_are_factors_on_the_precision(form):
     measured, prior, _ = fitted(form)
     scales = {n: torch.tensor(0.3 * place).double() for place, n in enumerate(prior.precision)}
-    changed = Centred({n: p * scales[n].exp() for n, p in prior.precision.items()}, prior.offset)
+    changed = PriorAtMode(
+        {n: p * scales[n].exp() for n, p in prior.precision.items()}, prior.offset
+    )
     torch.testing.assert_close(
         log_evidence(measured.blocks, measured.nll, prior, scales),
         log_evidence(measured.blocks, measured.nll, changed),
@@ -85,7 +92,7 @@ def test_the_best_width_is_better_than_all_of_a_fine_grid(form, per):
     """One width at a time for several: a maximum must be one along every axis."""
     measured, prior, _ = fitted(form)
     groups = GROUPS[per]
-    found = best_scales(measured.blocks, measured.nll, prior, groups)
+    found = best_log_factors(measured.blocks, measured.nll, prior, groups)
     best = [float(found[group[0]]) for group in groups]
     assert all(float(found[n]) == best[place] for place, group in enumerate(groups) for n in group)
     top = value(measured, prior, groups, best)
@@ -93,7 +100,7 @@ def test_the_best_width_is_better_than_all_of_a_fine_grid(form, per):
         for step in torch.linspace(-12, 12, 241).tolist():
             other = [log + step * (place == k) for k, log in enumerate(best)]
             assert value(measured, prior, groups, other) <= top + 1e-9 * abs(top)
-    free = best_scales(measured.blocks, measured.nll, prior, GROUPS["tensor"])
+    free = best_log_factors(measured.blocks, measured.nll, prior, GROUPS["tensor"])
     assert (
         value(measured, prior, GROUPS["tensor"], [float(free[g[0]]) for g in GROUPS["tensor"]])
         >= top - 1e-6
@@ -111,7 +118,7 @@ def test_widths_that_are_equal_have_their_own_gradients(form, per):
     for _ in range(10):
         logs = torch.full((len(groups),), 0.4, dtype=torch.float64, requires_grad=True)
         log_evidence(
-            measured.blocks, measured.nll, prior, module._by_group(logs, groups)
+            measured.blocks, measured.nll, prior, module._by_parameter(logs, groups)
         ).backward()
     step = 1e-4
     for place in range(len(groups)):
@@ -132,7 +139,7 @@ def test_mackays_fixed_point_holds_at_the_best_width(form):
     parameters.
     """
     measured, prior, model = fitted(form)
-    log = best_scales(measured.blocks, measured.nll, prior, GROUPS["global"])["0.weight"]
+    log = best_log_factors(measured.blocks, measured.nll, prior, GROUPS["global"])["0.weight"]
     alpha = prior.precision["0.weight"] * log.exp()
     curve = matrix(measured.blocks, model)
     inverse = torch.linalg.inv(curve + alpha * torch.eye(len(curve)).double())
@@ -155,7 +162,7 @@ def test_on_a_linear_model_it_is_the_evidence_itself():
             model.net, x, y, Gaussian(std=0.5), prior=Normal(torch.zeros(()).double(), alpha**-0.5)
         )
         measured = STRUCTURES["full"].measure(at, 0)
-        ours = log_evidence(measured.blocks, measured.nll, centred(at.model, at.values))
+        ours = log_evidence(measured.blocks, measured.nll, elementwise_prior(at.model, at.values))
         exact = MultivariateNormal(
             torch.zeros(30).double(), design @ design.T / alpha + 0.25 * torch.eye(30).double()
         ).log_prob(target)
@@ -171,7 +178,11 @@ def noisy(form, std):
     likelihood = Gaussian(initial_std=std).double()
     sweep = make_sweep(net, x, y, likelihood, prior=Normal(0.0, 1.0))
     measured = STRUCTURES[form].measure(sweep, 8)
-    return measured, centred(sweep.model, sweep.values), likelihood.noise_terms(measured.nll, 30, 2)
+    return (
+        measured,
+        elementwise_prior(sweep.model, sweep.values),
+        likelihood.noise_terms(measured.nll, 30, 2),
+    )
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -193,22 +204,24 @@ def test_another_noise_without_measuring_again(form):
 def test_the_best_noise_and_widths_together(form, per):
     measured, prior, noise = noisy(form, 0.7)
     groups = GROUPS[per]
-    found = best_widths(measured.blocks, measured.nll, prior, groups, noise)
+    found = best_prior_and_noise(measured.blocks, measured.nll, prior, groups, noise)
 
     def at(shift, gain):
-        scales = {n: s + shift for n, s in found.scales.items()}
+        scales = {n: s + shift for n, s in found.log_factors.items()}
         return float(
             log_evidence(
                 measured.blocks, measured.nll, prior, scales, noise, torch.tensor(gain).double()
             )
         )
 
-    top = at(0.0, found.gain)
+    top = at(0.0, found.noise_log_factor)
     steps = torch.linspace(-2, 2, 17).tolist()
     assert all(
-        at(shift, found.gain + gain) <= top + 1e-9 * abs(top) for shift in steps for gain in steps
+        at(shift, found.noise_log_factor + gain) <= top + 1e-9 * abs(top)
+        for shift in steps
+        for gain in steps
     )
-    assert 0.7 * math.exp(-0.5 * found.gain) == pytest.approx(
+    assert 0.7 * math.exp(-0.5 * found.noise_log_factor) == pytest.approx(
         0.3, rel=0.3
     )  # sixty residuals of 0.3, some of them fitted
 
@@ -225,15 +238,15 @@ def test_widths_beyond_the_curvatures_rounding_are_left_out(scale):
     assert float(torch.linalg.eigvalsh(measured.blocks[0].matrix.double()).min()) < -math.exp(
         float(module.GRID[0])
     )
-    prior = centred(sweep.model, sweep.values)
-    found = best_scales(measured.blocks, measured.nll, prior, GROUPS["global"])
+    prior = elementwise_prior(sweep.model, sweep.values)
+    found = best_log_factors(measured.blocks, measured.nll, prior, GROUPS["global"])
     assert math.isfinite(float(log_evidence(measured.blocks, measured.nll, prior, found)))
 
 
 def test_weights_at_the_priors_mean_want_it_narrow_and_the_search_ends():
     """The evidence then only rises as the width falls: a bound keeps the factor finite."""
     measured, prior, _ = fitted("diagonal")
-    still = Centred(prior.precision, {n: torch.zeros_like(o) for n, o in prior.offset.items()})
-    found = best_scales(measured.blocks, measured.nll, still, GROUPS["global"])
+    still = PriorAtMode(prior.precision, {n: torch.zeros_like(o) for n, o in prior.offset.items()})
+    found = best_log_factors(measured.blocks, measured.nll, still, GROUPS["global"])
     limit = 2 * float(module.GRID[-1])
     assert 0 < float(found["0.weight"]) <= limit

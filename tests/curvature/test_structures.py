@@ -183,7 +183,7 @@ def test_large_parameters_without_factors_keep_their_diagonal_beside_kronecker_f
     net, x = make("embedding")
     sweep = make_sweep(net, x, targets())
     assert [type(b) for b in structures.kfac(sweep).blocks] == [KronBlock, KronBlock, FullBlock]
-    monkeypatch.setattr(structures, "SMALL", 10)
+    monkeypatch.setattr(structures, "WHOLE_BLOCK_NUMEL", 10)
     assert [type(b) for b in structures.kfac(sweep).blocks] == [KronBlock, KronBlock, DiagonalBlock]
     own = matrix(structures.kfac(sweep).blocks[2:], sweep.model)
     torch.testing.assert_close(own.diagonal()[:42], ggn(net, x, sweep.model).diagonal()[:42])

@@ -18,7 +18,8 @@ from zoo.stats import has_mean
 from credo.core.errors import SettingError
 from credo.curvature import structures
 from credo.curvature import sweep as module
-from credo.curvature.sweep import Sweep, cut, example_rows, look, rest, whole_rows
+from credo.curvature.sweep import Sweep, cut, example_jacobians, jacobian_chunks, observe
+from credo.curvature.taps import untapped
 from credo.data.intake import intake
 from credo.engine.fit_job import FitJob
 from credo.likelihoods import Gaussian
@@ -38,7 +39,7 @@ def test_derivatives_of_every_example_by_every_parameter(name):
     root = torch.randn(B, 2, 3).double()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        rows = example_rows(model, model.values(), model.buffers(), model.random, x, root)
+        rows = example_jacobians(model, model.values(), model.buffers(), model.random, x, root)
     told = [str(w.message) for w in said if "example by example" in str(w.message)]
     assert bool(told) == (name in SLOW)
     assert not any(
@@ -61,7 +62,7 @@ def test_inputs_that_are_no_examples_are_the_same_for_all():
     x = {"x": torch.randn(3, 4).double(), "basis": torch.randn(4, 5).double(), "power": 2}
     model = make_model(net)
     truth, _ = dense(net, x, model)
-    rows = example_rows(
+    rows = example_jacobians(
         model, model.values(), {}, model.random, x, torch.eye(2).double().expand(3, 2, 2)
     )
     torch.testing.assert_close(rows["weight"], truth)
@@ -87,7 +88,7 @@ def test_one_by_one_also_where_nothing_reaches_the_output():
     with pytest.warns(
         UserWarning, match="Derivatives of lost example by example: vmap cannot run this network"
     ):
-        rows = example_rows(
+        rows = example_jacobians(
             model,
             model.values(),
             {},
@@ -101,12 +102,12 @@ def test_one_by_one_also_where_nothing_reaches_the_output():
 def test_examples_in_parts(monkeypatch):
     net, x = make("layer_norm")
     sweep = make_sweep(net, x, targets())
-    sites = rest(sweep, sweep.taps())
+    sites = untapped(sweep.model, sweep.taps())
     assert set(sites) == {"1.weight", "1.bias"}
     root = torch.randn(3, 2, 2).double()
-    ((_, whole),) = whole_rows(sweep, sites, x, root)
+    ((_, whole),) = jacobian_chunks(sweep, sites, x, root)
     monkeypatch.setattr(module, "BUDGET", 1)
-    parts = list(whole_rows(sweep, sites, x, root))
+    parts = list(jacobian_chunks(sweep, sites, x, root))
     assert [rows for rows, _ in parts] == [slice(0, 1), slice(1, 2), slice(2, 3)]
     for name in sites:
         torch.testing.assert_close(torch.cat([found[name] for _, found in parts]), whole[name])
@@ -118,16 +119,16 @@ def test_batches_are_as_small_as_what_is_caught_demands(monkeypatch):
     x = torch.randn(7, 2, 6, 6).double()
     sweep = make_sweep(net, x, targets(7))
     taps = sweep.taps()
-    assert [seen.examples for _, seen in look(sweep, taps)] == [7]
+    assert [seen.examples for _, seen in observe(sweep, taps)] == [7]
     monkeypatch.setattr(module, "BUDGET", 3 * (36 * 18 + 16 * 54 + 6))
-    assert [seen.examples for _, seen in look(sweep, taps)] == [3, 3, 1]
-    assert [seen.examples for _, seen in look(sweep, taps, size=2)] == [2, 2, 2, 1]
+    assert [seen.examples for _, seen in observe(sweep, taps)] == [3, 3, 1]
+    assert [seen.examples for _, seen in observe(sweep, taps, size=2)] == [2, 2, 2, 1]
 
 
 def test_the_negative_log_likelihood_comes_with_it():
     net, x = make("mlp")
     sweep = make_sweep(net, x, targets())
-    total = sum(seen.nll for _, seen in look(sweep, sweep.taps(), size=2))
+    total = sum(seen.nll for _, seen in observe(sweep, sweep.taps(), size=2))
     expected = nn.functional.cross_entropy(net(x).detach(), targets(), reduction="sum")
     assert math.isclose(total, float(expected), rel_tol=1e-12)
 

@@ -15,7 +15,7 @@ from credo.curvature.taps import (
     caught_numel,
     find_taps,
     gradients,
-    layer_rows,
+    layer_jacobians,
     patches,
     prepared,
     tapped,
@@ -104,7 +104,7 @@ def test_what_is_caught_gives_the_derivatives(name):
     for path, tap in taps.items():
         stacked = torch.stack([g[path] for g in grads], 1)
         assert caught[path].inputs.shape[1] == stacked.shape[2] == tap.places
-        for parameter, rows in layer_rows(tap, caught[path].inputs, stacked).items():
+        for parameter, rows in layer_jacobians(tap, caught[path].inputs, stacked).items():
             torch.testing.assert_close(rows.dense(), truth[parameter])
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from credo.core.errors import DataError, SettingError
 from credo.data.folders import read_folder
-from credo.data.images import read_images
+from credo.data.image_sets import read_images
 from credo.report.png import png
 
 needs_pillow = pytest.mark.skipif(

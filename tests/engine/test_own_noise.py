@@ -336,11 +336,11 @@ def test_latent_draws_are_no_noise_of_the_weights_but_a_coders_dropout_is(
         )
         net = LatentNet(encoder, decoder, code, make_prior(code, None), Bernoulli(), (6,), binarise)
         gradient = "score" if posterior == "categorical" and bound == "iwae" else None
-        net.climbing(Bound(draws=draws, bound=bound, gradient=gradient), [])
+        net.train_on(Bound(draws=draws, bound=bound, gradient=gradient), [])
         model = make_model(net.double())
         assert is_random(model, x, NONE) == (p > 0)
         if (
             p and draws == 1
         ):  # several draws meet a module at once, so that its mask has no axis of examples
             assert not is_random(model, x, own_masks(model, x, True))
-    assert not net._held and not torch.equal(net(x), net(x))
+    assert not net._latents_fixed and not torch.equal(net(x), net(x))

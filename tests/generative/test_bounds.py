@@ -180,7 +180,7 @@ SETTINGS = [
 @pytest.mark.parametrize("prior", PRIORS)
 def test_the_value_is_the_bound_at_beta_one_whatever_is_climbed(settings, prior):
     net = network(Diagonal(1), prior, **PRIORS[prior])
-    net.climbing(Bound(**settings), [0.0] * 10**6)
+    net.train_on(Bound(**settings), [0.0] * 10**6)
     has_mean(
         values(net, X, 20_000).sum(1, keepdim=True),
         quadrature(net, X, nodes=64).detach().unsqueeze(0),
@@ -190,7 +190,7 @@ def test_the_value_is_the_bound_at_beta_one_whatever_is_climbed(settings, prior)
 @pytest.mark.parametrize("how", CONTINUOUS)
 def test_the_value_of_iwae_with_beta(how):
     net = network(Diagonal(1))
-    net.climbing(Bound(bound="iwae", draws=2, gradient=how, beta=0.2), [])
+    net.train_on(Bound(bound="iwae", draws=2, gradient=how, beta=0.2), [])
     has_mean(
         values(net, X, 20_000).sum(1, keepdim=True),
         quadrature(net, X, 2, "iwae", nodes=48).detach().unsqueeze(0),
@@ -200,7 +200,7 @@ def test_the_value_of_iwae_with_beta(how):
 @pytest.mark.parametrize("how", ["gumbel", "straight_through", "score"])
 def test_the_value_of_a_discrete_code_is_the_bound_and_not_that_of_a_relaxation(how):
     net = network(Categorical(2, 3), "uniform", groups=2)
-    net.climbing(Bound(gradient=how, temperature=2.0), [])
+    net.train_on(Bound(gradient=how, temperature=2.0), [])
     has_mean(values(net, X, 20_000).sum(1, keepdim=True), enumeration(net, X).detach().unsqueeze(0))
 
 
@@ -323,9 +323,9 @@ def test_bad_settings_are_named(settings, words):
 )
 def test_gradients_that_a_code_does_not_have(code, settings, words):
     with pytest.raises(SettingError, match=words):
-        Bound(**settings).climb(code)
+        Bound(**settings).gradient_for(code)
 
 
 def test_every_code_has_a_gradient_by_default():
     for code in (Diagonal(2), Full(2), Flow(2), Categorical(2)):
-        assert Bound().climb(code).name == code.gradients[0]
+        assert Bound().gradient_for(code).name == code.gradients[0]

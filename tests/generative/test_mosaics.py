@@ -9,12 +9,12 @@ from torch.distributions import Independent, Normal
 
 from credo import nets
 from credo.core.errors import DataError, SettingError
-from credo.data.images import read_images
+from credo.data.image_sets import read_images
 from credo.generative import VAE, Autoencoder
 from credo.generative.codes import codes
 from credo.generative.mosaics import (
     activity,
-    few,
+    evenly_chosen,
     information,
     manifold,
     picture_shape,
@@ -245,9 +245,9 @@ def test_which_shapes_are_images(shape, given, expected):
 
 
 def test_few_are_spread_and_colour_stays_in_its_channels():
-    assert few(np.arange(10.0), 5).tolist() == [0, 2, 4, 6, 8]
+    assert evenly_chosen(np.arange(10.0), 5).tolist() == [0, 2, 4, 6, 8]
     with pytest.raises(DataError, match="expected one tensor"):
-        few((np.zeros(3), np.zeros(3)), 2)
+        evenly_chosen((np.zeros(3), np.zeros(3)), 2)
     colour = np.stack([DIGITS, DIGITS**2, 1 - DIGITS], 1)
     shown = pixels(reconstructions(fitted(colour), colour, columns=1, blocks=1))
     assert near(shown[0], colour[:1])

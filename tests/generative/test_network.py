@@ -154,7 +154,7 @@ def test_the_weight_rises_to_beta_and_stays(name):
     net = network(Diagonal(2))
     steps = 6
     ramp = [schedules[name](step / steps, 0, 1) for step in range(steps)]
-    net.climbing(Bound(beta=3.0, kl_schedule=name, kl_warmup=2), ramp)
+    net.train_on(Bound(beta=3.0, kl_schedule=name, kl_warmup=2), ramp)
     net.train()
     seen = [float(net.weight()) for _ in range(steps + 3)]
     assert seen == pytest.approx([3.0 * r for r in ramp] + [3.0] * 3, abs=1e-6)
@@ -163,7 +163,7 @@ def test_the_weight_rises_to_beta_and_stays(name):
 
 def test_evaluation_does_not_move_the_warm_up():
     net = network(Diagonal(2))
-    net.climbing(Bound(beta=3.0), [0.0, 0.5])
+    net.train_on(Bound(beta=3.0), [0.0, 0.5])
     x = real(2, 3, dtype=torch.float64)
     net.eval()(x)
     assert int(net.steps) == 0
@@ -175,7 +175,7 @@ def test_the_climbed_gradient_follows_the_warm_up():
     """At weight 0 the KL's gradient is absent; after the ramp it is there."""
     net = network(Diagonal(2))
     x = real(2, 3, dtype=torch.float64)
-    net.climbing(Bound(), [0.0])
+    net.train_on(Bound(), [0.0])
     q = net.posterior(x)
     kl = net.prior.divergence(q).sum()
     want = torch.autograd.grad(kl, net.encoder.weight)[0]
@@ -190,7 +190,7 @@ def test_climbing_refuses_what_the_code_does_not_have():
     from credo.core.errors import SettingError
 
     with pytest.raises(SettingError, match="gradient='gumbel'"):
-        network(Diagonal(2)).climbing(Bound(gradient="gumbel"), [])
+        network(Diagonal(2)).train_on(Bound(gradient="gumbel"), [])
 
 
 # --- modes ----------------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ def test_a_discrete_value_is_of_one_hot_codes_in_evaluation():
     net = LatentNet(
         nn.Linear(3, 6), Spy(), Categorical(2, 3), Uniform(6, groups=2), Gaussian(std=1.0), (3,)
     )
-    net.climbing(Bound(gradient="gumbel"), [])
+    net.train_on(Bound(gradient="gumbel"), [])
     net.eval()(torch.randn(4, 3))
     assert set(seen[-1].unique().tolist()) == {0.0, 1.0}
     seen.clear()
@@ -246,7 +246,7 @@ def test_one_step_of_training_is_one_step_of_the_warm_up(code, gradient):
     net = LatentNet(
         nn.Linear(3, 6), nn.Linear(6, 3), code, Uniform(6, groups=2), Gaussian(std=1.0), (3,)
     )
-    net.climbing(Bound(gradient=gradient, kl_schedule="linear", kl_warmup=1), [0.0, 0.5])
+    net.train_on(Bound(gradient=gradient, kl_schedule="linear", kl_warmup=1), [0.0, 0.5])
     x = torch.randn(4, 3)
     for taken in (1, 2):
         net.train()(x)

@@ -6,7 +6,7 @@ import torch
 
 from credo import nets
 from credo.core.errors import DataError, SettingError
-from credo.data.images import read_images
+from credo.data.image_sets import read_images
 from credo.generative import VAE, Autoencoder
 from credo.generative.codes import codes
 from credo.generative.pictures import curves, embedding, page

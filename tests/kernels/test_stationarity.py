@@ -10,7 +10,7 @@ from zoo.chains import KNOWN, Careless, Steps, adapted, banana, fixed, pair, sco
 from zoo.stats import Z
 
 from credo.kernels.leapfrog import Integrator
-from credo.metrics.chains import ess_bulk, rhat
+from credo.metrics.chain_diagnostics import ess_bulk, rhat
 
 DOUBLE = torch.float64
 CHAINS = 64

@@ -299,7 +299,7 @@ def test_dtype_is_kept(name, dtype):
         likelihood.expected_log_prob(outputs, outputs.square(), y),
         *likelihood.mixture_moments(outputs),
     ]
-    results += [*likelihood.uncertainty(outputs), likelihood.spread(outputs)]
+    results += [*likelihood.uncertainty(outputs), likelihood.reported_variance(outputs)]
     if name in ORDERED:
         results += [likelihood.mixture_quantile(outputs, 0.5), likelihood.sample(outputs)]
     assert all(r.dtype == dtype and bool(r.isfinite().all()) for r in results)
@@ -430,3 +430,9 @@ def test_width_mismatch_is_named():
         Gaussian().check_pair(
             torch.zeros(4, N, 3), torch.randn(N, 2, generator=torch.Generator().manual_seed(0))
         )
+
+
+def test_only_noise_of_one_deviation_is_gaussian():
+    for name, kind in likelihoods.items():
+        likelihood = kind(COVARIANCE) if kind is FullGaussian else kind()
+        assert likelihood.as_gaussian() is (likelihood if name == "gaussian" else None)

@@ -15,7 +15,7 @@ from credo.likelihoods import Pixels, likelihoods
 from credo.likelihoods.mixtures import entropy_by_draws
 from credo.likelihoods.pixels import GreyLevels
 from credo.likelihoods.quadrature import hermite
-from credo.predictive.evaluate import evaluate
+from credo.predictive.evaluation import evaluate
 from credo.predictive.predictive import Predictive
 
 L, D, N, S = 6, 3, 5, 4

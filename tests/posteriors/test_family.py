@@ -14,7 +14,7 @@ from credo.core.errors import CredoError, SettingError
 from credo.core.flat_layout import FlatLayout
 from credo.core.linear_map import bind
 from credo.core.seeds import Ambient, Streams, isolated
-from credo.posteriors import Process, families
+from credo.posteriors import Gaussian, Process, families
 from credo.posteriors.family import gaussian_entropy
 from credo.posteriors.jacobian import Whole
 
@@ -254,3 +254,17 @@ def test_independent_normals_have_the_density_of_the_family(family):
 @torch.no_grad()
 def test_only_sets_of_draws_have_chains(family):
     assert (family.chains is None) == (family.chain_draws() == {})
+
+
+def test_families_say_whether_they_are_gaussian(family):
+    """Jointly Gaussian families answer with themselves, all others with None."""
+    assert family.as_gaussian() is (family if isinstance(family, Gaussian) else None)
+
+
+def test_only_whole_covariances_are_priors_of_a_regression(family):
+    conjugate = family.conjugate_normal()
+    assert (conjugate is not None) == (family.name in ("full", "normal_inverse_gamma"))
+    if conjugate is not None:
+        assert conjugate.mean.dtype == conjugate.tril.dtype == torch.float64
+        assert (conjugate.noise is None) == (family.name == "full")
+        assert set(conjugate.names) <= set(family.names)

@@ -181,3 +181,9 @@ def test_an_elementwise_prior_is_normal_if_it_is_so_for_every_parameter():
     assert found["b"].loc == 1.0 and found["b"].scale == 2.0
     mixed = Factorised({"a": Normal(0.0, 1.0), "b": Laplace(0.0, 1.0)}, shapes)
     assert mixed.independent_normals() is None
+
+
+def test_a_prior_says_which_posterior_it_was():
+    posterior = Posterior([MAKERS["full"]()])
+    assert PosteriorPrior(posterior).earlier_posterior is posterior
+    assert as_prior(Normal(0.0, 1.0)).earlier_posterior is None

@@ -49,7 +49,7 @@ def test_parts_add_up_and_information_is_positive(likelihood, width):
     if likelihood.discrete:
         torch.testing.assert_close(total, likelihood.mixture_entropy(f))
     else:
-        torch.testing.assert_close(total, likelihood.spread(f))
+        torch.testing.assert_close(total, likelihood.reported_variance(f))
     information = mutual_information(f, likelihood)
     assert information.shape == (9,)
     assert bool((information > 0).all()) and bool((information < math.log(12)).all())

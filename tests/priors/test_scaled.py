@@ -99,3 +99,9 @@ def test_only_a_normal_has_a_width_to_tune(spec):
 def test_wrong_groups_are_refused():
     with pytest.raises(SettingError, match="per='unit'; expected 'global', 'layer' or 'tensor'"):
         Scaled(as_prior(Normal(0.0, 1.0)), "unit")
+
+
+def test_only_a_scaled_prior_has_a_width_to_set():
+    prior = as_prior(Normal(0.0, 1.0))
+    scaled = Scaled(prior)
+    assert scaled.tunable is scaled and prior.tunable is None

@@ -12,7 +12,7 @@ from torch.distributions import Normal
 from torch.utils.data import DataLoader, TensorDataset
 
 from credo import BNN
-from credo.curvature.linear import linear_moments
+from credo.curvature.linearised import linear_moments
 from credo.likelihoods import Gaussian
 
 

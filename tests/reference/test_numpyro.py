@@ -15,7 +15,7 @@ from zoo.stats import Z
 
 from credo import BNN
 from credo.likelihoods import Gaussian
-from credo.metrics.chains import mcse_mean, mcse_sd, rhat
+from credo.metrics.chain_diagnostics import mcse_mean, mcse_sd, rhat
 
 numpyro = pytest.importorskip("numpyro", reason="numpyro is not installed")
 

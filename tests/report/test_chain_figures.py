@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.stats import hypergeom
 
-from credo.metrics.chains import bfmi
+from credo.metrics.chain_diagnostics import bfmi
 from credo.report.chain_figures import BINS, POINTS, energy, ranks, trace
 from credo.report.figures import SECTIONS
 

@@ -22,7 +22,7 @@ from credo.kernels.target import Point, differentiable
 from credo.kernels.warmup import WarmUp, spread
 from credo.likelihoods import Gaussian
 from credo.methods.sampling.parts.density import Density
-from credo.metrics.chains import mcse_mean
+from credo.metrics.chain_diagnostics import mcse_mean
 from credo.posteriors import Samples
 from zoo import regression
 from zoo.stats import Z

@@ -86,7 +86,7 @@ def gradients(net, x, bound, n, seed=0):
     """``n`` independent gradients ``(n, P)`` of the summed objective, and its parameters' names in
     order.
     """
-    net.climbing(bound, [])
+    net.train_on(bound, [])
     parameters = {name: p.detach() for name, p in net.named_parameters()}
 
     def climbed(values, _):
@@ -255,7 +255,7 @@ class Linear:
         net = LatentNet(
             self.encoder(**encoder), self.decoder(), code, prior, Gaussian(std=self.std), (self.d,)
         )
-        net.climbing(Bound(), [])
+        net.train_on(Bound(), [])
         return net.requires_grad_(False).eval()
 
     def vae(self, x, method="mle", **encoder):

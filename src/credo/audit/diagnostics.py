@@ -17,7 +17,7 @@ from torch import Tensor
 from credo.bnn import BNN
 from credo.core.errors import CredoError
 from credo.core.settings import positive
-from credo.metrics.chains import MIN_DRAWS, bfmi, summarise
+from credo.metrics.chain_diagnostics import MIN_DRAWS, bfmi, summarise
 from credo.posteriors import Params
 
 # of one parameter that are checked, evenly spaced: a second of work per thousand draws

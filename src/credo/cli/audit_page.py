@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from credo.audit import Diagnosis
     from credo.bnn import BNN
-    from credo.data.target import ClassTarget, NumericTarget, Target
+    from credo.data.table_target import ClassTarget, NumericTarget, Target
 
 SCALARS = 4  # whose chains are shown
 ALIKE = 0.9  # correlation with an output already shown, above which another adds nothing
@@ -132,7 +132,7 @@ def _worst(draws: Tensor) -> list[tuple[int, int, float]]:
     """
     import torch
 
-    from credo.metrics.chains import rhat
+    from credo.metrics.chain_diagnostics import rhat
 
     flat = draws.detach().double().flatten(2)
     found = rhat(flat)

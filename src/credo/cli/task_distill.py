@@ -16,7 +16,7 @@ from credo.core.errors import CredoError
 
 if TYPE_CHECKING:
     from credo.bnn import BNN
-    from credo.data.target import Target
+    from credo.data.table_target import Target
     from credo.tasks.distill import Distilled
 
 _UNIT = {"total": "mse"}  # a total uncertainty has the unit of a squared error

@@ -27,7 +27,7 @@ from credo.core.errors import CredoError, DataError, RunError, SettingError
 from credo.core.settings import positive
 
 if TYPE_CHECKING:
-    from credo.data.images import Images
+    from credo.data.image_sets import Images
     from credo.generative import VAE
     from credo.likelihoods import Likelihood
 

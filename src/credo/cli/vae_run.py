@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import nn
 
-    from credo.data.images import Images
+    from credo.data.image_sets import Images
     from credo.engine.run import Run
     from credo.generative import VAE
     from credo.likelihoods import Likelihood
@@ -118,7 +118,7 @@ def read_source(
     """Images with a tenth of them held out where the source has no test images; the same tenth
     every time.
     """
-    from credo.data.images import read_images
+    from credo.data.image_sets import read_images
 
     shape = None if size is None else (size[0], size[1])
     return read_images(source, shape, labels).held_out().limited(limit)

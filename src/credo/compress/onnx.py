@@ -26,7 +26,6 @@ from credo.core.errors import CredoError, SettingError
 from credo.core.renamed import renamed
 from credo.core.settings import positive, whole
 from credo.core.shell import pick, unwrap
-from credo.curvature.linear import way_of
 from credo.engine.draws import Draws
 from credo.engine.outputs import with_drawn
 from credo.estimators import LIKELIHOOD
@@ -55,7 +54,9 @@ class Ensemble(nn.Module):
     def forward(self, x: Any) -> tuple[Tensor, Tensor]:
         """The mixture's mean and variance at x."""
         outputs = torch.stack([pick(member(x), self.output) for member in self.members])
-        return self.likelihood.mixture_moments(outputs)[0], self.likelihood.spread(outputs)
+        return self.likelihood.mixture_moments(outputs)[0], self.likelihood.reported_variance(
+            outputs
+        )
 
 
 @renamed(samples="num_samples", warn=False)
@@ -137,14 +138,15 @@ def ensemble(source: Any, samples: int, seed: int = 0) -> Ensemble:
             f"num_samples={samples} needs a BNN to draw from, got {type(source).__name__}; leave "
             "num_samples out for a single network."
         )
-    posterior, way = source.posterior, way_of(None, "posterior", source.method)
-    if posterior.process is not None or posterior.noisy_modules or way is not None:
+    posterior = source.posterior
+    shortcut = None if source.method is None else source.method.shortcut
+    if posterior.process is not None or posterior.noisy_modules or shortcut is not None:
         reason = (
             "it draws functions"
             if posterior.process is not None
             else "its noise is inside the network"
             if posterior.noisy_modules
-            else f"it predicts by {way!r}"
+            else f"it predicts by {shortcut!r}"
         )
         raise CredoError(
             f"This posterior's predictions are no ensemble of networks: {reason}. Export the mean "

@@ -23,7 +23,7 @@ from credo.conformance.problems import Example, conjugate, examples
 from credo.core.errors import SettingError
 from credo.core.registry import Registry
 from credo.engine.method import Method
-from credo.metrics.chains import mcse_mean
+from credo.metrics.chain_diagnostics import mcse_mean
 
 Check = Callable[["Candidate"], None]
 checks: Registry[Check] = Registry("conformance check")

@@ -17,9 +17,10 @@ from torch import Tensor
 from credo.core.errors import CredoError, SettingError
 from credo.core.flat_layout import FlatLayout
 from credo.posteriors import EigenKron, Family, Full, LowRank, LowRankPrecision, Params, Subnetwork
+from credo.posteriors.family import ConjugateNormal
 
 Precision = Mapping[str, Tensor]
-PATIENCE = (
+CHOLESKY_FIRST = (
     4  # determinants by Cholesky before eigenvalues, which cost about ten of them, are worth it
 )
 
@@ -28,11 +29,19 @@ class Block(ABC):
     """Curvature over some of the parameters, independent of the others."""
 
     names: tuple[str, ...]
-    shift: float = 0.0  # what a joint prior adds to the log evidence besides its diagonal
+    prior_shift: float = 0.0  # what a joint prior adds to the log evidence besides its diagonal
 
     @abstractmethod
     def log_det(self, precision: Precision) -> Tensor:
         """log det(H + D)."""
+
+    def take_joint_prior(
+        self, prior: ConjugateNormal, values: Params
+    ) -> tuple[Params, Params] | None:
+        """Add a prior with a whole covariance over just these parameters: its diagonal precision
+        and the weights' distance from its mean by name; None where the form cannot.
+        """
+        return None
 
     @abstractmethod
     def family(self, values: Params, precision: Precision) -> Family:
@@ -101,15 +110,16 @@ class FullBlock(Block):
     def __init__(self, shapes: Mapping[str, torch.Size], matrix: Tensor) -> None:
         self.layout = FlatLayout(shapes)
         self.names, self.matrix = tuple(shapes), matrix
-        self.joint: Tensor | None = None  # what a joint prior's precision has besides its diagonal
+        # what a joint prior's precision has besides its diagonal
+        self.prior_off_diagonal: Tensor | None = None
         self._rounded = False
-        self._asked, self._values = 0, None
+        self._log_dets, self._values = 0, None
 
     def _total(self, precision: Precision) -> Tensor:
         shapes = self.layout.shapes
         diagonal = torch.cat([precision[n].expand(shapes[n]).reshape(-1) for n in self.names])
         total = self.matrix.double() + torch.diag(diagonal.to(self.matrix.device, torch.float64))
-        return total if self.joint is None else total + self.joint
+        return total if self.prior_off_diagonal is None else total + self.prior_off_diagonal
 
     def _factor(self, precision: Precision) -> Tensor:
         factor, failed = torch.linalg.cholesky_ex(self._total(precision))
@@ -134,22 +144,40 @@ class FullBlock(Block):
         must be the same tensor, or have none.
         """
         single = [precision[name] for name in self.names]
-        self._asked += 1
-        apart = any(
+        self._log_dets += 1
+        move_apart = any(
             p is not single[0] and (p.requires_grad or bool(p != single[0]))
             for p in single
             if not p.dim()
         )
         if (
-            self._asked <= PATIENCE
-            or self.joint is not None
-            or apart
+            self._log_dets <= CHOLESKY_FIRST
+            or self.prior_off_diagonal is not None
+            or move_apart
             or any(p.dim() for p in single)
         ):
             return 2.0 * self._factor(precision).diagonal().log().sum()
         if self._values is None:
             self._values = torch.linalg.eigvalsh(self.matrix.double()).clamp_min(0.0)
         return (self._values + single[0].to(self._values)).log().sum()
+
+    def take_joint_prior(
+        self, prior: ConjugateNormal, values: Params
+    ) -> tuple[Params, Params] | None:
+        """P0 = its diagonal, which the evidence counts by weight, and the rest, which is the
+        block's.
+        """
+        if prior.names != self.names:
+            return None
+        inverse = torch.cholesky_inverse(prior.tril)
+        offset = self.layout.join({n: values[n].double() for n in self.names}) - prior.mean
+        diagonal = inverse.diagonal().clone()
+        off_diagonal = inverse - torch.diag(diagonal)
+        self.prior_off_diagonal = off_diagonal
+        self.prior_shift = float(
+            0.5 * torch.linalg.slogdet(inverse).logabsdet - 0.5 * diagonal.log().sum()
+        ) - float(0.5 * offset @ off_diagonal @ offset)
+        return self.layout.split(diagonal), self.layout.split(offset)
 
     def root(self, precision: Precision) -> Tensor:
         """A lower triangular root of the covariance: U^-T, where the precision is U U^T for an
@@ -181,7 +209,6 @@ class SubnetworkBlock(Block):
         self.inside = FullBlock({n: p.shape for n, p in places.items()}, matrix)
 
     def log_det(self, precision: Precision) -> Tensor:
-        """Of the chosen weights."""
         return self.inside.log_det(precision)
 
     def family(self, values: Params, precision: Precision) -> Family:
@@ -205,8 +232,8 @@ class LowRankBlock(Block):
         """sum log d + log det(I + U^T D^-1 U)."""
         diagonal = self._diagonal(precision)
         white = self.factor.double() * diagonal.rsqrt().unsqueeze(-1)
-        small = torch.eye(white.shape[1], dtype=white.dtype, device=white.device) + white.mT @ white
-        return diagonal.log().sum() + torch.linalg.slogdet(small).logabsdet
+        inner = torch.eye(white.shape[1], dtype=white.dtype, device=white.device) + white.mT @ white
+        return diagonal.log().sum() + torch.linalg.slogdet(inner).logabsdet
 
     def family(self, values: Params, precision: Precision) -> Family:
         """Narrow along U, as wide as the prior elsewhere."""

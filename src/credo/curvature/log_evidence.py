@@ -15,54 +15,48 @@ from torch import Tensor
 
 from credo.core.errors import CredoError
 from credo.curvature.blocks import Block, Precision
-from credo.likelihoods.information import NormalNoiseTerms
-from credo.posteriors import Params
+from credo.curvature.prior_at_mode import PriorAtMode
+from credo.likelihoods.fisher_information import NormalNoiseTerms
 
 GRID = torch.linspace(
     -12.0, 12.0, 49, dtype=torch.float64
-)  # logarithms of factors on the prior's precision that are looked at first
+)  # logarithms of factors on the prior's precision that are tried first
 STEPS = 60  # of quasi-Newton then
-
-
-class Centred(NamedTuple):
-    """The prior's precision by parameter, the weights' distance from its mean, and what its log
-    density has beyond that normal's.
-    """
-
-    precision: Precision
-    offset: Params
-    shift: float = 0.0
 
 
 def log_evidence(
     blocks: Sequence[Block],
     nll: float,
-    prior: Centred,
-    scales: Mapping[str, Tensor] | None = None,
+    prior: PriorAtMode,
+    log_factors: Mapping[str, Tensor] | None = None,
     noise: NormalNoiseTerms | None = None,
-    gain: Tensor | None = None,
+    noise_log_factor: Tensor | None = None,
 ) -> Tensor:
-    """In nats, for the prior's precision times exp(scales) by parameter; differentiable in
-    ``scales``.
+    """In nats, for the prior's precision times exp(log_factors) by parameter; differentiable in
+    ``log_factors``.
 
-    With ``noise`` also for a noise variance over exp(gain), which multiplies the curvature: log
-    det(c H + D) = log det(H + D / c) + P log c.
+    With ``noise`` also for a noise variance over exp(noise_log_factor) = c, which multiplies the
+    curvature: log det(c H + D) = log det(H + D / c) + P log c.
     """
     precision = dict(prior.precision)
-    if scales is not None:
-        precision = _times(precision, scales)
+    if log_factors is not None:
+        precision = _times(precision, log_factors)
     total = torch.as_tensor(prior.shift - nll, dtype=torch.float64)
-    seen = precision
-    if noise is not None and gain is not None:
-        total = total + 0.5 * noise.count * gain - 0.5 * noise.misfit * torch.expm1(gain)
-        seen = _times(precision, dict.fromkeys(precision, -gain))
+    precision_over_noise = precision
+    if noise is not None and noise_log_factor is not None:
+        total = (
+            total
+            + 0.5 * noise.count * noise_log_factor
+            - 0.5 * noise.misfit * torch.expm1(noise_log_factor)
+        )
+        precision_over_noise = _times(precision, dict.fromkeys(precision, -noise_log_factor))
     for block in blocks:
-        total = total - 0.5 * block.log_det(seen) + block.shift
+        total = total - 0.5 * block.log_det(precision_over_noise) + block.prior_shift
         for name in block.names:
             p, w = precision[name], prior.offset[name].double()
             total = total + 0.5 * (p.log().expand(w.shape) - p * w.square()).sum()
-            if noise is not None and gain is not None:
-                total = total - 0.5 * w.numel() * gain
+            if noise is not None and noise_log_factor is not None:
+                total = total - 0.5 * w.numel() * noise_log_factor
     return total
 
 
@@ -83,56 +77,58 @@ def _times(precision: Precision, logs: Mapping[str, Tensor]) -> dict[str, Tensor
     return out
 
 
-def _by_group(values: Tensor, groups: Sequence[Sequence[str]]) -> dict[str, Tensor]:
-    """One number per group, by parameter: the same tensor for all of a group."""
+def _by_parameter(values: Tensor, sharing: Sequence[Sequence[str]]) -> dict[str, Tensor]:
+    """One number for all parameters that share it, by parameter: the same tensor for each."""
     return {
-        name: value for value, group in zip(values.unbind(), groups, strict=True) for name in group
+        name: value for value, group in zip(values.unbind(), sharing, strict=True) for name in group
     }
 
 
-class Widths(NamedTuple):
+class PriorAndNoise(NamedTuple):
     """Logarithms of the factors on the prior's precision by parameter, and on one over the noise
     variance.
     """
 
-    scales: dict[str, Tensor]
-    gain: float
+    log_factors: dict[str, Tensor]
+    noise_log_factor: float
 
 
-def best_widths(
+def best_prior_and_noise(
     blocks: Sequence[Block],
     nll: float,
-    prior: Centred,
-    groups: Sequence[Sequence[str]],
+    prior: PriorAtMode,
+    sharing: Sequence[Sequence[str]],
     noise: NormalNoiseTerms,
-) -> Widths:
+) -> PriorAndNoise:
     """The prior's width in every group and the noise that together maximise the evidence."""
-    start = best_scales(blocks, nll, prior, groups)
+    start = best_log_factors(blocks, nll, prior, sharing)
     point = torch.stack(
-        [*(start[group[0]] for group in groups), torch.zeros_like(start[groups[0][0]])]
+        [*(start[group[0]] for group in sharing), torch.zeros_like(start[sharing[0][0]])]
     )
 
     def value(values: Tensor) -> Tensor:
-        return -log_evidence(blocks, nll, prior, _by_group(values[:-1], groups), noise, values[-1])
+        return -log_evidence(
+            blocks, nll, prior, _by_parameter(values[:-1], sharing), noise, values[-1]
+        )
 
     found = _minimise(value, point)
     edge = 2 * float(GRID[-1])
-    return Widths(_by_group(found[:-1].clamp(-edge, edge), groups), float(found[-1]))
+    return PriorAndNoise(_by_parameter(found[:-1].clamp(-edge, edge), sharing), float(found[-1]))
 
 
-def best_scales(
-    blocks: Sequence[Block], nll: float, prior: Centred, groups: Sequence[Sequence[str]]
+def best_log_factors(
+    blocks: Sequence[Block], nll: float, prior: PriorAtMode, sharing: Sequence[Sequence[str]]
 ) -> dict[str, Tensor]:
     """Logarithms of the factors on the prior's precision, one for every group of parameters, that
     maximise the evidence.
 
-    All groups together along a grid first, so that the search starts at the right size; then
+    All factors together along a grid first, so that the search starts at the right size; then
     quasi-Newton over all of them.
     """
     device = next(iter(prior.offset.values())).device
 
     def value(values: Tensor) -> Tensor:
-        return -log_evidence(blocks, nll, prior, _by_group(values, groups))
+        return -log_evidence(blocks, nll, prior, _by_parameter(values, sharing))
 
     def attempt(values: Tensor) -> float:
         try:
@@ -141,11 +137,11 @@ def best_scales(
             return math.inf
 
     with torch.no_grad():
-        ones = torch.ones(len(groups), dtype=torch.float64, device=device)
+        ones = torch.ones(len(sharing), dtype=torch.float64, device=device)
         tried = [attempt(ones * float(g)) for g in GRID]
     start = ones * float(GRID[min(range(len(tried)), key=tried.__getitem__)])
     found = _minimise(value, start).clamp(2 * float(GRID[0]), 2 * float(GRID[-1]))
-    return _by_group(found, groups)
+    return _by_parameter(found, sharing)
 
 
 def _minimise(value: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:

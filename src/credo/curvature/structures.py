@@ -16,24 +16,25 @@ from credo.curvature.blocks import Block, DiagonalBlock, FullBlock, KronBlock, L
 from credo.curvature.sweep import (
     BATCH,
     BUDGET,
-    Looked,
+    ObservedBatch,
     Sweep,
     cut,
-    example_rows,
-    look,
-    rest,
-    whole_rows,
+    example_jacobians,
+    jacobian_chunks,
+    observe,
 )
-from credo.curvature.taps import Tap, layer_rows
+from credo.curvature.taps import Tap, layer_jacobians, untapped
 from credo.engine.model import Model
-from credo.posteriors import Family, Full, MeanField, PosteriorPrior
+from credo.posteriors import Family
 from credo.posteriors.full import MAX_NUMEL
 
 # a parameter without factors up to this size keeps its whole block beside Kronecker factors, a
 # larger one its diagonal
-SMALL = 1024
+WHOLE_BLOCK_NUMEL = 1024
 
-HALVED = 256  # columns from which half a symmetric product in four pieces is quicker than all of it
+HALVED_FROM = (
+    256  # columns from which half a symmetric product in four pieces is quicker than all of it
+)
 
 
 class Measured(NamedTuple):
@@ -46,9 +47,9 @@ class Measured(NamedTuple):
     chosen: Mapping[str, Tensor] | None = None
 
 
-def _grams(rows: Tensor) -> Tensor:
+def _grams(vectors: Tensor) -> Tensor:
     """X^T X of ``(..., D)``, flattened to rows."""
-    flat = rows.reshape(-1, rows.shape[-1])
+    flat = vectors.reshape(-1, vectors.shape[-1])
     return flat.mT @ flat
 
 
@@ -57,11 +58,11 @@ class Gram:
 
     def __init__(self, width: int, like: Tensor) -> None:
         self.total = like.new_zeros(width, width)
-        self.step = width if width < HALVED else -(-width // 4)
+        self.step = width if width < HALVED_FROM else -(-width // 4)
 
-    def add(self, rows: Tensor) -> None:
+    def add(self, vectors: Tensor) -> None:
         """One more batch ``(..., D)``."""
-        flat = rows.reshape(-1, rows.shape[-1])
+        flat = vectors.reshape(-1, vectors.shape[-1])
         for start in range(0, len(self.total), self.step):
             part = slice(start, start + self.step)
             self.total[part, start:].addmm_(flat[:, part].mT, flat[:, start:])
@@ -72,14 +73,16 @@ class Gram:
         return upper + upper.triu(1).mT
 
 
-class _Rest:
-    """Parameters without factors: diagonals, or whole blocks of small ones."""
+class _UnfactoredSums:
+    """Curvature of parameters without factors: diagonals, or whole blocks of those with few
+    weights.
+    """
 
     def __init__(
         self, sites: Mapping[str, Site], values: Mapping[str, Tensor], whole: bool
     ) -> None:
         self.sites = dict(sites)
-        self.whole = {n for n, s in sites.items() if whole and s.numel <= SMALL}
+        self.whole = {n for n, s in sites.items() if whole and s.numel <= WHOLE_BLOCK_NUMEL}
         self.sums = {
             n: values[n].new_zeros((s.numel, s.numel) if n in self.whole else (s.numel,))
             for n, s in self.sites.items()
@@ -87,9 +90,10 @@ class _Rest:
 
     def add(self, sweep: Sweep, x: object, root: Tensor) -> None:
         """One batch."""
-        for _, found in whole_rows(sweep, self.sites, x, root) if self.sites else ():
-            for name, rows in found.items():
-                self.sums[name] += _grams(rows) if name in self.whole else rows.square().sum((0, 1))
+        for _, found in jacobian_chunks(sweep, self.sites, x, root) if self.sites else ():
+            for name, jacobian in found.items():
+                whole = name in self.whole
+                self.sums[name] += _grams(jacobian) if whole else jacobian.square().sum((0, 1))
 
     def blocks(self) -> list[Block]:
         """As they are."""
@@ -107,16 +111,16 @@ def diagonal(sweep: Sweep, rank: int = 0) -> Measured:
     gradients squared otherwise.
     """
     taps = sweep.taps()
-    others = _Rest(rest(sweep, taps), sweep.values, whole=False)
+    unfactored = _UnfactoredSums(untapped(sweep.model, taps), sweep.values, whole=False)
     sums = {n: torch.zeros_like(sweep.values[n]) for tap in taps.values() for n in tap.names}
     nll = 0.0
-    for x, seen in look(sweep, taps):
-        nll += seen.nll
-        for grads in seen.grads:
+    for x, batch in observe(sweep, taps):
+        nll += batch.nll
+        for grads in batch.grads:
             for path, tap in taps.items():
-                _add_squares(sums, tap, seen.inputs[path], grads[path])
-        others.add(sweep, x, seen.root)
-    return Measured([*([DiagonalBlock(sums)] if sums else []), *others.blocks()], nll)
+                _add_squares(sums, tap, batch.inputs[path], grads[path])
+        unfactored.add(sweep, x, batch.root)
+    return Measured([*([DiagonalBlock(sums)] if sums else []), *unfactored.blocks()], nll)
 
 
 def _add_squares(sums: dict[str, Tensor], tap: Tap, inputs: Tensor, grads: Tensor) -> None:
@@ -144,20 +148,20 @@ def kfac(sweep: Sweep, rank: int = 0) -> Measured:
     no factors keeps its own block.
     """
     taps = sweep.taps()
-    others = _Rest(rest(sweep, taps), sweep.values, whole=True)
+    unfactored = _UnfactoredSums(untapped(sweep.model, taps), sweep.values, whole=True)
     left: dict[str, Gram] = {}
     right: dict[str, Gram] = {}
     nll, examples, places = 0.0, 0, {}
-    for x, seen in look(sweep, taps):
-        nll, examples = nll + seen.nll, examples + seen.examples
-        for path, inputs in seen.inputs.items():
+    for x, batch in observe(sweep, taps):
+        nll, examples = nll + batch.nll, examples + batch.examples
+        for path, inputs in batch.inputs.items():
             places[path] = inputs.shape[1]
             if taps[path].weight is not None:
                 right.setdefault(path, Gram(inputs.shape[-1], inputs)).add(inputs)
-        for grads in seen.grads:
+        for grads in batch.grads:
             for path, g in grads.items():
                 left.setdefault(path, Gram(g.shape[-1], g)).add(g)
-        others.add(sweep, x, seen.root)
+        unfactored.add(sweep, x, batch.root)
     blocks: list[Block] = []
     for path, tap in taps.items():
         b, q = _eigen(left[path].matrix())
@@ -167,7 +171,7 @@ def kfac(sweep: Sweep, rank: int = 0) -> Measured:
         if tap.bias is not None:
             one = torch.ones(1, 1, dtype=q.dtype, device=q.device)
             blocks.append(KronBlock(tap.bias, q, b, one, one[0]))
-    return Measured([*blocks, *others.blocks()], nll)
+    return Measured([*blocks, *unfactored.blocks()], nll)
 
 
 def _eigen(matrix: Tensor) -> tuple[Tensor, Tensor]:
@@ -180,57 +184,59 @@ def full(sweep: Sweep, rank: int = 0) -> Measured:
     """Everything, over all random parameters at once."""
     layout = FlatLayout({n: s.shape for n, s in sweep.model.random.items()})
     taps = sweep.taps()
-    others = rest(sweep, taps)
+    unfactored = untapped(sweep.model, taps)
     first = next(iter(sweep.values.values()))
     total = torch.zeros(layout.numel, layout.numel, dtype=first.dtype, device=first.device)
     nll, size = 0.0, 0
-    lone = next(iter(taps.values())) if len(taps) == 1 and not others else None
-    for x, seen in look(sweep, taps, BATCH):
-        nll += seen.nll
+    only_tap = next(iter(taps.values())) if len(taps) == 1 and not unfactored else None
+    for x, batch in observe(sweep, taps, BATCH):
+        nll += batch.nll
         grads = [
-            dict(g) for g in seen.grads
+            dict(g) for g in batch.grads
         ]  # every direction's: as large as the activations times K
-        if lone is not None and _last(lone, grads, seen.root):
-            _add_last(total, layout, lone, seen.inputs[lone.path][:, 0], seen.root)
+        if only_tap is not None and _is_output_layer(only_tap, grads, batch.root):
+            _add_output_layer(
+                total, layout, only_tap, batch.inputs[only_tap.path][:, 0], batch.root
+            )
             continue
-        size = max(1, BUDGET // (layout.numel * seen.root.shape[-1]))
-        for start in range(0, seen.examples, size):
-            rows = slice(start, start + size)
-            flat = _flat_rows(sweep, layout, taps, others, x, seen, grads, rows)
+        size = max(1, BUDGET // (layout.numel * batch.root.shape[-1]))
+        for start in range(0, batch.examples, size):
+            part = slice(start, start + size)
+            flat = _flat_jacobians(sweep, layout, taps, unfactored, x, batch, grads, part)
             total += _grams(flat)
     return Measured([FullBlock(layout.shapes, total)], nll)
 
 
-def _flat_rows(
+def _flat_jacobians(
     sweep: Sweep,
     layout: FlatLayout,
     taps: Mapping[str, Tap],
-    others: Mapping[str, Site],
+    unfactored: Mapping[str, Site],
     x: object,
-    seen: Looked,
+    batch: ObservedBatch,
     grads: list[dict[str, Tensor]],
-    rows: slice,
+    part: slice,
 ) -> Tensor:
     """R^T J of a few examples, ``(n, K, P)`` in the layout's order."""
     parts: dict[str, Tensor] = {}
     for path, tap in taps.items():
-        stacked = torch.stack([g[path][rows] for g in grads], 1)
+        stacked = torch.stack([g[path][part] for g in grads], 1)
         parts |= {
-            n: r.dense() for n, r in layer_rows(tap, seen.inputs[path][rows], stacked).items()
+            n: r.dense() for n, r in layer_jacobians(tap, batch.inputs[path][part], stacked).items()
         }
-    if others:
-        parts |= example_rows(
+    if unfactored:
+        parts |= example_jacobians(
             sweep.model,
             sweep.values,
             sweep.buffers,
-            others,
-            cut(x, rows, seen.examples),
-            seen.root[rows],
+            unfactored,
+            cut(x, part, batch.examples),
+            batch.root[part],
         )
     return torch.cat([parts[n] for n in layout.shapes], -1)
 
 
-def _last(tap: Tap, grads: list[dict[str, Tensor]], root: Tensor) -> bool:
+def _is_output_layer(tap: Tap, grads: list[dict[str, Tensor]], root: Tensor) -> bool:
     """Whether a layer's outputs are the network's own, at one place: then its gradients are the
     directions themselves.
     """
@@ -240,7 +246,9 @@ def _last(tap: Tap, grads: list[dict[str, Tensor]], root: Tensor) -> bool:
     )
 
 
-def _add_last(total: Tensor, layout: FlatLayout, tap: Tap, inputs: Tensor, root: Tensor) -> None:
+def _add_output_layer(
+    total: Tensor, layout: FlatLayout, tap: Tap, inputs: Tensor, root: Tensor
+) -> None:
     """sum_n Lambda_n x (a_n a_n^T) for a last layer: one product of (F^2, N) and (N, I^2), without
     any Jacobian.
     """
@@ -287,43 +295,45 @@ def low_rank(sweep: Sweep, rank: int) -> Measured:
     nll, product = 0.0, basis
     for _ in range(3):
         basis = torch.linalg.qr(product.double())[0].to(first)
-        nll, product = _times(sweep, layout, basis)
-    small = (basis.double().mT @ product.double() + product.double().mT @ basis.double()) / 2
-    values, vectors = torch.linalg.eigh(small)
+        nll, product = _curvature_times(sweep, layout, basis)
+    projected = (basis.double().mT @ product.double() + product.double().mT @ basis.double()) / 2
+    values, vectors = torch.linalg.eigh(projected)
     keep = slice(max(0, count - rank), count)
     factor = basis.double() @ (vectors[:, keep] * values[keep].clamp_min(0.0).sqrt())
     return Measured([LowRankBlock(layout.shapes, factor.to(first))], nll)
 
 
-def _times(sweep: Sweep, layout: FlatLayout, vectors: Tensor) -> tuple[float, Tensor]:
+def _curvature_times(sweep: Sweep, layout: FlatLayout, vectors: Tensor) -> tuple[float, Tensor]:
     """H V for ``(P, K)`` vectors, one pass over the data."""
     taps = sweep.taps()
-    others = rest(sweep, taps)
+    unfactored = untapped(sweep.model, taps)
     product, nll = torch.zeros_like(vectors), 0.0
-    for x, seen in look(sweep, taps):
-        nll += seen.nll
-        grads = [dict(g) for g in seen.grads]
-        size = max(1, BUDGET // (layout.numel * seen.root.shape[-1]))
-        for start in range(0, seen.examples, size):
-            flat = _flat_rows(
-                sweep, layout, taps, others, x, seen, grads, slice(start, start + size)
+    for x, batch in observe(sweep, taps):
+        nll += batch.nll
+        grads = [dict(g) for g in batch.grads]
+        size = max(1, BUDGET // (layout.numel * batch.root.shape[-1]))
+        for start in range(0, batch.examples, size):
+            flat = _flat_jacobians(
+                sweep, layout, taps, unfactored, x, batch, grads, slice(start, start + size)
             ).flatten(0, 1)
             product += flat.mT @ (flat @ vectors)
     return nll, product
 
 
 class Structure(NamedTuple):
-    """A form of curvature: how it is measured, which earlier posteriors it can add data to, and for
-    how many parameters.
+    """A form of curvature: how it is measured, and for how many parameters at most.
 
-    ``noise``: whether its evidence can tell noise from what the network explains. A diagonal leaves
-    out how weights make up for each other, and would rather call everything noise.
+    ``elementwise_prior``, ``joint_prior``: whether it can add data to an earlier posterior of
+    independent weights, or to one with a whole covariance. ``tells_noise``: whether its evidence
+    can tell noise from what the network explains. A diagonal leaves out how weights make up for
+    each other, and would rather call everything noise.
     """
 
     measure: Callable[[Sweep, int], Measured]
-    priors: tuple[type[Family], ...]
+    elementwise_prior: bool = False
+    joint_prior: bool = False
     largest: int | None = None
-    noise: bool = True
+    tells_noise: bool = True
 
     def check(self, name: str, model: Model) -> None:
         """Refuse what cannot end well whatever the data are, so that it is said before any
@@ -335,20 +345,34 @@ class Structure(NamedTuple):
                 f"structure={name!r} over {numel} parameters is too large (at most "
                 f"{self.largest}); use subset='last', or 'kfac'."
             )
-        earlier = model.prior.posterior.members if isinstance(model.prior, PosteriorPrior) else []
-        odd = next(
-            (f.name for f in earlier if f.atoms != 1 and not isinstance(f, self.priors)), None
-        )
+        odd = next((f.name for f in earlier_families(model) if not self._adds_to(f)), None)
         if odd is not None:
             raise SettingError(
                 f"structure={name!r} cannot add data to an earlier posterior of the family "
                 f"{odd!r}; fit both with 'diagonal', or both with 'full'."
             )
 
+    def _adds_to(self, earlier: Family) -> bool:
+        if independent_normal(earlier):
+            return self.elementwise_prior
+        joint = earlier.conjugate_normal()
+        return self.joint_prior and joint is not None and joint.noise is None
+
+
+def earlier_families(model: Model) -> list[Family]:
+    """The families of an earlier posterior that is the prior now, but for point estimates."""
+    posterior = model.prior.earlier_posterior
+    return [] if posterior is None else [f for f in posterior.members if f.atoms != 1]
+
+
+def independent_normal(family: Family) -> bool:
+    """Whether a family is a normal per weight, which is an elementwise prior."""
+    return family.independent and family.as_gaussian() is not None
+
 
 STRUCTURES: dict[str, Structure] = {
-    "diagonal": Structure(diagonal, (MeanField,), noise=False),
-    "kfac": Structure(kfac, ()),
-    "low_rank": Structure(low_rank, (MeanField,)),
-    "full": Structure(full, (MeanField, Full), MAX_NUMEL),
+    "diagonal": Structure(diagonal, elementwise_prior=True, tells_noise=False),
+    "kfac": Structure(kfac),
+    "low_rank": Structure(low_rank, elementwise_prior=True),
+    "full": Structure(full, elementwise_prior=True, joint_prior=True, largest=MAX_NUMEL),
 }

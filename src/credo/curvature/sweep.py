@@ -21,11 +21,11 @@ from credo.core.errors import SettingError
 from credo.core.seeds import generator
 from credo.core.shell import plain_attention, plain_kernels
 from credo.core.sites import Site
-from credo.curvature.taps import Tap, caught_numel, find_taps, gradients, prepared, tapped, untapped
+from credo.curvature.taps import Tap, caught_numel, find_taps, gradients, prepared, tapped
 from credo.engine.fit_job import FitJob
 from credo.engine.model import Model
 from credo.estimators.plan import batch_of
-from credo.likelihoods.information import score
+from credo.likelihoods.fisher_information import score
 from credo.posteriors import Params
 
 BUDGET = 1 << 26  # numbers of derivatives held at once, 256 MB in float32
@@ -60,8 +60,8 @@ class Sweep:
                 "loader that shows every example once."
             )
 
-    def root(self, outputs: Tensor, y: Tensor, number: int) -> Tensor:
-        """R ``(N, F, K)`` of a batch, the ``number``-th of the pass."""
+    def root(self, outputs: Tensor, y: Tensor, batch_number: int) -> Tensor:
+        """R ``(N, F, K)`` of a batch; ``batch_number``: where it stands in the pass."""
         likelihood, f = self.model.likelihood, outputs.detach()
         if self.kind == "ggn":
             return likelihood.information_root(f).detach()
@@ -69,7 +69,7 @@ class Sweep:
             return score(likelihood, f, likelihood.check_pair(f, y)).unsqueeze(-1)
         stacked = f.unsqueeze(0).expand(self.mc_samples, *f.shape)
         drawn = likelihood.observed.sample(
-            stacked, generator(self.fit_job.seed, "fisher", number, device=f.device)
+            stacked, generator(self.fit_job.seed, "fisher", batch_number, device=f.device)
         )
         return torch.movedim(score(likelihood.observed, stacked, drawn), 0, -1) / math.sqrt(
             self.mc_samples
@@ -87,22 +87,26 @@ class Sweep:
         )
 
 
-class Looked(NamedTuple):
-    """What one batch shows: inputs of every layer, gradients by direction, derivatives of the rest,
-    and the negative log-likelihood.
+class ObservedBatch(NamedTuple):
+    """What curvature needs of one batch of N examples.
+
+    ``inputs``: of every tapped layer ``(N, R, I)``. ``grads``: for every direction, the gradients
+    ``(N, R, O)`` of every tapped layer. ``root``: R ``(N, F, K)``, whose K columns are the
+    directions. ``nll``: the negative log-likelihood, summed.
     """
 
     inputs: dict[str, Tensor]
     grads: Iterator[dict[str, Tensor]]
     root: Tensor
-    outputs: Tensor
     nll: float
     examples: int
 
 
-def look(sweep: Sweep, taps: Mapping[str, Tap], size: int = BATCH) -> Iterator[tuple[Any, Looked]]:
-    """Batch after batch; ``grads`` gives one dict of ``(N, R, O)`` for every direction and must be
-    read before the next batch.
+def observe(
+    sweep: Sweep, taps: Mapping[str, Tap], size: int = BATCH
+) -> Iterator[tuple[Any, ObservedBatch]]:
+    """One pass over the data: inputs x and what is observed of every batch, whose ``grads`` must
+    be read before the next batch.
     """
     shell = prepared(sweep.model, sweep.values, sweep.buffers)
     size = min(size, max(1, BUDGET // max(1, caught_numel(sweep.model, taps))))
@@ -118,10 +122,10 @@ def look(sweep: Sweep, taps: Mapping[str, Tap], size: int = BATCH) -> Iterator[t
                 yield gradients(outputs, caught, column, place + 1 < len(columns)) if caught else {}
 
         inputs = {path: c.inputs for path, c in caught.items()}
-        yield x, Looked(inputs, grads(), root, outputs.detach(), sweep.nll(outputs, y), batch_of(x))
+        yield x, ObservedBatch(inputs, grads(), root, sweep.nll(outputs, y), batch_of(x))
 
 
-def whole_rows(
+def jacobian_chunks(
     sweep: Sweep, sites: Mapping[str, Site], x: Any, root: Tensor
 ) -> Iterator[tuple[slice, dict[str, Tensor]]]:
     """R^T J of each example by parameters without factors, ``(n, K, P)``, a few examples at a
@@ -134,20 +138,20 @@ def whole_rows(
         rows = slice(start, min(start + chunk, total))
         yield (
             rows,
-            example_rows(
+            example_jacobians(
                 sweep.model, sweep.values, sweep.buffers, sites, cut(x, rows, total), root[rows]
             ),
         )
 
 
 def cut(x: Any, rows: slice, total: int) -> Any:
-    """Some of the examples."""
+    """Some of the ``total`` examples of a batch."""
     return pytree.tree_map(
         lambda t: t[rows] if isinstance(t, Tensor) and t.dim() and t.shape[0] == total else t, x
     )
 
 
-def example_rows(
+def example_jacobians(
     model: Model,
     values: Params,
     buffers: Mapping[str, Tensor],
@@ -216,8 +220,3 @@ def example_rows(
     finally:
         shell.place(start)
     return {name: torch.stack(values) for name, values in rows.items()}
-
-
-def rest(sweep: Sweep, taps: Mapping[str, Tap]) -> dict[str, Site]:
-    """Random parameters that no factors are known for."""
-    return untapped(sweep.model, taps)

@@ -71,10 +71,10 @@ def find_taps(
             }
             if chosen:
                 taps[path] = Tap(path, chosen.get("weight"), chosen.get("bias"))
-    few = model.move(x)
+    examples = model.move(x)
     calls: dict[str, list[tuple[torch.Size, torch.Size]]] = {path: [] for path in taps}
-    sizes = (batch_of(few), batch_of(few) + 1)
-    for batch in (few, one_more(few)):
+    sizes = (batch_of(examples), batch_of(examples) + 1)
+    for batch in (examples, one_more(examples)):
         with (
             _hooked(
                 shell, taps, lambda path, module, a, out: calls[path].append((a.shape, out.shape))
@@ -83,17 +83,17 @@ def find_taps(
             plain_attention(),
         ):
             model.outputs(shell, batch)
-    good = {}
-    for path, seen in calls.items():
-        if len(seen) == 2 and all(
+    regular = {}  # layers called once per pass, on examples along the first axis
+    for path, shapes in calls.items():
+        if len(shapes) == 2 and all(
             shape[0] == size and len(shape) > 1
-            for pair, size in zip(seen, sizes, strict=True)
+            for pair, size in zip(shapes, sizes, strict=True)
             for shape in pair
         ):
             units = _units(shell.module.get_submodule(path))
-            good[path] = taps[path]._replace(places=seen[0][1].numel() // (sizes[0] * units))
-    otherwise = _used_otherwise(model, shell, good, few)
-    return {path: tap for path, tap in good.items() if path not in otherwise}
+            regular[path] = taps[path]._replace(places=shapes[0][1].numel() // (sizes[0] * units))
+    otherwise = _used_otherwise(model, shell, regular, examples)
+    return {path: tap for path, tap in regular.items() if path not in otherwise}
 
 
 def _plain(module: nn.Module) -> bool:
@@ -145,11 +145,11 @@ def _used_otherwise(model: Model, shell: Shell, taps: Mapping[str, Tap], x: Any)
             refuse_reentrant([outputs])
             grads: Sequence[Tensor | None] = []
             if outputs.requires_grad and own:
-                seen = [
+                layer_outputs = [
                     output for found in calls.values() for output in found
                 ]  # so that the backward pass goes everywhere
                 grads = torch.autograd.grad(
-                    outputs.sum(), [*own.values(), *seen], allow_unused=True
+                    outputs.sum(), [*own.values(), *layer_outputs], allow_unused=True
                 )
     finally:
         shell.place(before)
@@ -172,8 +172,10 @@ def prepared(model: Model, values: Params, buffers: Mapping[str, Tensor]) -> She
 
 
 @contextmanager
-def _hooked(shell: Shell, paths: Mapping[str, Any], look: Any, enter: Any = None) -> Iterator[None]:
-    """``look(path, module, input, output)`` at every call of these layers; what it returns, if
+def _hooked(
+    shell: Shell, paths: Mapping[str, Any], on_call: Any, enter: Any = None
+) -> Iterator[None]:
+    """``on_call(path, module, input, output)`` at every call of these layers; what it returns, if
     anything, replaces the output.
     """
     handles = []
@@ -183,7 +185,7 @@ def _hooked(shell: Shell, paths: Mapping[str, Any], look: Any, enter: Any = None
         def hook(
             module: nn.Module, args: tuple[Any, ...], kwargs: Any, output: Tensor, path: str = path
         ) -> Tensor | None:
-            return look(path, module, args[0] if args else kwargs["input"], output)
+            return on_call(path, module, args[0] if args else kwargs["input"], output)
 
         handles.append(module.register_forward_hook(hook, with_kwargs=True))
         if enter is not None:
@@ -203,7 +205,7 @@ def tapped(
     """Outputs ``(N, F)`` with a graph back to every tapped layer, and what was caught there."""
     caught: dict[str, Caught] = {}
 
-    def look(path: str, module: nn.Module, a: Tensor, output: Tensor) -> Tensor:
+    def on_call(path: str, module: nn.Module, a: Tensor, output: Tensor) -> Tensor:
         if not output.requires_grad:
             output.requires_grad_()
         convolution = isinstance(module, CONVOLUTIONS)
@@ -215,7 +217,7 @@ def tapped(
         caught[path] = Caught(inputs, output, 1 if convolution else -1)
         return output.clone()  # so that an activation in place leaves what was caught as it is
 
-    with torch.enable_grad(), _hooked(shell, taps, look), plain_attention():
+    with torch.enable_grad(), _hooked(shell, taps, on_call), plain_attention():
         outputs = model.outputs(shell, x)
     return outputs, caught
 
@@ -257,7 +259,7 @@ def _padding(module: Any) -> list[tuple[int, int]]:
 
 
 def gradients(
-    outputs: Tensor, caught: Mapping[str, Caught], direction: Tensor, keep: bool
+    outputs: Tensor, caught: Mapping[str, Caught], direction: Tensor, retain_graph: bool
 ) -> dict[str, Tensor]:
     """d (direction . f) / d z of every layer ``(N, R, O)``, for a direction ``(N, F)`` of each
     example's outputs.
@@ -268,7 +270,7 @@ def gradients(
             outputs,
             [c.output for c in caught.values()],
             direction,
-            retain_graph=keep,
+            retain_graph=retain_graph,
             allow_unused=True,
         )
     out = {}
@@ -281,7 +283,7 @@ def gradients(
     return out
 
 
-def layer_rows(tap: Tap, inputs: Tensor, grads: Tensor) -> dict[str, Rows]:
+def layer_jacobians(tap: Tap, inputs: Tensor, grads: Tensor) -> dict[str, Rows]:
     """The factors of weight and bias, from inputs ``(N, R, I)`` and gradients ``(N, K, R, O)``."""
     out = {}
     if tap.weight is not None:
@@ -296,8 +298,3 @@ def untapped(model: Model, taps: Mapping[str, Tap]) -> dict[str, Site]:
     """Random parameters that no factors are known for."""
     known: set[str] = {name for tap in taps.values() for name in tap.names}
     return {name: site for name, site in model.random.items() if name not in known}
-
-
-def directions(root: Tensor) -> Sequence[Tensor]:
-    """The columns of ``(N, F, K)``, each ``(N, F)``."""
-    return root.unbind(-1)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from credo.core.errors import DataError, nearest
 from credo.data.columns import Column, Series, column_from, fit_column
-from credo.data.target import Target, fit_target, target_from
+from credo.data.table_target import Target, fit_target, target_from
 
 Frame = Any
 """A pandas DataFrame."""

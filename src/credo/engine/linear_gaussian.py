@@ -67,7 +67,7 @@ def conjugate(model: Model) -> bool:
     """Whether likelihood and prior are Gaussian, so that a network linear in its random parameters
     has a Gaussian posterior.
     """
-    if not isinstance(model.likelihood, Gaussian):
+    if model.likelihood.as_gaussian() is None:
         return False
     try:
         return all(type(model.prior.at(site)) is Normal for site in model.random.values())
@@ -75,9 +75,21 @@ def conjugate(model: Model) -> bool:
         return False
 
 
+def gaussian_likelihood(model: Model, method: str) -> Gaussian:
+    """The model's likelihood, refused unless it is Gaussian with one deviation for all inputs."""
+    gaussian = model.likelihood.as_gaussian()
+    if gaussian is None:
+        raise SettingError(
+            f"{method} needs a Gaussian likelihood, got {model.likelihood.name!r}; use "
+            "method='vi' for others."
+        )
+    return gaussian
+
+
 def noise_std(model: Model) -> Tensor:
     """The observation noise as it stands, one number or one per output."""
-    return model.likelihood.std(torch.zeros(1, dtype=torch.float64)).detach().cpu()  # type: ignore
+    likelihood = gaussian_likelihood(model, "The closed form")
+    return likelihood.std(torch.zeros(1, dtype=torch.float64)).detach().cpu()
 
 
 def regression(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from credo.estimators.moments import propagate
 from credo.estimators.plan import batch_of
 from credo.likelihoods.base import Likelihood
 from credo.posteriors import Params, Posterior, Process, RowNoise
+from credo.predictive.shortcuts import Shortcut, shortcuts
 
 _LOOP_BUDGET = (
     1 << 21
@@ -136,6 +138,10 @@ def moment_outputs(
             mean, spread = propagate(shell, posterior, batch, covariance, model.output)
             parts.append(shown(mean, spread, samples))
     return torch.cat(parts, 1)
+
+
+shortcuts.register("moments")(Shortcut(partial(moment_outputs, covariance="diagonal")))
+shortcuts.register("moments_full")(Shortcut(partial(moment_outputs, covariance="full")))
 
 
 def shown(mean: Tensor, spread: Tensor, samples: int) -> Tensor:

@@ -3,9 +3,9 @@ them.
 """
 
 from credo.generative import codes, priors
+from credo.generative.autoencoders import VAE, Autoencoder
 from credo.generative.bounds import Bound
 from credo.generative.outliers import Compressor, LikelihoodRatio, perturb
-from credo.generative.vae import VAE, Autoencoder
 from credo.generative.vae_files import load
 
 __all__ = [

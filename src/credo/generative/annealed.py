@@ -55,8 +55,8 @@ class Chains:
     Tuning while counting would make the transitions depend on the past and the estimate biased.
     """
 
-    def __init__(self, where: Density, steps: int, leapfrog: int, like: Tensor) -> None:
-        self.where, self.leapfrog = where, leapfrog
+    def __init__(self, density: Density, steps: int, leapfrog: int, like: Tensor) -> None:
+        self.density, self.leapfrog = density, leapfrog
         self.ladder = ladder(steps, like.device)
         self.sizes = torch.full(
             (steps + 1, like.shape[1]), 0.1, dtype=like.dtype, device=like.device
@@ -98,14 +98,14 @@ class Chains:
 
     def _fit(self, z: Tensor) -> Tensor:
         with torch.no_grad():
-            return self.where.fit(z).double()
+            return self.density.fit(z).double()
 
     def _step(self, z: Tensor, b: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
         """One Hamiltonian Monte Carlo step that leaves p(z) p(x given z)^b as it is; the draws, and
         acceptance per datum.
         """
         power = b.to(z.dtype)
-        target = differentiable(lambda q: self.where.prior(q) + power * self.where.fit(q))
+        target = differentiable(lambda q: self.density.prior(q) + power * self.density.fit(q))
         momentum = torch.randn_like(z)
         start = Point.at(target, z)
         end, turned = Integrator(target)(

@@ -1,4 +1,4 @@
-"""Bounds on log p(x), and the gradients that climb them.
+"""Bounds on log p(x), and the gradients that training maximises them with.
 
 From K draws z_k ~ q(z given x) with weights log w_k = log p(x given z_k) + log p(z_k) - log q(z_k
 given x): ELBO = mean_k log w_k, IWAE = log mean_k w_k. The value reported is always that of the
@@ -27,7 +27,7 @@ gradients: Registry[type[Gradient]] = Registry("latent gradient")
 
 @dataclass(frozen=True)
 class Bound:
-    """Which bound is climbed and how; the settings of ``fit`` that concern latent variables."""
+    """Which bound is maximised and how; the settings of ``fit`` that concern latent variables."""
 
     bound: str = setting(
         "elbo",
@@ -43,7 +43,7 @@ class Bound:
     )
     beta: float = setting(1.0, "Weight of KL[q(z given x), p(z)] in training.", ge=0.0)
     kl_schedule: str = setting(
-        "constant", "Course of that weight.", choices=("constant", "linear", "cosine")
+        "constant", "Schedule of that weight.", choices=("constant", "linear", "cosine")
     )
     kl_warmup: int = setting(0, "Epochs over which 'linear' and 'cosine' rise to beta.", ge=0)
     free_bits: float = setting(
@@ -72,7 +72,7 @@ class Bound:
                 f"kl_schedule={self.kl_schedule!r} needs kl_warmup, the number of epochs it takes."
             )
 
-    def climb(self, code: Code) -> Gradient:
+    def gradient_for(self, code: Code) -> Gradient:
         """The gradient to use with this code; refused where the code has no such one."""
         name = self.gradient or code.gradients[0]
         if name not in code.gradients:
@@ -128,7 +128,7 @@ def log_mean_exp(values: Tensor) -> Tensor:
 
 
 class Gradient(ABC):
-    """Draws z in its own way and says what to climb, given the parts."""
+    """Draws z in its own way and says what training maximises, given the terms of the bound."""
 
     name: ClassVar[str]
     #: Whether the KL may enter in closed form; otherwise all of it is sampled.
@@ -140,7 +140,7 @@ class Gradient(ABC):
         self.bound, self.latent_dim = bound, latent_dim
 
     @abstractmethod
-    def draw(self, code: Code, numbers: Tensor) -> Drawn:
+    def draw(self, code: Code, encoded: Tensor) -> Drawn:
         """K draws for encoder outputs ``(N, width)``."""
 
     def value(self, parts: Parts) -> Tensor:
@@ -150,7 +150,7 @@ class Gradient(ABC):
         return parts.fit.mean(0) - parts.divergence()
 
     def objective(self, parts: Parts) -> Tensor:
-        """What is climbed ``(N,)``; its value is of no use."""
+        """What training maximises ``(N,)``: its gradient counts, its value does not."""
         if self.bound.bound == "iwae":
             return log_mean_exp(parts.log_weights(parts.weight))
         return parts.fit.mean(0) - self.penalty(parts)
@@ -164,8 +164,8 @@ class Gradient(ABC):
         free = (
             self.bound.free_bits * self.latent_dim / parts.closed.shape[-1]
         )  # a column may stand for several variables
-        kept = (parts.closed.detach().mean(0) > free).to(parts.closed.dtype) if free else 1.0
-        return parts.weight * (parts.closed * kept).sum(-1)
+        counted = (parts.closed.detach().mean(0) > free).to(parts.closed.dtype) if free else 1.0
+        return parts.weight * (parts.closed * counted).sum(-1)
 
     def weight(self, parts: Parts) -> Tensor | float:
         """The weight of a sampled KL: nothing while its batch average, over all variables together,
@@ -185,9 +185,9 @@ class Reparameterised(Gradient):
 
     name: ClassVar[str] = "reparameterised"
 
-    def draw(self, code: Code, numbers: Tensor) -> Drawn:
+    def draw(self, code: Code, encoded: Tensor) -> Drawn:
         """Draws with gradients."""
-        return Drawn(*code.draw(numbers, self.bound.draws))
+        return Drawn(*code.draw(encoded, self.bound.draws))
 
 
 @gradients.register("doubly")
@@ -202,12 +202,12 @@ class Doubly(Gradient):
     name: ClassVar[str] = "doubly"
     exact_kl: ClassVar[bool] = False
 
-    def draw(self, code: Code, numbers: Tensor) -> Drawn:
+    def draw(self, code: Code, encoded: Tensor) -> Drawn:
         """Draws with gradients, under a density without."""
-        z, _, q = code.draw(numbers, self.bound.draws)
+        z, _, q = code.draw(encoded, self.bound.draws)
         if self.bound.bound == "iwae":
             z, self._tag = Weighed.apply(z)  # pyright: ignore  two tensors
-        return Drawn(z, code.density(numbers, z), q)
+        return Drawn(z, code.density(encoded, z), q)
 
     def objective(self, parts: Parts) -> Tensor:
         """ELBO: the mean of log w. IWAE: log w under its normalised weights s, which the encoder's
@@ -259,9 +259,9 @@ class Score(Gradient):
 
     name: ClassVar[str] = "score"
 
-    def draw(self, code: Code, numbers: Tensor) -> Drawn:
+    def draw(self, code: Code, encoded: Tensor) -> Drawn:
         """Draws without gradients."""
-        q = code.at(numbers)
+        q = code.at(encoded)
         z = q.sample(torch.Size([self.bound.draws]))
         return Drawn(z, q.log_prob(z), q)
 
@@ -309,9 +309,9 @@ class Gumbel(Gradient):
     name: ClassVar[str] = "gumbel"
     hard: ClassVar[bool] = False
 
-    def draw(self, code: Code, numbers: Tensor) -> Drawn:
+    def draw(self, code: Code, encoded: Tensor) -> Drawn:
         """Relaxed draws; the KL is always that of hard ones, in closed form."""
-        q = code.at(numbers)
+        q = code.at(encoded)
         assert isinstance(q, OneHot)
         z = q.relaxed(torch.Size([self.bound.draws]), self.bound.temperature)
         return Drawn(z, q.log_prob(z), q)
@@ -326,8 +326,8 @@ class StraightThrough(Gradient):
 
     name: ClassVar[str] = "straight_through"
 
-    def draw(self, code: Code, numbers: Tensor) -> Drawn:
+    def draw(self, code: Code, encoded: Tensor) -> Drawn:
         """One-hot draws that carry the mean's gradient."""
-        q = code.at(numbers)
+        q = code.at(encoded)
         z = q.sample(torch.Size([self.bound.draws])) + (q.mean - q.mean.detach())
         return Drawn(z, q.log_prob(z), q)

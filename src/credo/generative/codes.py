@@ -22,7 +22,7 @@ from credo.posteriors.flow import flows_of
 from credo.posteriors.std_transform import scales
 
 codes: Registry[type[Code]] = Registry("latent posterior")
-SPREAD = scales["softplus"]
+STD_TRANSFORM = scales["softplus"]
 
 
 class Code(nn.Module, ABC):
@@ -57,18 +57,18 @@ class Code(nn.Module, ABC):
         return self.latent_dim
 
     @abstractmethod
-    def at(self, numbers: Tensor) -> Distribution:
+    def at(self, encoded: Tensor) -> Distribution:
         """q for encoder outputs ``(N, width)``."""
 
-    def density(self, numbers: Tensor, z: Tensor) -> Tensor:
+    def density(self, encoded: Tensor, z: Tensor) -> Tensor:
         """log q(z given x) ``(K, N)`` whose only gradients are those of z: whatever made q counts
         as constant.
         """
-        return self.at(numbers.detach()).log_prob(z)
+        return self.at(encoded.detach()).log_prob(z)
 
-    def draw(self, numbers: Tensor, count: int) -> tuple[Tensor, Tensor, Distribution]:
+    def draw(self, encoded: Tensor, count: int) -> tuple[Tensor, Tensor, Distribution]:
         """``count`` draws ``(K, N, size)`` with gradients, their log density ``(K, N)``, and q."""
-        q = self.at(numbers)
+        q = self.at(encoded)
         z = q.rsample(torch.Size([count]))
         return z, q.log_prob(z), q
 
@@ -86,9 +86,9 @@ class Point(Code):
         """One number per latent variable."""
         return self.latent_dim
 
-    def at(self, numbers: Tensor) -> Distribution:
+    def at(self, encoded: Tensor) -> Distribution:
         """All mass on one value."""
-        return Certain(numbers)
+        return Certain(encoded)
 
 
 @codes.register("diagonal")
@@ -102,10 +102,12 @@ class Diagonal(Code):
         """Mean and raw deviation."""
         return 2 * self.latent_dim
 
-    def at(self, numbers: Tensor) -> Distribution:
+    def at(self, encoded: Tensor) -> Distribution:
         """``Independent(Normal)``."""
-        mean, raw = numbers.chunk(2, -1)
-        return Independent(Normal(mean, _spread(raw), validate_args=False), 1, validate_args=False)
+        mean, raw = encoded.chunk(2, -1)
+        return Independent(
+            Normal(mean, _positive_std(raw), validate_args=False), 1, validate_args=False
+        )
 
 
 @codes.register("full")
@@ -115,26 +117,26 @@ class Full(Code):
     """
 
     name: ClassVar[str] = "full"
-    rows: Tensor
+    below_diagonal: Tensor
 
     def __init__(self, latent_dim: int) -> None:
         super().__init__(latent_dim)
         below = torch.tril_indices(latent_dim, latent_dim, -1)
-        self.register_buffer("rows", below[0] * latent_dim + below[1], persistent=False)
+        self.register_buffer("below_diagonal", below[0] * latent_dim + below[1], persistent=False)
 
     @property
     def width(self) -> int:
         """D + D (D + 1) / 2."""
-        return 2 * self.latent_dim + len(self.rows)
+        return 2 * self.latent_dim + len(self.below_diagonal)
 
-    def at(self, numbers: Tensor) -> Distribution:
+    def at(self, encoded: Tensor) -> Distribution:
         """``MultivariateNormal`` from its Cholesky factor."""
         d = self.latent_dim
-        mean, raw, below = numbers.split([d, d, len(self.rows)], -1)
+        mean, raw, below = encoded.split([d, d, len(self.below_diagonal)], -1)
         factor = torch.zeros(
             *mean.shape[:-1], d * d, dtype=mean.dtype, device=mean.device
-        ).index_copy(-1, self.rows, below)
-        factor = factor.unflatten(-1, (d, d)) + torch.diag_embed(_spread(raw))
+        ).index_copy(-1, self.below_diagonal, below)
+        factor = factor.unflatten(-1, (d, d)) + torch.diag_embed(_positive_std(raw))
         return MultivariateNormal(mean, scale_tril=factor, validate_args=False)
 
 
@@ -168,26 +170,28 @@ class Flow(Code):
         """Mean and raw deviation of e, which T sees too."""
         return 2 * self.latent_dim
 
-    def at(self, numbers: Tensor) -> Pushed:
+    def at(self, encoded: Tensor) -> Pushed:
         """A diagonal normal pushed through T."""
-        mean, raw = numbers.chunk(2, -1)
-        base = Independent(Normal(mean, _spread(raw), validate_args=False), 1, validate_args=False)
-        return Pushed(base, self.transform(numbers))
+        mean, raw = encoded.chunk(2, -1)
+        base = Independent(
+            Normal(mean, _positive_std(raw), validate_args=False), 1, validate_args=False
+        )
+        return Pushed(base, self.transform(encoded))
 
-    def forward(self, numbers: Tensor, z: Tensor) -> Tensor:
+    def forward(self, encoded: Tensor, z: Tensor) -> Tensor:
         """log q(z given x), as a call that parameters can be given to."""
-        return self.at(numbers).log_prob(z)
+        return self.at(encoded).log_prob(z)
 
-    def density(self, numbers: Tensor, z: Tensor) -> Tensor:
+    def density(self, encoded: Tensor, z: Tensor) -> Tensor:
         """With T's own parameters held constant too; the whole evaluation happens inside, because T
         is made when it is used.
         """
-        held = {name: p.detach() for name, p in self.named_parameters()}
-        return functional_call(self, held, (numbers.detach(), z))
+        constant = {name: p.detach() for name, p in self.named_parameters()}
+        return functional_call(self, constant, (encoded.detach(), z))
 
-    def draw(self, numbers: Tensor, count: int) -> tuple[Tensor, Tensor, Distribution]:
+    def draw(self, encoded: Tensor, count: int) -> tuple[Tensor, Tensor, Distribution]:
         """The density of a draw comes with it, without T's inverse."""
-        q = self.at(numbers)
+        q = self.at(encoded)
         start = q.base.rsample(torch.Size([count]))
         z, ladj = q.transform.call_and_ladj(start)
         return z, q.base.log_prob(start) - ladj, q
@@ -222,14 +226,14 @@ class Categorical(Code):
         """One-hot rows, side by side."""
         return self.width
 
-    def at(self, numbers: Tensor) -> OneHot:
+    def at(self, encoded: Tensor) -> OneHot:
         """Independent one-hot variables."""
-        return OneHot(numbers.unflatten(-1, (self.latent_dim, self.categories)))
+        return OneHot(encoded.unflatten(-1, (self.latent_dim, self.categories)))
 
 
-def _spread(raw: Tensor) -> Tensor:
+def _positive_std(raw: Tensor) -> Tensor:
     """A deviation that is never zero, so that densities stay finite."""
-    return SPREAD.std(raw).clamp_min(torch.finfo(raw.dtype).tiny ** 0.25)
+    return STD_TRANSFORM.std(raw).clamp_min(torch.finfo(raw.dtype).tiny ** 0.25)
 
 
 class Certain(Distribution):
@@ -294,8 +298,10 @@ class OneHot(Distribution):
 
     def __init__(self, logits: Tensor) -> None:
         self.log_probs = F.log_softmax(logits, -1)
-        groups, categories = logits.shape[-2:]
-        super().__init__(logits.shape[:-2], torch.Size([groups * categories]), validate_args=False)
+        variables, categories = logits.shape[-2:]
+        super().__init__(
+            logits.shape[:-2], torch.Size([variables * categories]), validate_args=False
+        )
 
     @property
     def mean(self) -> Tensor:

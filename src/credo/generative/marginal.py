@@ -32,17 +32,17 @@ def log_weights(net: LatentNet, x: Tensor, draws: int, proposal: str) -> Tensor:
     return net.log_fit(z, net.targets(x)) + log_ratio
 
 
-def chunk(net: LatentNet, rows: int) -> int:
-    """How many draws of z for ``rows`` data to hold at once: by what the decoder gives for them, or
-    the prior compares them with.
+def draws_at_once(net: LatentNet, num_data: int) -> int:
+    """How many draws of z to make at once for ``num_data`` data: by what the decoder gives for
+    them, or the prior compares them with.
     """
-    wide = max(net.numbers(), net.code.size * net.prior.wants)
-    return max(1, BUDGET.get(net.ramp.device.type, BUDGET["cpu"]) // (rows * wide))
+    wide = max(net.num_outputs(), net.code.size * net.prior.data_needed)
+    return max(1, BUDGET.get(net.ramp.device.type, BUDGET["cpu"]) // (num_data * wide))
 
 
 def importance(net: LatentNet, x: Tensor, draws: int, proposal: str = "encoder") -> Tensor:
     """The estimate ``(N,)`` from ``draws`` draws, made a few at a time."""
-    size = chunk(net, len(x))
+    size = draws_at_once(net, len(x))
     total: Tensor | None = None
     for start in range(0, draws, size):
         part = torch.logsumexp(log_weights(net, x, min(size, draws - start), proposal).double(), 0)

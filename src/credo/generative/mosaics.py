@@ -20,14 +20,14 @@ from torch.distributions import Distribution
 from credo.core.errors import DataError, SettingError
 from credo.core.settings import positive
 from credo.data.checks import check_inputs
-from credo.data.images import evenly
-from credo.generative.model import LatentModel
+from credo.data.image_sets import evenly
+from credo.generative.autoencoders import VAE
+from credo.generative.latent_model import LatentModel
+from credo.generative.latent_queries import centre
 from credo.generative.priors import StandardNormal
-from credo.generative.reading import centre
-from credo.generative.vae import VAE
 
-MOST = 2000  # data that a picture looks at
-WEIGHTS = 10  # draws of random weights that a picture averages over
+MAX_DATA = 2000  # data that a picture is made of
+WEIGHT_DRAWS = 10  # draws of random weights that a picture averages over
 UNIT = (0.0, 1.0)
 Shades = tuple[float, float]
 
@@ -45,11 +45,11 @@ def reconstructions(
     """Data above their reconstructions, ``blocks`` times ``columns`` of them, evenly spread over
     ``x``.
     """
-    chosen = few(x, positive("columns", columns, 1) * positive("blocks", blocks, 1))
+    chosen = evenly_chosen(x, positive("columns", columns, 1) * positive("blocks", blocks, 1))
     columns = min(columns, len(chosen))
     blocks = len(chosen) // columns  # a row that is not full would shift the one below it
     chosen = chosen[: blocks * columns]
-    made = model.reconstruct(chosen, samples=WEIGHTS, seed=seed).cpu().reshape(chosen.shape)
+    made = model.reconstruct(chosen, samples=WEIGHT_DRAWS, seed=seed).cpu().reshape(chosen.shape)
     shown = torch.stack(
         [part.to(made).unflatten(0, (blocks, columns)) for part in (chosen, made)], 1
     ).flatten(0, 2)
@@ -125,14 +125,14 @@ def manifold(
             "them as x."
         )
     else:
-        means = centre(vae.encode(few(x, MOST), seed=seed)).double().cpu()
+        means = centre(vae.encode(evenly_chosen(x, MAX_DATA), seed=seed)).double().cpu()
         low, high = means.amin(0), means.amax(0)
         places = low[:, None] + (high - low)[:, None] * steps
         how = "The grid spans the range of the encoded data."
     z = torch.stack([places[0].repeat(side), places[1].flip(0).repeat_interleave(side)], -1)
     return _mosaic(
         vae,
-        vae.decode(z, samples=WEIGHTS, seed=seed),
+        vae.decode(z, samples=WEIGHT_DRAWS, seed=seed),
         side,
         side,
         "The latent space of two variables",
@@ -163,12 +163,12 @@ def traversals(
     """
     if positive("steps", steps, 1) < 2:
         raise SettingError(f"steps={steps} is not valid; expected at least 2, one for either end.")
-    seen = few(x, MOST)
-    q = vae.encode(seen, seed=seed)
+    data_used = evenly_chosen(x, MAX_DATA)
+    q = vae.encode(data_used, seed=seed)
     values, what = information(vae, q)
     chosen = values.argsort(descending=True)[: positive("dims", dims, 1)].tolist()
     centres = centre(q).cpu()
-    starts = centres[torch.as_tensor(evenly(len(seen), positive("data", data, 1)))]
+    starts = centres[torch.as_tensor(evenly(len(data_used), positive("data", data, 1)))]
     moves, labels, how = _moves(vae, centres, steps)
     z = (
         starts[:, None, None]
@@ -180,7 +180,7 @@ def traversals(
     names = [f"z{variable + 1} ({values[variable]:.2f})" for variable in chosen]
     return _mosaic(
         vae,
-        vae.decode(z.flatten(3).flatten(0, 2), samples=WEIGHTS, seed=seed),
+        vae.decode(z.flatten(3).flatten(0, 2), samples=WEIGHT_DRAWS, seed=seed),
         len(starts) * len(chosen),
         len(labels),
         "One latent variable at a time",
@@ -233,7 +233,7 @@ def picture_shape(
     return None
 
 
-def few(x: Any, most: int) -> Tensor:
+def evenly_chosen(x: Any, most: int) -> Tensor:
     """At most so many of the data, evenly spread over them: data sorted by label are common."""
     tensor = check_inputs(x)
     if not isinstance(tensor, Tensor):
@@ -262,9 +262,9 @@ def _moves(vae: VAE, centres: Tensor, steps: int) -> tuple[Tensor, list[str], st
             labels,
             "moves from -3 to 3 standard deviations of its prior",
         )
-    spread = centres.std(0, correction=0)[:, None] * line
+    deviations = centres.std(0, correction=0)[:, None] * line
     return (
-        (centres.mean(0)[:, None] + spread)[..., None],
+        (centres.mean(0)[:, None] + deviations)[..., None],
         labels,
         "moves from -3 to 3 standard deviations of the encoded data",
     )

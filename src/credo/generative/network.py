@@ -50,10 +50,10 @@ class LatentNet(nn.Module):
         self.shape, self.binarise, self.bound = tuple(shape), binarise, Bound()
         self.code.to(self.dtype)
         self.prior.to(self.dtype)
-        self._single = (
+        self._one_number = (
             math.prod(shape) == 1 and likelihood.check_targets(torch.zeros(1, 1)).dim() == 1
         )
-        self._held = False
+        self._latents_fixed = False
         self.register_buffer(
             "ramp", torch.ones(1)
         )  # the KL's weight, step by step, up to its last value
@@ -67,48 +67,48 @@ class LatentNet(nn.Module):
             torch.get_default_dtype(),
         )
 
-    def climbing(self, bound: Bound, ramp: Sequence[float]) -> None:
+    def train_on(self, bound: Bound, ramp: Sequence[float]) -> None:
         """Train on this bound, with these weights of the KL in the first steps."""
-        bound.climb(self.code)  # refused here rather than in the middle of a step
+        bound.gradient_for(self.code)  # refused here rather than in the middle of a step
         self.bound = bound
         self.ramp = torch.tensor([*ramp, 1.0])
         self.steps = torch.zeros((), dtype=torch.long)
 
     def hold(self) -> None:
-        """Still the noise of the latent variables for good: what then differs from pass to pass is
-        noise of the coders.
+        """Take latent variables at their means from now on: what then differs from pass to pass is
+        noise of the encoder and the decoder.
         """
-        self._held = True
+        self._latents_fixed = True
 
     # --- pieces -----------------------------------------------------------------------------------
 
     def observe(self, x: Tensor) -> Tensor:
         """The datum as it is modelled: itself, or a binary image drawn from its grey values."""
-        return torch.bernoulli(x) if self.binarise and not self._held else x
+        return torch.bernoulli(x) if self.binarise and not self._latents_fixed else x
 
     def targets(self, x: Tensor) -> Tensor:
         """What the likelihood sees ``(N, D)``, or ``(N,)`` where it takes single numbers so."""
-        return x.flatten(1).squeeze(-1) if self._single else x.flatten(1)
+        return x.flatten(1).squeeze(-1) if self._one_number else x.flatten(1)
 
-    def read(self, seen: Tensor) -> Tensor:
+    def read(self, inputs: Tensor) -> Tensor:
         """The encoder's numbers ``(N, width)`` for inputs as the network sees them."""
-        numbers = _wide(self.encoder(seen))
-        if numbers.dim() != 2 or numbers.shape[-1] != self.code.width:
+        encoded = _wide(self.encoder(inputs))
+        if encoded.dim() != 2 or encoded.shape[-1] != self.code.width:
             raise NetworkError(
-                f"The encoder gives shape {tuple(numbers.shape)} for {len(seen)} data; the latent "
-                f"posterior {self.code.name!r} with "
-                f"latent_dim={self.code.latent_dim} needs {(len(seen), self.code.width)}: change "
+                f"The encoder gives shape {tuple(encoded.shape)} for {len(inputs)} data; the "
+                f"latent posterior {self.code.name!r} with "
+                f"latent_dim={self.code.latent_dim} needs {(len(inputs), self.code.width)}: change "
                 "its last layer."
             )
-        return numbers
+        return encoded
 
     def inputs(self, x: Tensor) -> Tensor:
         """Data as the encoder sees them."""
         return self.likelihood.inputs(x.flatten(1)).reshape(x.shape).to(self.dtype)
 
-    def posterior(self, seen: Tensor) -> Distribution:
+    def posterior(self, inputs: Tensor) -> Distribution:
         """q(z given x) for inputs as the network sees them."""
-        return self.code.at(self.read(seen))
+        return self.code.at(self.read(inputs))
 
     def decode(self, z: Tensor) -> Tensor:
         """Decoder outputs ``(..., F)`` for ``(..., size)``."""
@@ -121,8 +121,8 @@ class LatentNet(nn.Module):
             )
         return outputs.flatten(1).unflatten(0, z.shape[:-1])
 
-    def numbers(self) -> int:
-        """Outputs of the decoder per datum, as the likelihood wants them."""
+    def num_outputs(self) -> int:
+        """Numbers that the decoder gives per datum."""
         return math.prod(self.shape) * (self.likelihood.latents_per_target or 1)
 
     def from_prior(self, count: int) -> Tensor:
@@ -149,17 +149,17 @@ class LatentNet(nn.Module):
         self.steps += 1
         return self.bound.beta * now
 
-    def parts(self, x: Tensor, climb: Gradient, weight: Tensor | float = 1.0) -> Parts:
+    def parts(self, x: Tensor, gradient: Gradient, weight: Tensor | float = 1.0) -> Parts:
         """Draw z and evaluate everything the bound is made of."""
-        numbers = self.read(self.inputs(x))
+        encoded = self.read(self.inputs(x))
         drawn = (
-            Drawn.centre(self.code.at(numbers), climb.bound.draws)
-            if self._held
-            else climb.draw(self.code, numbers)
+            Drawn.centre(self.code.at(encoded), gradient.bound.draws)
+            if self._latents_fixed
+            else gradient.draw(self.code, encoded)
         )
         closed = (
             self.prior.divergence(drawn.q)
-            if climb.exact_kl and climb.bound.bound == "elbo"
+            if gradient.exact_kl and gradient.bound.bound == "elbo"
             else None
         )
         log_p = self.log_prior(drawn.z) if closed is None else torch.zeros_like(drawn.log_q)
@@ -169,25 +169,25 @@ class LatentNet(nn.Module):
         """Bound and KL ``(N, 2)`` of data as they are modelled, from plain draws: never relaxed,
         and without gradients to q.
         """
-        climb = Score(bound, self.code.latent_dim)
-        parts = self.parts(x, climb)
-        return torch.stack([climb.value(parts), parts.divergence()], -1)
+        gradient = Score(bound, self.code.latent_dim)
+        parts = self.parts(x, gradient)
+        return torch.stack([gradient.value(parts), parts.divergence()], -1)
 
     def forward(self, x: Tensor) -> Tensor:
         """Value: the bound. Gradient: that of the training objective."""
         x = self.observe(x)
         if not self.training:
             return self.value(x, self.bound)
-        climb = self.bound.climb(self.code)
-        parts = self.parts(x, climb, self.weight())
-        climbed = climb.objective(parts)
+        gradient = self.bound.gradient_for(self.code)
+        parts = self.parts(x, gradient, self.weight())
+        objective = gradient.objective(parts)
         with torch.no_grad():
             found = (
-                torch.stack([climb.value(parts), parts.divergence()], -1)
-                if climb.hard
+                torch.stack([gradient.value(parts), parts.divergence()], -1)
+                if gradient.hard
                 else self.value(x, self.bound)
             )
-        return torch.stack([found[:, 0] + (climbed - climbed.detach()), found[:, 1]], -1)
+        return torch.stack([found[:, 0] + (objective - objective.detach()), found[:, 1]], -1)
 
 
 def _wide(t: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from credo.core.errors import DataError, SettingError
 from credo.core.seeds import generator
 from credo.core.settings import whole
 from credo.data.checks import check_inputs
-from credo.generative.vae import VAE
+from credo.generative.autoencoders import VAE
 
 
 def perturb(x: Any, rate: float = 0.2, seed: int = 0) -> Tensor:

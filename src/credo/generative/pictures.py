@@ -13,20 +13,20 @@ import numpy as np
 
 from credo.core.errors import DataError, SettingError
 from credo.core.settings import positive
-from credo.data.images import evenly
+from credo.data.image_sets import evenly
+from credo.generative.autoencoders import VAE
 from credo.generative.mosaics import (
-    MOST,
+    MAX_DATA,
     UNIT,
-    WEIGHTS,
+    WEIGHT_DRAWS,
     activity,
-    few,
+    evenly_chosen,
     manifold,
     picture_shape,
     reconstructions,
     samples,
     traversals,
 )
-from credo.generative.vae import VAE
 
 __all__ = ["curves", "embedding", "manifold", "page", "reconstructions", "samples", "traversals"]
 
@@ -47,7 +47,7 @@ def embedding(
     """
     if y is not None and len(y) != len(x):
         raise DataError(f"There are {len(y)} labels for {len(x)} data; give one label per datum.")
-    shown = few(x, MOST)
+    shown = evenly_chosen(x, MAX_DATA)
     if len(shown) < 3:
         raise DataError(f"{len(shown)} data are too few to show how they lie; give at least 3.")
     q = vae.encode(shown, seed=seed)
@@ -68,7 +68,7 @@ def embedding(
             "t-SNE: neighbours stay neighbours, while "
             "distances between groups and the axes have no meaning."
         )
-    groups, note = _grouped(points, None if y is None else np.asarray(y)[evenly(len(x), MOST)])
+    groups, note = _grouped(points, None if y is None else np.asarray(y)[evenly(len(x), MAX_DATA)])
     return {
         "kind": "scatter",
         "title": title
@@ -134,13 +134,15 @@ def page(
             "reconstructions(model, x) alone."
         )
     positive("limit", limit, 1)
-    held = train if test is None else test
-    rows = [_row("training data", vae, few(train, limit), k, seed)]
-    rows += [] if test is None else [_row("test data", vae, few(test, limit), k, seed)]
+    shown_data = train if test is None else test
+    rows = [_row("training data", vae, evenly_chosen(train, limit), k, seed)]
+    rows += [] if test is None else [_row("test data", vae, evenly_chosen(test, limit), k, seed)]
     rows += (
         []
         if flat is None
-        else [_row("test data, two latent variables", flat, few(held, limit), k, seed)]
+        else [
+            _row("test data, two latent variables", flat, evenly_chosen(shown_data, limit), k, seed)
+        ]
     )
     shape = picture_shape(vae.shape, image_shape)
     pictured = _pictures(vae, train, test, flat, image_shape, seed) if shape is not None else []
@@ -167,9 +169,9 @@ def page(
         "rows": [],
         "mosaic": pictured,
         "scatter": [
-            embedding(model, held, labels, seed=seed)
+            embedding(model, shown_data, labels, seed=seed)
             for model in (vae, flat)
-            if model is not None and len(held) > 2
+            if model is not None and len(shown_data) > 2
         ],
     }
     return {"title": title, "subtitle": _about(vae), "tasks": [numbers, views]}
@@ -195,13 +197,13 @@ def _pictures(
 
 def _shades(vae: VAE, x: Any) -> tuple[float, float]:
     """Black and white: 0 and 1, or the range of data that leave it."""
-    values = vae.likelihood.inputs(few(x, MOST).flatten(1))
+    values = vae.likelihood.inputs(evenly_chosen(x, MAX_DATA).flatten(1))
     low, high = float(values.min()), float(values.max())
     return UNIT if low >= 0 and high <= 1 else (low, high)
 
 
 def _row(name: str, vae: VAE, x: Any, k: int, seed: int) -> dict[str, Any]:
-    options: dict[str, Any] = {"samples": WEIGHTS, "seed": seed}
+    options: dict[str, Any] = {"samples": WEIGHT_DRAWS, "seed": seed}
     active = activity(vae, vae.encode(x, seed=seed)) > ACTIVE
     return {
         "method": name,
@@ -269,9 +271,8 @@ def _curve(title: str, label: str, lines: list[dict[str, Any]], caption: str) ->
 
 
 _BOUND = (
-    "The lower bound on log p(x) that is climbed, after every pass over the data. Held-out data "
-    "that fall behind while the training "
-    "data still rise mean overfitting."
+    "The lower bound on log p(x) that training maximises, after every pass over the data. "
+    "Held-out data that fall behind while the training data still rise mean overfitting."
 )
 _KL = "How much q(z|x) says about a datum beyond the prior. Near zero the decoder ignores z."
 _COLUMNS = [

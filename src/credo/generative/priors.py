@@ -28,17 +28,17 @@ class LatentPrior(nn.Module, ABC):
     """p(z), abstract. ``encode`` gives q(z given x), for the prior that is made of it."""
 
     name: ClassVar[str]
-    wants: int = 1  # data it likes to see before a fit
+    data_needed: int = 1  # how many training data ``start`` takes
 
     def __init__(self, size: int, **arguments: Any) -> None:
         super().__init__()
         self.size, self.arguments = size, arguments
 
     def prepare(self, shape: Sequence[int]) -> None:
-        """Learn the shape of a datum, before anything is loaded or fitted."""
+        """Make what depends on the shape of a datum, before anything is loaded or fitted."""
 
     def start(self, x: Tensor) -> None:
-        """See some training data before a fit."""
+        """Take starting values from training data, before a fit."""
 
     @abstractmethod
     def log_prob(self, z: Tensor, encode: Encode) -> Tensor:
@@ -64,7 +64,6 @@ class NoPrior(LatentPrior):
     name: ClassVar[str] = "none"
 
     def log_prob(self, z: Tensor, encode: Encode) -> Tensor:
-        """Zero."""
         return torch.zeros(z.shape[:-1], dtype=z.dtype, device=z.device)
 
     def sample(self, count: int, encode: Encode, like: Tensor) -> Tensor:
@@ -72,7 +71,6 @@ class NoPrior(LatentPrior):
         raise SettingError("A plain autoencoder has no prior to sample from; use a VAE.")
 
     def divergence(self, q: Distribution) -> Tensor:
-        """Zero."""
         return torch.zeros(*q.batch_shape, 1, dtype=q.mean.dtype, device=q.mean.device)
 
 
@@ -87,7 +85,6 @@ class StandardNormal(LatentPrior):
         return -0.5 * z.square().sum(-1) - 0.5 * self.size * math.log(2.0 * math.pi)
 
     def sample(self, count: int, encode: Encode, like: Tensor) -> Tensor:
-        """Standard normal."""
         return torch.randn(count, self.size, dtype=like.dtype, device=like.device)
 
     def divergence(self, q: Distribution) -> Tensor | None:
@@ -173,7 +170,7 @@ class Vamp(LatentPrior):
 
     def __init__(self, size: int, components: int = 50) -> None:
         super().__init__(size, components=_count(components))
-        self.components = self.wants = components
+        self.components = self.data_needed = components
         self.register_parameter("inputs", None)
 
     def prepare(self, shape: Sequence[int]) -> None:

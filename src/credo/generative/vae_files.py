@@ -13,12 +13,12 @@ from torch import nn
 from credo.bnn import load as load_bnn
 from credo.core.errors import RunError
 from credo.engine.run import Run
+from credo.generative.autoencoders import kinds
 from credo.generative.bounds import Bound
 from credo.generative.codes import codes
-from credo.generative.evidence import Evidence
-from credo.generative.model import LatentModel
+from credo.generative.latent_model import LatentModel
 from credo.generative.priors import priors
-from credo.generative.vae import kinds
+from credo.generative.vae_evidence import Evidence
 from credo.likelihoods.base import likelihoods
 
 
@@ -46,7 +46,7 @@ def load(
             encoder, decoder, code, data, made, about["binarise"]
         )
         net = model._build(tuple(about["shape"]))
-        net.climbing(Bound(**about["bound"]), [])
+        net.train_on(Bound(**about["bound"]), [])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunError(
             f"The description in {path} is damaged ({error!r}); restore it from a copy."

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -20,9 +20,12 @@ from torch.distributions import Distribution
 from credo.core.errors import CredoError, DataError, SettingError
 from credo.core.registry import Registry
 from credo.core.roots import semidefinite_root
-from credo.likelihoods.information import NormalNoiseTerms, drawn_information
+from credo.likelihoods.fisher_information import NormalNoiseTerms, drawn_information
 from credo.likelihoods.mixtures import entropy_by_draws, over_data
 from credo.likelihoods.quadrature import normal_nodes
+
+if TYPE_CHECKING:
+    from credo.likelihoods.gaussian import Gaussian
 
 
 class Likelihood(nn.Module, ABC):
@@ -131,6 +134,12 @@ class Likelihood(nn.Module, ABC):
 
     # --- curvature --------------------------------------------------------------------------------
 
+    def as_gaussian(self) -> Gaussian | None:
+        """Itself where y is f plus normal noise of one deviation for all inputs, so that networks
+        linear in their weights have a posterior in closed form; None for any other likelihood.
+        """
+        return None
+
     def information(self, outputs: Tensor) -> Tensor:
         """Fisher information E_y[s s^T] about the outputs, s the score, ``(..., N, F, F)``; here
         estimated from fixed draws of y.
@@ -200,7 +209,7 @@ class Likelihood(nn.Module, ABC):
             0.0
         )  # below zero only by rounding
 
-    def spread(self, outputs: Tensor) -> Tensor:
+    def reported_variance(self, outputs: Tensor) -> Tensor:
         """The variance a prediction reports, ``(N, D)``: here the total variance of y."""
         _, aleatoric, epistemic = self.mixture_moments(outputs)
         return aleatoric + epistemic

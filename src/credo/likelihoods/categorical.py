@@ -11,10 +11,10 @@ from torch.distributions import Categorical as TorchCategorical
 
 from credo.core.errors import SettingError
 from credo.likelihoods.base import likelihoods
-from credo.likelihoods.information import softmax_root
-from credo.likelihoods.labels import LabelLikelihood
+from credo.likelihoods.fisher_information import softmax_root
+from credo.likelihoods.label_likelihood import LabelLikelihood
 from credo.likelihoods.mixtures import make_generator
-from credo.likelihoods.targets import label_targets, refuse_constant
+from credo.likelihoods.target_checks import label_targets, refuse_constant
 
 
 class Categorical(LabelLikelihood):

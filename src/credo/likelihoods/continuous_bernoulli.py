@@ -13,9 +13,9 @@ from torch.nn.functional import softplus
 
 from credo.core.errors import SettingError
 from credo.likelihoods.base import likelihoods
-from credo.likelihoods.continuous import ContinuousLikelihood
+from credo.likelihoods.continuous_likelihood import ContinuousLikelihood
 from credo.likelihoods.mixtures import make_generator
-from credo.likelihoods.targets import unit_targets
+from credo.likelihoods.target_checks import unit_targets
 
 # below this |logit| / 2 the series is as exact as float64, and above it the closed forms do not
 # cancel badly

@@ -12,7 +12,7 @@ from torch.distributions import Distribution, MultivariateNormal, Normal
 
 from credo.core.errors import DataError, SettingError
 from credo.likelihoods.base import likelihoods
-from credo.likelihoods.continuous import ContinuousLikelihood
+from credo.likelihoods.continuous_likelihood import ContinuousLikelihood
 from credo.likelihoods.mixtures import make_generator
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 from torch.distributions import Normal
 
 from credo.likelihoods.base import likelihoods
-from credo.likelihoods.information import NormalNoiseTerms
+from credo.likelihoods.fisher_information import NormalNoiseTerms
 from credo.likelihoods.mixtures import make_generator
-from credo.likelihoods.noise import Fixed, add_positive, plain, positive
 from credo.likelihoods.normal_noise import NormalNoise
+from credo.likelihoods.positive_parameters import Fixed, add_positive, plain, positive
 
 
 class Gaussian(NormalNoise):
@@ -33,6 +33,9 @@ class Gaussian(NormalNoise):
     ) -> None:
         super().__init__(std=plain(std), num_outputs=num_outputs, initial_std=initial_std)
         add_positive(self, "std", std, initial_std, num_outputs)
+
+    def as_gaussian(self) -> Self:
+        return self
 
     def std(self, outputs: Tensor) -> Tensor:
         """The noise deviation, in the type of the outputs and ready to broadcast against them."""
@@ -64,7 +67,6 @@ class Gaussian(NormalNoise):
             self.log_std += math.log(factor)
 
     def sample(self, outputs: Tensor, generator: torch.Generator | int = 0) -> Tensor:
-        """Draws ``(..., N, D)``."""
         noise = torch.empty_like(outputs).normal_(generator=make_generator(outputs, generator))
         return outputs + self.std(outputs) * noise
 

@@ -63,7 +63,6 @@ class Heteroscedastic(NormalNoise):
         return type(self).from_config(self.config())
 
     def sample(self, outputs: Tensor, generator: torch.Generator | int = 0) -> Tensor:
-        """Draws ``(..., N, D)``."""
         mean, std = self.split(outputs)
         return mean + std * torch.empty_like(mean).normal_(
             generator=make_generator(outputs, generator)

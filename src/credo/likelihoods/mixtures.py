@@ -177,8 +177,10 @@ def invert(cdf: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, q: float)
             push * gap.square(), half_tolerance
         )  # at least a step that takes the root to its other side
         pushed = torch.where(shift <= (middle - secant).abs(), secant + towards * shift, middle)
-        reach = (half_tolerance * torch.exp2(steps - step) - gap / 2.0).clamp_min(0.0)
-        guess = torch.where((pushed - middle).abs() <= reach, pushed, middle - towards * reach)
+        max_shift = (half_tolerance * torch.exp2(steps - step) - gap / 2.0).clamp_min(0.0)
+        guess = torch.where(
+            (pushed - middle).abs() <= max_shift, pushed, middle - towards * max_shift
+        )
         value = cdf(guess) - q
         below = value < 0
         low, at_low = torch.where(below, guess, low), torch.where(below, value, at_low)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent, Normal
 
 from credo.likelihoods.base import Likelihood
-from credo.likelihoods.continuous import ContinuousLikelihood
+from credo.likelihoods.continuous_likelihood import ContinuousLikelihood
 
 
 class NormalNoise(ContinuousLikelihood):

@@ -12,7 +12,7 @@ from torch.distributions import Distribution, Independent, constraints
 from credo.core.errors import DataError, NetworkError, SettingError
 from credo.likelihoods.base import Likelihood, likelihoods
 from credo.likelihoods.mixtures import make_generator
-from credo.likelihoods.targets import real_targets, refuse_constant
+from credo.likelihoods.target_checks import real_targets, refuse_constant
 
 
 @final

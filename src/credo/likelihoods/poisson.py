@@ -12,7 +12,7 @@ from torch.distributions import Poisson as TorchPoisson
 
 from credo.likelihoods.base import Likelihood, likelihoods
 from credo.likelihoods.mixtures import bracket, make_generator, over_data
-from credo.likelihoods.targets import count_targets, refuse_constant
+from credo.likelihoods.target_checks import count_targets, refuse_constant
 
 TAIL = 12.0  # standard deviations; what lies beyond has less than 1e-12 of the mass
 
@@ -94,11 +94,11 @@ class Poisson(Likelihood):
 
     def _window(self, outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         rate = outputs.detach().exp()
-        small, large = rate.amin(0), rate.amax(0)
-        low = (small - TAIL * (small.sqrt() + 1.0)).clamp_min(0.0).floor()
-        high = (large + TAIL * (large.sqrt() + 1.0)).ceil()
+        lowest, highest = rate.amin(0), rate.amax(0)
+        low = (lowest - TAIL * (lowest.sqrt() + 1.0)).clamp_min(0.0).floor()
+        high = (highest + TAIL * (highest.sqrt() + 1.0)).ceil()
         # Below rate 64 the deviation is small and counts near the boundary 0 matter: sum them all.
-        step = torch.where(small < 64.0, torch.ones_like(small), (0.5 * small.sqrt()).floor())
+        step = torch.where(lowest < 64.0, torch.ones_like(lowest), (0.5 * lowest.sqrt()).floor())
         return low, high, step
 
     def _num_counts(self, outputs: Tensor) -> int:

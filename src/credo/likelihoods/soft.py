@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from credo.likelihoods.base import Likelihood
-from credo.likelihoods.information import NormalNoiseTerms
+from credo.likelihoods.fisher_information import NormalNoiseTerms
 
 
 @final
@@ -19,7 +19,8 @@ class Soft(Likelihood):
 
     ``outputs``: how many the student needs. Name, description and learned numbers are those of the
     likelihood inside, by the same names, so that what a fit writes is a plain model of that
-    likelihood. It is in no registry: its targets have no meaning of their own.
+    likelihood. It is in no registry: its targets have no meaning of their own. All else is answered
+    by the likelihood inside: distributions, draws and quantiles are of y, not of soft targets.
     """
 
     name: ClassVar[str] = "soft"  # of the class; an object carries the name of what is inside
@@ -45,7 +46,6 @@ class Soft(Likelihood):
 
     @property
     def observed(self) -> Likelihood:
-        """The likelihood inside."""
         return self.inside
 
     def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
@@ -61,31 +61,24 @@ class Soft(Likelihood):
         return y
 
     def num_outputs(self, y: Tensor) -> int:
-        """What the student needs."""
         return self.outputs
 
     def target_dim(self, num_outputs: int) -> int:
-        """D of the likelihood inside."""
         return self.inside.target_dim(num_outputs)
 
     def forward(self, outputs: Tensor) -> Distribution:
-        """The distribution of y."""
         return self.inside(outputs)
 
     def marginals(self, outputs: Tensor) -> Distribution:
-        """Each dimension of y alone."""
         return self.inside.marginals(outputs)
 
     def marginal_entropy(self, outputs: Tensor) -> Tensor:
-        """Entropy of each dimension of y."""
         return self.inside.marginal_entropy(outputs)
 
     def mixture_quantile(self, outputs: Tensor, q: float) -> Tensor:
-        """Quantiles of y."""
         return self.inside.mixture_quantile(outputs, q)
 
     def sample(self, outputs: Tensor, generator: torch.Generator | int = 0) -> Tensor:
-        """Draws of y, not of soft targets."""
         return self.inside.sample(outputs, generator)
 
     def information(self, outputs: Tensor) -> Tensor:
@@ -93,7 +86,6 @@ class Soft(Likelihood):
         return self.inside.information(outputs)
 
     def information_root(self, outputs: Tensor) -> Tensor:
-        """Likewise."""
         return self.inside.information_root(outputs)
 
     def noise_terms(self, nll: float, num_data: int, num_outputs: int) -> NormalNoiseTerms | None:
@@ -101,21 +93,16 @@ class Soft(Likelihood):
         return self.inside.noise_terms(nll, num_data, num_outputs)
 
     def widen_noise(self, factor: float) -> None:
-        """Of the likelihood inside, whose parameters these are."""
         self.inside.widen_noise(factor)
 
     def softened(self, mean: Tensor, var: Tensor) -> Tensor:
-        """Of the likelihood inside."""
         return self.inside.softened(mean, var)
 
     def monitor(self) -> dict[str, float]:
-        """What the likelihood inside watches."""
         return self.inside.monitor()
 
     def frozen(self) -> Soft:
-        """A detached copy."""
         return Soft(self.inside.frozen(), self.outputs)
 
     def config(self) -> dict[str, Any]:
-        """The constructor's arguments of the likelihood inside."""
         return self.inside.config()

@@ -11,9 +11,9 @@ from torch.distributions import Distribution, Independent
 from torch.distributions import StudentT as TorchStudentT
 
 from credo.likelihoods.base import likelihoods
-from credo.likelihoods.continuous import ContinuousLikelihood
+from credo.likelihoods.continuous_likelihood import ContinuousLikelihood
 from credo.likelihoods.mixtures import make_generator
-from credo.likelihoods.noise import Fixed, add_positive, plain, positive
+from credo.likelihoods.positive_parameters import Fixed, add_positive, plain, positive
 from credo.likelihoods.special import student_t_cdf
 
 

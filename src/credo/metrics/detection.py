@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from credo.core.errors import SettingError
-from credo.metrics.checks import check_vectors
+from credo.metrics.metric_checks import check_vectors
 
 
 def auroc(inside: Tensor, outside: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from credo.metrics.checks import check_same, check_vectors
+from credo.metrics.metric_checks import check_same, check_vectors
 
 
 class RiskCoverage(NamedTuple):
@@ -36,6 +36,6 @@ def risk_coverage(uncertainty: Tensor, loss: Tensor) -> RiskCoverage:
         torch.zeros(len(values), dtype=loss.dtype, device=loss.device).index_add(0, group, loss)
         / count
     )
-    kept = torch.arange(1, len(loss) + 1, dtype=loss.dtype, device=loss.device)
-    risk = average.repeat_interleave(count).cumsum(0) / kept
-    return RiskCoverage(kept / len(loss), risk, risk.mean())
+    num_kept = torch.arange(1, len(loss) + 1, dtype=loss.dtype, device=loss.device)
+    risk = average.repeat_interleave(count).cumsum(0) / num_kept
+    return RiskCoverage(num_kept / len(loss), risk, risk.mean())

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -111,6 +111,20 @@ class Draw(ABC):
         NotImplemented likewise.
         """
         return NotImplemented
+
+
+class ConjugateNormal(NamedTuple):
+    """A normal over the flat vector of ``names``, as the prior of a linear regression: mean and
+    Cholesky factor of the covariance, in double precision.
+
+    ``noise``: shape and rate of the inverse-gamma of the noise variance, in whose units the
+    covariance then is; None where the noise is known.
+    """
+
+    names: tuple[str, ...]
+    mean: Tensor
+    tril: Tensor
+    noise: tuple[float, float] | None = None
 
 
 class Family(nn.Module, ABC):
@@ -330,6 +344,13 @@ class Family(nn.Module, ABC):
 
     def entropy(self) -> Tensor | None:
         """Entropy in nats, in closed form; None where there is none."""
+
+    def as_gaussian(self) -> Gaussian | None:
+        """Itself where it is jointly Gaussian, as linearised predictions need; None otherwise."""
+        return None
+
+    def conjugate_normal(self) -> ConjugateNormal | None:
+        """Itself as the prior of a linear regression; None where it keeps no whole covariance."""
         return None
 
     def restrict(self, distribution: Distribution, name: str) -> Distribution:
@@ -366,6 +387,9 @@ class Gaussian(Family):
     factored: ClassVar[bool] = (
         False  # whether ``output_covariance`` makes do with a Jacobian's factors
     )
+
+    def as_gaussian(self) -> Self:
+        return self
 
     @abstractmethod
     def marginals(self) -> tuple[Params, Params]:

@@ -16,6 +16,7 @@ from credo.core.linear_map import LinearMap
 from credo.core.seeds import Noise
 from credo.core.sites import Site
 from credo.posteriors.family import (
+    ConjugateNormal,
     Draw,
     Family,
     FamilyPrior,
@@ -92,6 +93,10 @@ class Full(Gaussian):
         """L L^T over the flat vector, in the order of ``names``."""
         factor = self.scale_tril()
         return factor @ factor.mT
+
+    def conjugate_normal(self) -> ConjugateNormal:
+        tril = self.scale_tril().detach().double()
+        return ConjugateNormal(self.names, self.flat_mean.detach().double(), tril)
 
     def begin(self, noise: Noise, fold: Any = None) -> FullDraw:
         """Draw eps of the whole vector."""

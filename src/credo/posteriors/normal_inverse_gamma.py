@@ -12,7 +12,7 @@ from torch import Tensor
 from credo.core.errors import CredoError
 from credo.core.flat_layout import FlatLayout
 from credo.core.seeds import Noise
-from credo.posteriors.family import Draw, Family, Params, families
+from credo.posteriors.family import ConjugateNormal, Draw, Family, Params, families
 
 NOISE = "likelihood/log_std"  # the likelihood's own parameter, drawn with the weights
 
@@ -46,6 +46,11 @@ class NormalInverseGamma(Family):
         )
         self.shape_rate = torch.tensor([shape, rate], dtype=torch.float64, device=mean.device)
         return self
+
+    def conjugate_normal(self) -> ConjugateNormal:
+        shape, rate = self.shape_rate.tolist()
+        names = tuple(self.layout.shapes)
+        return ConjugateNormal(names, self.flat_mean, self.scale_tril, (shape, rate))
 
     def begin(self, noise: Noise, fold: Any = None) -> NormalInverseGammaDraw:
         """Draw the noise variance, then the weights."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import ClassVar
 
 from torch.distributions import Distribution
 
@@ -16,8 +15,6 @@ from credo.priors import Prior
 
 class PosteriorPrior(Prior):
     """Independent Gaussians are taken element by element, joint densities as a whole."""
-
-    is_posterior: ClassVar[bool] = True
 
     def __init__(self, posterior: Posterior) -> None:
         self.posterior = posterior
@@ -36,6 +33,10 @@ class PosteriorPrior(Prior):
             f"The posterior given as prior does not cover {site.name!r}; it covers "
             f"{', '.join(self.posterior.names)}."
         )
+
+    @property
+    def earlier_posterior(self) -> Posterior:
+        return self.posterior
 
     def describe(self) -> str:
         """Which families."""

@@ -1,6 +1,6 @@
 """Predictions with their uncertainty, and their metrics."""
 
-from credo.predictive.evaluate import evaluate
+from credo.predictive.evaluation import evaluate
 from credo.predictive.predictive import Predictive
 from credo.predictive.uncertainty import Uncertainty, decompose, mutual_information
 

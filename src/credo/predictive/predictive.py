@@ -53,7 +53,7 @@ class Predictive:
         """For labels that of the probabilities across draws, (1/S) sum (p_s - p)^2, ``(N, C)``;
         else the total variance of y.
         """
-        return self.likelihood.spread(self.outputs)
+        return self.likelihood.reported_variance(self.outputs)
 
     @property
     def std(self) -> Tensor:

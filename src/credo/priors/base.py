@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,9 @@ from credo.core.registry import Registry
 from credo.core.sites import Site
 from credo.priors.stored import of_config, to_config
 
+if TYPE_CHECKING:
+    from credo.priors.scaled import Scaled
+
 
 class Prior(ABC):
     """Gives each site its distribution over single weights, whose log density sums over the site's
@@ -26,9 +29,6 @@ class Prior(ABC):
     learns (``parts``), what that costs (``penalty``) and what it takes from q in closed form
     (``observe``). The defaults are those of a fixed prior.
     """
-
-    #: Whether it is the posterior of an earlier fit.
-    is_posterior: ClassVar[bool] = False
 
     @abstractmethod
     def at(self, site: Site) -> Distribution:
@@ -73,6 +73,18 @@ class Prior(ABC):
     def matches(self, name: str) -> bool:
         """Whether the user named a prior for this very parameter."""
         return False
+
+    @property
+    def tunable(self) -> Scaled | None:
+        """Itself where a method sets its width from outside; None for any other prior."""
+        return None
+
+    @property
+    def earlier_posterior(self) -> Any:
+        """The :class:`Posterior` of an earlier fit that is the prior of this one; None for any
+        other prior.
+        """
+        return None
 
     def penalty(self) -> Tensor | None:
         """-log of the hyperprior, summed, in nats; None where there is none."""

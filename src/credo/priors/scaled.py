@@ -50,6 +50,10 @@ class Scaled(nn.Module, Prior):
                 )
         return out
 
+    @property
+    def tunable(self) -> Scaled:
+        return self
+
     def groups(self) -> list[list[str]]:
         """Names of the parameters that share a factor."""
         found: dict[str, list[str]] = {}

@@ -2,8 +2,6 @@
 evidence.
 """
 
-import warnings
-
 import numpy as np
 import pytest
 import torch
@@ -20,7 +18,6 @@ from credo import BNN
 from credo.core.errors import CredoError, DataError, SettingError
 from credo.likelihoods import Gaussian
 from credo.methods import methods
-from credo.methods.exact.nngp import best_noise
 from credo.nets import mlp
 from credo.posteriors.wide_kernel import wide_kernel
 from credo.priors import FanIn
@@ -147,23 +144,6 @@ def test_learned_noise_maximises_the_evidence():
     torch.testing.assert_close(again.predict(x).outputs, learned.predict(x).outputs)
 
 
-def test_learned_noise_is_where_the_slope_of_the_evidence_is_zero():
-    """d/ds^2 log N(y; 0, K + s^2 I) = (norm(a)^2 - tr (K + s^2 I)^-1) / 2 with a = (K + s^2 I)^-1
-    y, by a dense inverse.
-    """
-    x, y = data(num_data=30, outputs=2)
-    kernel = wide_kernel(x, x, (2.0, 2.0), (0.5, 0.5), ["relu"])
-    for stds in (best_noise(kernel, y, 1).repeat(2), best_noise(kernel, y, 2)):
-        slopes, sizes = [], []
-        for d, std in enumerate(stds):
-            inverse = torch.linalg.inv(kernel + std**2 * torch.eye(30, dtype=torch.float64))
-            fit, cost = (inverse @ y[:, d]).square().sum(), inverse.trace()
-            slopes, sizes = [*slopes, fit - cost], [*sizes, cost]
-        shared = bool(stds[0] == stds[1])
-        slopes, sizes = ([sum(slopes)], [sum(sizes)]) if shared else (slopes, sizes)
-        assert all(abs(slope) < 1e-9 * size for slope, size in zip(slopes, sizes, strict=True))
-
-
 def test_noise_of_each_output_is_learned_for_itself():
     x, y = data(num_data=30, outputs=2)
     both = bnn(Gaussian(num_outputs=2), outputs=2).fit((x, y), "nngp")
@@ -175,17 +155,6 @@ def test_noise_of_each_output_is_learned_for_itself():
         sum(one.history[-1]["log_evidence"] for one in each),
         rtol=1e-10,
     )
-
-
-def test_targets_without_noise_are_warned_about():
-    x = torch.linspace(-2, 2, 12, dtype=torch.float64).unsqueeze(1)
-    kernel, y = wide_kernel(x, x, (2.0, 2.0), (1.0, 1.0), ["erf"]), torch.special.erf(x)
-    with pytest.warns(UserWarning, match="still rises as the noise falls to 0.0001"):
-        std = best_noise(kernel, y, 1)
-    assert float(std) == pytest.approx(1e-4 * float(y.square().mean().sqrt()), rel=1e-6)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert float(best_noise(kernel, y + 0.3 * torch.cos(40 * x), 1)) > 0.1
 
 
 def test_evidences_choose_between_limits():

@@ -10,7 +10,7 @@ from zoo.stats import Z
 
 from credo import BNN
 from credo.likelihoods import Gaussian
-from credo.metrics.chains import mcse_mean
+from credo.metrics.chain_diagnostics import mcse_mean
 
 DOUBLE = torch.float64
 

@@ -14,7 +14,7 @@ from credo.kernels.ladder import geometric
 from credo.likelihoods import Gaussian
 from credo.methods import Tempering
 from credo.methods.sampling.parts.density import Density
-from credo.metrics.chains import mcse_mean
+from credo.metrics.chain_diagnostics import mcse_mean
 
 DOUBLE = torch.float64
 LADDER = {

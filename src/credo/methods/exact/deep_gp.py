@@ -19,14 +19,14 @@ from typing import Any, ClassVar
 from credo.core.errors import SettingError
 from credo.core.seeds import generator
 from credo.core.settings import setting
-from credo.core.shell import Shell
 from credo.engine.fit_job import FitJob, Fitted
-from credo.engine.method import methods
+from credo.engine.method import Method, methods
 from credo.engine.model import Model
 from credo.methods.exact.parts.process_fit import (
     ProcessElbo,
-    ProcessMethod,
-    first_rows,
+    ProcessSettings,
+    descend_on_process,
+    first_inputs,
     num_outputs,
 )
 from credo.posteriors import DeepGP, Posterior
@@ -36,7 +36,7 @@ from credo.posteriors.gaussian_process import gpytorch_of
 
 @methods.register("deep_gp")
 @dataclass(frozen=True)
-class DeepGPMethod(ProcessMethod):
+class DeepGPMethod(Method, ProcessSettings):
     """Sparse processes of sparse processes."""
 
     name: ClassVar[str] = "deep_gp"
@@ -88,19 +88,11 @@ class DeepGPMethod(ProcessMethod):
             )
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
-        """Look at the inputs, descend."""
+        """Place inducing points among the inputs, descend."""
         gpytorch_of("deep_gp")
         outputs = num_outputs(model, fit_job.source.example(2))
-
-        def read(shell: Shell, x: Any) -> Any:
-            return real_rows(x)
-
-        source = generator(fit_job.seed, "inducing")
-        process = DeepGP.start(
-            first_rows(model, fit_job, {}, read),
-            outputs,
-            tuple(map(int, self.widths)),
-            self.inducing,
-            source,
-        )
-        return self.descend(ProcessElbo(model, Posterior([process]), self.train_samples), fit_job)
+        inputs = first_inputs(model, fit_job, {}, lambda shell, x: real_rows(x))
+        widths, seeded = tuple(map(int, self.widths)), generator(fit_job.seed, "inducing")
+        process = DeepGP.start(inputs, outputs, widths, self.inducing, seeded)
+        learner = ProcessElbo(model, Posterior([process]), self.train_samples)
+        return descend_on_process(learner, fit_job, self.lr_schedule)

@@ -20,15 +20,21 @@ from typing import Any, ClassVar
 from credo.core.seeds import generator
 from credo.core.settings import setting
 from credo.engine.fit_job import FitJob, Fitted
-from credo.engine.method import methods
+from credo.engine.method import Method, methods
 from credo.engine.model import Model
-from credo.methods.exact.parts.process_fit import ProcessElbo, ProcessMethod, first_rows, last_layer
+from credo.methods.exact.parts.process_fit import (
+    ProcessElbo,
+    ProcessSettings,
+    descend_on_process,
+    first_inputs,
+    last_layer,
+)
 from credo.posteriors.gaussian_process import SparseGP, given, gpytorch_of
 
 
 @methods.register("dkl")
 @dataclass(frozen=True)
-class DKL(ProcessMethod):
+class DKL(Method, ProcessSettings):
     """A sparse process instead of the last layer."""
 
     name: ClassVar[str] = "dkl"
@@ -41,6 +47,7 @@ class DKL(ProcessMethod):
         "deep kernel learning; Hensman et al. 2015."
     )
     epochs: ClassVar[int] = 200
+    lr: ClassVar[float] = 1e-3
     conformance_settings: ClassVar[dict[str, Any]] = {
         "epochs": 100,
         "batch_size": 16,
@@ -68,15 +75,13 @@ class DKL(ProcessMethod):
         return model.narrow("last")
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
-        """Find the last layer, look at its inputs, descend."""
+        """Find the last layer, place inducing points among its inputs, descend."""
         gpytorch_of("dkl")
         layer = last_layer(model, fit_job.source.example(2))
         values = model.start_values(self.init, fit_job.seed)
         points = {n: v for n, v in values.items() if n in model.point}
-        rows = first_rows(model, fit_job, points, lambda shell, x: given(shell, x, *layer))
-        process = SparseGP.start(
-            layer.path, rows, layer.outputs, self.inducing, generator(fit_job.seed, "inducing")
-        )
-        return self.descend(
-            ProcessElbo(model, model.with_points([process], values)), fit_job, self.faster
-        )
+        features = first_inputs(model, fit_job, points, lambda shell, x: given(shell, x, *layer))
+        seeded = generator(fit_job.seed, "inducing")
+        process = SparseGP.start(layer.path, features, layer.outputs, self.inducing, seeded)
+        learner = ProcessElbo(model, model.with_points([process], values))
+        return descend_on_process(learner, fit_job, self.lr_schedule, self.faster)

@@ -9,31 +9,20 @@ else is refused.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
-import torch
-from torch import Tensor
-
-from credo.core.errors import SettingError
 from credo.core.flat_layout import FlatLayout
 from credo.core.settings import setting
 from credo.engine.fit_job import FitJob, Fitted
-from credo.engine.linear_gaussian import accumulate, noise_std, normal_prior, solve
+from credo.engine.linear_gaussian import gaussian_likelihood
 from credo.engine.method import Method, methods
 from credo.engine.model import Model
-from credo.likelihoods import Gaussian
-from credo.posteriors import Delta, Full, NormalInverseGamma, Posterior, PosteriorPrior
-
-
-class Prior(NamedTuple):
-    """Gaussian prior over the flat vector, and the inverse-gamma's shape and rate."""
-
-    mean: Tensor
-    precision: Tensor
-    shape: float
-    rate: float
+from credo.methods.exact.parts.conjugate_regression import (
+    known_noise,
+    regression_prior,
+    unknown_noise,
+)
 
 
 @methods.register("exact")
@@ -47,6 +36,7 @@ class Exact(Method):
         "Bishop 2006, Pattern recognition and machine learning, sections 3.3 and 3.5."
     )
     epochs: ClassVar[int] = 1
+    target: ClassVar[str] = "exact"
     fidelity: ClassVar[str] = "exact"
     teachable: ClassVar[bool] = False
     conformance_settings: ClassVar[dict[str, Any]] = {}
@@ -69,91 +59,15 @@ class Exact(Method):
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Sum J^T J over the data once, then solve."""
-        likelihood = model.likelihood
-        if not isinstance(likelihood, Gaussian):
-            raise SettingError(
-                f"exact needs a Gaussian likelihood, got {likelihood.name!r}; use method='vi' for "
-                "others."
-            )
-        if model.prior.parts():
-            raise SettingError(
-                f"exact needs a fixed prior; {model.prior.describe()!r} is learned: use "
-                "method='vi' for it."
-            )
-        unknown = self.noise == "unknown" or (
-            self.noise == "auto" and any(p.requires_grad for p in likelihood.parameters())
-        )
+        likelihood = gaussian_likelihood(model, "exact")
+        learned = any(p.requires_grad for p in likelihood.parameters())
+        unknown = self.noise == "unknown" or (self.noise == "auto" and learned)
         layout = FlatLayout({n: s.shape for n, s in model.random.items()})
-        prior = self._prior(model, layout, unknown)
-        std = torch.ones((), dtype=torch.float64) if unknown else noise_std(model)
-        sums = accumulate(model, fit_job, layout, std, model.values(), model.buffers())
-        mean, tril, precision, factor = solve(prior.mean, prior.precision, sums)
-        misfit = (
-            sums.square
-            + float(prior.mean @ prior.precision @ prior.mean)
-            - float(mean @ precision @ mean)
-        )
-        log_ratio = 0.5 * float(torch.linalg.slogdet(prior.precision).logabsdet) - float(
-            factor.diagonal().log().sum()
-        )
-        shapes = layout.shapes
-        if unknown:
-            shape, rate = prior.shape + 0.5 * sums.count, prior.rate + 0.5 * misfit
-            family = NormalInverseGamma(shapes).set(mean, tril, shape, rate)
-            evidence = (
-                log_ratio
-                + prior.shape * math.log(prior.rate)
-                - shape * math.log(rate)
-                + math.lgamma(shape)
-                - math.lgamma(prior.shape)
-            )
-            evidence -= 0.5 * sums.count * math.log(2 * math.pi)
-        else:
-            family = Full({n: tuple(s) for n, s in shapes.items()}, "float64").set(mean, tril)
-            log_noise = float(std.log().expand(_width(fit_job)).sum()) * fit_job.source.num_data
-            evidence = (
-                log_ratio - 0.5 * misfit - 0.5 * sums.count * math.log(2 * math.pi) - log_noise
-            )
-        values = model.values()
-        members = [
-            family.to(model.device),
-            *([Delta.start({n: values[n] for n in model.point})] if model.point else []),
-        ]
+        prior = regression_prior(model, layout, unknown, self.prior_shape, self.prior_rate)
+        regress = unknown_noise if unknown else known_noise
+        family, evidence = regress(model, fit_job, layout, prior)
+        posterior = model.with_points([family.to(model.device)], model.values())
         if fit_job.run is not None:
             fit_job.run.history(-1)  # what a run killed right here may have left
         fit_job.note({"epoch": 0, "elbo": evidence, "log_evidence": evidence})
-        return Fitted(Posterior(members), model.buffers())
-
-    def _prior(self, model: Model, layout: FlatLayout, unknown: bool) -> Prior:
-        if isinstance(model.prior, PosteriorPrior):
-            for family in model.prior.posterior.members:
-                if (
-                    unknown
-                    and isinstance(family, NormalInverseGamma)
-                    and set(family.layout.shapes) == set(layout.shapes)
-                ):
-                    shape, rate = family.shape_rate.tolist()
-                    return Prior(
-                        family.flat_mean.cpu(),
-                        torch.cholesky_inverse(family.scale_tril.cpu()),
-                        shape,
-                        rate,
-                    )
-                if (
-                    not unknown
-                    and isinstance(family, Full)
-                    and set(family.names) == set(layout.shapes)
-                ):
-                    return Prior(
-                        family.flat_mean.detach().double().cpu(),
-                        torch.cholesky_inverse(family.scale_tril().detach().double().cpu()),
-                        0.0,
-                        0.0,
-                    )
-        mean, var = normal_prior(model, layout)
-        return Prior(mean, torch.diag(1.0 / var), self.prior_shape, self.prior_rate)
-
-
-def _width(fit_job: FitJob) -> int:
-    targets = fit_job.source.targets()
-    return 1 if targets.dim() == 1 else targets.shape[1]
+        return Fitted(posterior, model.buffers())

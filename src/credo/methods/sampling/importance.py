@@ -27,7 +27,7 @@ from credo.engine.method import Method, make_method, methods
 from credo.engine.model import Model
 from credo.methods.sampling.parts.chains import of_draws
 from credo.methods.sampling.parts.density import Density, FullBatch
-from credo.metrics.importance import effective, smooth, systematic
+from credo.metrics.importance_weights import effective, smooth, systematic
 from credo.posteriors import Posterior
 
 TRUSTED = 0.7  # largest Pareto shape at which importance sampling converges usefully

@@ -15,9 +15,9 @@ from credo.data.intake import intake
 from credo.engine.fit_job import FitJob
 from credo.likelihoods import Gaussian
 from credo.methods.exact.parts.process_fit import (
-    ROWS,
+    MAX_EXAMPLES,
     ProcessElbo,
-    first_rows,
+    first_inputs,
     last_layer,
     num_outputs,
 )
@@ -145,12 +145,12 @@ def test_the_last_layer_is_found_or_refused():
 def test_rows_are_few_random_ones_as_training_sees_them():
     x = torch.arange(5000.0).unsqueeze(1)
     model = make_model(nn.Linear(1, 1))
-    rows = first_rows(model, fit_job(x, x, 128), {}, lambda shell, batch: batch)
-    assert len(rows) == ROWS == len(rows.unique()) and float(rows.mean()) == pytest.approx(
-        2500, abs=5 * 1443 / ROWS**0.5
+    rows = first_inputs(model, fit_job(x, x, 128), {}, lambda shell, batch: batch)
+    assert len(rows) == MAX_EXAMPLES == len(rows.unique()) and float(rows.mean()) == pytest.approx(
+        2500, abs=5 * 1443 / MAX_EXAMPLES**0.5
     )
     seen = []
-    first_rows(
+    first_inputs(
         model, fit_job(), {}, lambda shell, batch: seen.append(shell.module.training) or batch
     )
     assert seen == [True]

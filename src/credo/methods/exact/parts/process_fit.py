@@ -1,6 +1,4 @@
-"""The bound of a sparse process, learned by descent: a learner, where it starts, and what two
-methods share.
-"""
+"""The bound of a sparse Gaussian process, what it starts from, and the descent on it."""
 
 from __future__ import annotations
 
@@ -18,7 +16,6 @@ from credo.core.shell import Shell
 from credo.engine.draws import Draws
 from credo.engine.elbo import Buffers
 from credo.engine.fit_job import FitJob, Fitted
-from credo.engine.method import Method
 from credo.engine.model import Model
 from credo.engine.outputs import sampled_outputs
 from credo.engine.schedules import decays
@@ -28,7 +25,7 @@ from credo.estimators.plan import batch_of
 from credo.posteriors import Params, Posterior, kl
 from credo.posteriors.gaussian_process import SparseProcess, described
 
-ROWS = 2048  # examples at most, that scales and inducing points are taken from
+MAX_EXAMPLES = 2048  # examples at most, that scales and inducing points are taken from
 
 
 @final
@@ -61,7 +58,6 @@ class ProcessElbo(Learner):
 
     @property
     def model(self) -> Model:
-        """The model, unregistered."""
         return self._model[0]
 
     @property
@@ -84,11 +80,9 @@ class ProcessElbo(Learner):
         return nll, total
 
     def fitted(self) -> Fitted:
-        """The posterior and the buffers."""
         return Fitted(self.posterior, self.buffers_.tensors())
 
     def monitor(self) -> dict[str, float]:
-        """What posterior and likelihood say."""
         return self.posterior.monitor() | self.likelihood.monitor()
 
 
@@ -102,7 +96,6 @@ class ProcessStep(Step):
         self.learner, self.optimizer, self.num_data = learner, optimizer, num_data
 
     def __call__(self, x: Any, y: Tensor, weight: float) -> tuple[Tensor, Tensor]:
-        """Forward, backward, optimizer."""
         self.optimizer.zero_grad(set_to_none=True)
         nll, divergence = self.learner(x, y)
         (nll / batch_of(x) + divergence * (weight / self.num_data)).backward()
@@ -111,49 +104,47 @@ class ProcessStep(Step):
 
 
 @dataclass(frozen=True)
-class ProcessMethod(Method):
-    """A method whose ``fit`` is a descent on the bound of a sparse process."""
+class ProcessSettings:
+    """Inducing points of a sparse process, and how its learning rate falls."""
 
     inducing: int = setting(
         64, "Inducing points, at most one per different training example.", ge=1
     )
-    lr_schedule: str = setting(
-        "cosine", "Course of the learning rate.", choices=("constant", "cosine")
-    )
-
-    def descend(self, learner: ProcessElbo, fit_job: FitJob, faster: float = 1.0) -> Fitted:
-        """Adam; the process and the likelihood move ``faster`` than point estimates of the
-        network.
-        """
-
-        def adam(learner: ProcessElbo, lr: float | Tensor, num_data: int) -> torch.optim.Optimizer:
-            points = [p for family, _ in learner.points for p in family.parameters()]
-            known = {id(p) for p in points}
-            rest = [p for p in learner.parameters() if p.requires_grad and id(p) not in known]
-            groups: list[dict[str, Any]] = [{"params": rest, "lr": lr * faster, "factor": faster}]
-            if points:
-                groups.append({"params": points})
-            return torch.optim.Adam(groups, lr=lr, fused=True, capturable=isinstance(lr, Tensor))
-
-        def step(
-            learner: ProcessElbo,
-            optimizer: torch.optim.Optimizer,
-            num_data: int,
-            compile: bool | str,
-        ) -> Step:
-            return ProcessStep(learner, optimizer, num_data)
-
-        return train(learner, fit_job, adam, step, decay=decays[self.lr_schedule])
+    lr_schedule: str = setting("cosine", "Learning-rate schedule.", choices=("constant", "cosine"))
 
 
-class Last(NamedTuple):
+def descend_on_process(
+    learner: ProcessElbo, fit_job: FitJob, lr_schedule: str, faster: float = 1.0
+) -> Fitted:
+    """Minimise with Adam; the process and the likelihood move ``faster`` than point estimates of
+    the network.
+    """
+
+    def adam(learner: ProcessElbo, lr: float | Tensor, num_data: int) -> torch.optim.Optimizer:
+        points = [p for family, _ in learner.points for p in family.parameters()]
+        known = {id(p) for p in points}
+        others = [p for p in learner.parameters() if p.requires_grad and id(p) not in known]
+        groups: list[dict[str, Any]] = [{"params": others, "lr": lr * faster, "factor": faster}]
+        if points:
+            groups.append({"params": points})
+        return torch.optim.Adam(groups, lr=lr, fused=True, capturable=isinstance(lr, Tensor))
+
+    def step(
+        learner: ProcessElbo, optimizer: torch.optim.Optimizer, num_data: int, compile: bool | str
+    ) -> Step:
+        return ProcessStep(learner, optimizer, num_data)
+
+    return train(learner, fit_job, adam, step, decay=decays[lr_schedule])
+
+
+class OutputLayer(NamedTuple):
     """The layer that a process takes the place of: its path, and how many outputs it has."""
 
     path: str
     outputs: int
 
 
-def last_layer(model: Model, x: Any) -> Last:
+def last_layer(model: Model, x: Any) -> OutputLayer:
     """The module that owns the model's random parameters, refused by name unless what it gives is
     what the network gives.
     """
@@ -180,7 +171,7 @@ def last_layer(model: Model, x: Any) -> Last:
             "gives is not what the network gives; a process in "
             "its place would leave out what follows: end the network with that layer."
         )
-    return Last(path, outputs.shape[-1])
+    return OutputLayer(path, outputs.shape[-1])
 
 
 def num_outputs(model: Model, x: Any) -> int:
@@ -189,25 +180,25 @@ def num_outputs(model: Model, x: Any) -> int:
 
 
 @torch.no_grad()
-def first_rows(
+def first_inputs(
     model: Model, fit_job: FitJob, values: Params, read: Callable[[Shell, Any], Tensor]
 ) -> Tensor:
-    """What ``read`` gives for up to 2,048 random examples, ``(R, D)``, from a network with
-    ``values`` as it is when training begins.
+    """The process's inputs ``(R, D)`` for up to 2,048 random examples: what ``read`` gives, with
+    the network at ``values`` and in training mode, as when training begins.
     """
     shell = model.shell()
     shell.train(True)
     shell.place(model.frozen() | model.buffers() | values)
-    rows: list[Tensor] = []
+    inputs: list[Tensor] = []
     with isolated(mix(fit_job.seed, "rows"), model.device):
         for x, _ in fit_job.source(generator(fit_job.seed, "rows"), fit_job.batch_size):
             try:
-                rows.append(read(shell, model.move(x)))
+                inputs.append(read(shell, model.move(x)))
             except ValueError as error:  # such as BatchNorm's about a batch of one example
                 raise DataError(
                     f"The network cannot train on a batch of {batch_of(x)}: {error}; choose "
                     "another batch_size."
                 ) from error
-            if sum(map(len, rows)) >= ROWS:
+            if sum(map(len, inputs)) >= MAX_EXAMPLES:
                 break
-    return torch.cat(rows)[:ROWS]
+    return torch.cat(inputs)[:MAX_EXAMPLES]

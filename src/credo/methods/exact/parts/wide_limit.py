@@ -1,5 +1,5 @@
-"""What a perceptron and its prior become as the hidden layers widen: activations, and variances
-that stay when divided by the width.
+"""What a perceptron and its prior become as the hidden layers widen: the activations, and the
+variances, times the fan-in, of weights and biases.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Normal
 
-from credo.core.errors import NetworkError, SettingError
+from credo.core.errors import DataError, NetworkError, SettingError
 from credo.core.sites import Site
+from credo.engine.fit_job import FitJob
 from credo.engine.model import Model
 from credo.nets import Erf
+from credo.posteriors.process import flattened
 
 ACTIVATIONS: dict[type[nn.Module], str] = {nn.ReLU: "relu", Erf: "erf"}
 LEADING = (
@@ -44,7 +46,7 @@ def wide_limit(model: Model) -> Limit:
             f"nngp needs a fixed prior; {model.prior.describe()!r} is learned: use "
             "credo.priors.FanIn(std=...), or method='vi'."
         )
-    linears, activations = _structure(model.net)
+    linears, activations = _layers(model.net)
     own = {id(parameter): name for name, parameter in model.net.named_parameters()}
     weights, biases = [], []
     for depth, layer in enumerate(linears):
@@ -55,8 +57,8 @@ def wide_limit(model: Model) -> Limit:
     return Limit(linears[0].in_features, weights, biases, activations)
 
 
-def _structure(net: nn.Module) -> tuple[list[nn.Linear], list[str]]:
-    """Linear layers and what stands between them."""
+def _layers(net: nn.Module) -> tuple[list[nn.Linear], list[str]]:
+    """The linear layers, and the activation that follows each but the last."""
     linears: list[nn.Linear] = []
     activations: list[str] = []
     for path, module in _steps(net):
@@ -158,3 +160,25 @@ def _variance(model: Model, site: Site) -> float:
 
 def _single(scale: Tensor) -> bool:
     return bool((scale == scale.reshape(-1)[0]).all())
+
+
+def all_data(model: Model, fit_job: FitJob, features: int) -> tuple[Tensor, Tensor]:
+    """All inputs ``(N, D)``, D = ``features``, and targets ``(N, F)``, in double precision on the
+    model's device.
+    """
+    rows = [
+        (flattened(model.move(x)), model.move(model.likelihood.check_targets(y)))
+        for x, y in fit_job.source(None, fit_job.batch_size)
+    ]
+    x, y = (torch.cat(part).double() for part in zip(*rows, strict=True))
+    if len(y) != fit_job.source.num_data:
+        raise SettingError(
+            f"nngp saw {len(y)} examples in one pass, but num_data is {fit_job.source.num_data}; "
+            "it needs all of them, once."
+        )
+    if x.shape[1] != features:
+        raise DataError(
+            f"The first layer takes {features} numbers, but an example has {x.shape[1]} "
+            "(flattened)."
+        )
+    return x, y

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from credo.core.errors import SettingError
-from credo.curvature.structures import STRUCTURES, Measured
+from credo.curvature.structures import STRUCTURES, Measured, earlier_families, independent_normal
 from credo.curvature.sweep import Sweep
 from credo.engine.model import Model
-from credo.methods.laplace.parts.subnetwork import CHOICES, masked, subnetwork
-from credo.posteriors import MeanField, PosteriorPrior
+from credo.methods.laplace.parts.single_weights import CHOICES, masked, subnetwork
 from credo.posteriors.full import MAX_NUMEL
 
 
@@ -52,11 +51,9 @@ class Layers(Subset):
         return model if self.layers == "all" else model.narrow(self.layers, "subset")
 
     def check(self, structure: str, model: Model) -> None:
-        """What the structure says."""
         STRUCTURES[structure].check(structure, model)
 
     def measure(self, structure: str, sweep: Sweep, rank: int, before: Measured | None) -> Measured:
-        """In the form of the structure."""
         return STRUCTURES[structure].measure(sweep, rank)
 
 
@@ -75,8 +72,8 @@ class _Single(Subset):
                 f"subset: a full covariance over {count} single weights is too large (at most "
                 f"{MAX_NUMEL}); choose fewer."
             )
-        earlier = model.prior.posterior.members if isinstance(model.prior, PosteriorPrior) else []
-        odd = next((f.name for f in earlier if f.atoms != 1 and not isinstance(f, MeanField)), None)
+        earlier = earlier_families(model)
+        odd = next((f.name for f in earlier if not independent_normal(f)), None)
         if odd is not None:
             raise SettingError(
                 "laplace cannot add data about single weights to an earlier posterior of the "
@@ -93,11 +90,9 @@ class Masked(_Single):
         self.masks = masks
 
     def given(self) -> Mapping[str, Tensor]:
-        """The masks."""
         return {f"subset/{name}": torch.as_tensor(mask) for name, mask in self.masks.items()}
 
     def count(self, model: Model) -> int:
-        """Marked ones."""
         return sum(map(len, masked(self.masks, model).values()))
 
     def narrow(self, model: Model) -> Model:
@@ -105,7 +100,6 @@ class Masked(_Single):
         return model.only(masked(self.masks, model))
 
     def measure(self, structure: str, sweep: Sweep, rank: int, before: Measured | None) -> Measured:
-        """Of the marked weights."""
         return subnetwork(sweep, masked(self.masks, sweep.model))
 
 
@@ -129,7 +123,6 @@ class Largest(_Single):
         return self.size
 
     def narrow(self, model: Model) -> Model:
-        """Any weight may be chosen."""
         return model
 
     def measure(self, structure: str, sweep: Sweep, rank: int, before: Measured | None) -> Measured:

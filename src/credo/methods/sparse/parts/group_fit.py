@@ -128,7 +128,7 @@ def under_scales(model: Model, places: Mapping[str, Place], scales: str, method:
             "weight with known units; groups need linear, "
             "convolutional, recurrent or embedding layers of torch."
         )
-    if model.prior.is_posterior:
+    if model.prior.earlier_posterior is not None:
         return model.only(places)
     part = scale_parts[scales]
     return replace(model.only(places), prior=Fixed(Grouped(part.label, part.proper)))

@@ -14,7 +14,7 @@ def log_uniform_over(model: Model, names: Collection[str], method: str) -> Model
     """The model with only these parameters random, under the log-uniform prior; not after an
     earlier posterior, which that would forget.
     """
-    if model.prior.is_posterior:
+    if model.prior.earlier_posterior is not None:
         raise SettingError(
             f"{method}: update would forget the earlier data, since its prior is log-uniform "
             "whatever came before; fit all data at once."
