@@ -8,14 +8,14 @@ distributions gives the terms.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, MultivariateNormal, Normal, kl_divergence, register_kl
 
-from credo.core.errors import CredoError
+from credo.core.errors import CredoError, SettingError
 from credo.core.seeds import Ambient, Noise
 from credo.core.sites import Site
 from credo.posteriors.delta import Delta
@@ -30,6 +30,7 @@ from credo.posteriors.sparse_vd import SparseVD
 from credo.posteriors.subnetwork import Subnetwork
 from credo.posteriors.zero_mean import ZeroMean
 from credo.priors import Flat, Prior
+from credo.priors.base import JointLogProb
 
 
 @register_kl(Normal, Flat)
@@ -104,6 +105,21 @@ class PosteriorPrior(Prior):
     def describe(self) -> str:
         """Which families."""
         return "posterior: " + ", ".join(family.name for family in self.posterior.members)
+
+    def joint_log_prob(self, names: Collection[str]) -> JointLogProb:
+        """The sum over the earlier families; refused unless they have a density over exactly these
+        parameters.
+        """
+        families = [f for f in self.posterior.members if set(f.names) & set(names)]
+        covered = sorted(name for f in families for name in f.names)
+        if covered != sorted(names) or any(f.atoms is not None for f in families):
+            raise SettingError(
+                f"The earlier posterior ({self.describe()}) has no density over the same "
+                "parameters; fit with 'vi' first."
+            )
+        return lambda params: torch.stack(
+            [f.log_prob({n: params[n] for n in f.names}) for f in families]
+        ).sum(0)
 
     def over(self, family: Family) -> FamilyPrior | None:
         """A joint prior with exactly this family's parameters, if there is one that is not

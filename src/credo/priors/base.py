@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -16,6 +16,9 @@ from credo.core.errors import CredoError, SettingError, nearest
 from credo.core.registry import Registry
 from credo.core.sites import Site
 from credo.priors.stored import of_config, to_config
+
+#: Parameters ``(..., *shape)`` by name to their log density ``(...)``.
+JointLogProb = Callable[[Mapping[str, Tensor]], Tensor]
 
 
 class Prior(ABC):
@@ -74,6 +77,19 @@ class Prior(ABC):
     def observe(self, means: Mapping[str, Tensor], variances: Mapping[str, Tensor]) -> None:
         """Closed-form updates from q's marginal means and variances, called once per step with
         every site, before ``at``.
+        """
+        return None
+
+    @property
+    def needs_marginals(self) -> bool:
+        """Whether only ``observe`` sets it: a method without means and variances of q, such as a
+        sampler, cannot use it.
+        """
+        return False
+
+    def joint_log_prob(self, names: Collection[str]) -> JointLogProb | None:
+        """The log density of all parameters ``names`` at once, where it does not factorise over
+        them; None where ``at`` says it all.
         """
         return None
 
@@ -186,6 +202,11 @@ class ByPattern(Prior):
         """Each prior sees the sites whose first match it is."""
         for pattern, prior in self.table.items():
             prior.observe(self._share(pattern, means), self._share(pattern, variances))
+
+    @property
+    def needs_marginals(self) -> bool:
+        """Whether any prior in the table does."""
+        return any(prior.needs_marginals for prior in self.table.values())
 
     def relevance(self, name: str) -> Tensor | None:
         """That of the first pattern that matches."""

@@ -59,6 +59,11 @@ class Optimal(nn.Module, Prior):
         """Itself: buffers only, nothing to train."""
         return [self]
 
+    @property
+    def needs_marginals(self) -> bool:
+        """Mean and variance of every group are averages of q's."""
+        return True
+
     @torch.no_grad()
     def observe(self, means: Mapping[str, Tensor], variances: Mapping[str, Tensor]) -> None:
         """Set mean and variance of every group that has a site in ``means`` from q's marginals."""
