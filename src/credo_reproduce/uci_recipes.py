@@ -17,7 +17,6 @@ from torch.distributions import Normal
 
 from credo.likelihoods import Gaussian, Heteroscedastic, Likelihood
 from credo.methods import methods
-from credo.methods.sampling.parts.chains import Sampler
 from credo.priors import FanIn, Learned, Prior
 
 BATCH = 512  # examples in a step of descent, all of a small set
@@ -396,7 +395,7 @@ def recipe(method: str) -> Recipe:
     kind = methods[method]
     if kind.takes_epochs:
         return _descent({"lr": kind.lr})
-    start = Start("map", 1000, _ADAM) if issubclass(kind, Sampler) else None
+    start = Start("map", 1000, _ADAM) if kind.is_sampler else None
     return Recipe((Candidate("its own settings", batch=kind.batch_size, start=start),))
 
 

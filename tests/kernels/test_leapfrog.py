@@ -4,7 +4,7 @@ from zoo.chains import BEND, WIDTH, banana, fifty, pair
 
 from credo.core.errors import SettingError
 from credo.kernels.leapfrog import Integrator
-from credo.kernels.target import Point, differentiable
+from credo.kernels.log_density import Point, differentiable
 
 DOUBLE = torch.float64
 

@@ -18,7 +18,7 @@ from zoo.chains import Steps, adapted
 from zoo.stats import P_VALUE
 
 from credo import BNN
-from credo.kernels.target import differentiable
+from credo.kernels.log_density import differentiable
 from credo.likelihoods import Gaussian
 
 DOUBLE = torch.float64

@@ -12,7 +12,7 @@ from zoo.stats import Z
 from credo import BNN
 from credo.core.errors import SettingError
 from credo.likelihoods import Gaussian
-from credo.methods.sampling.parts.fitted_alongside import LEARNING
+from credo.methods.sampling.parts.fitted_alongside import SHARE_OF_WARMUP
 
 DOUBLE = torch.float64
 
@@ -161,7 +161,7 @@ def test_a_point_parameter_goes_to_the_maximum_of_the_evidence():
     assert abs(net.bias - best) > 2 * error or abs(float(best)) > 0.3  # it had some way to go
 
 
-def test_what_is_free_is_held_before_the_warm_up_ends():
+def test_what_is_fitted_alongside_is_fixed_before_the_warm_up_ends():
     x, y, _ = regression.problem()
     bnn, seen = regression.bnn(likelihood=Gaussian()), []
     bnn.fit(
@@ -174,7 +174,7 @@ def test_what_is_free_is_held_before_the_warm_up_ends():
         progress=False,
         callbacks=[lambda row: seen.append(float(bnn.likelihood.log_std.detach()))],
     )
-    until = int(LEARNING * 20)
+    until = int(SHARE_OF_WARMUP * 20)
     assert (
         len(set(seen[:until])) == until
         and set(seen[until - 1 :]) == {seen[-1]}
