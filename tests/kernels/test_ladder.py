@@ -89,9 +89,9 @@ def rungs(powers, curvature=6.0, n=CHAINS, number=0):
     """Exact draws of w ~ N(0, 1) with likelihood exp(-a w^2 / 2), rung by rung: variance 1 / (1 + a
     b). And their log-likelihoods.
     """
-    spread = (1 + curvature * powers).rsqrt()
-    w = spread.unsqueeze(1) * torch.randn(len(powers), n, generator=seed(number), dtype=DOUBLE)
-    return w, -0.5 * curvature * w.square(), spread.square()
+    std = (1 + curvature * powers).rsqrt()
+    w = std.unsqueeze(1) * torch.randn(len(powers), n, generator=seed(number), dtype=DOUBLE)
+    return w, -0.5 * curvature * w.square(), std.square()
 
 
 @pytest.mark.parametrize("turn", [0, 1])

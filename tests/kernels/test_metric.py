@@ -100,7 +100,7 @@ def test_velocity_and_force_are_the_scale_and_its_transpose():
     scale = tril.diagonal().clone()
     assert torch.allclose(velocity(scale, r), velocity(torch.diag(scale), r))
     assert torch.allclose(force(scale, slope), force(torch.diag(scale), slope))
-    # power: slope . velocity = force . momentum, whatever the metric, or energy is not kept
+    # power: slope . velocity = force . momentum, whatever the metric, or energy is not conserved
     assert torch.allclose((slope * velocity(tril, r)).sum(-1), (force(tril, slope) * r).sum(-1))
 
 

@@ -6,7 +6,7 @@ import torch
 from credo.core.records import named_tensors
 from credo.kernels.log_density import normal
 from credo.kernels.metric import no_moments, observe, scale_of
-from credo.kernels.warmup import WarmUp, per_chain, settling, windows
+from credo.kernels.warmup import WarmUp, first_stretch, per_chain, windows
 
 DOUBLE = torch.float64
 LENGTHS = (0, 1, 5, 10, 19, 20, 21, 100, 149, 150, 151, 175, 200, 250, 500, 1000, 5000)
@@ -15,12 +15,12 @@ LENGTHS = (0, 1, 5, 10, 19, 20, 21, 100, 149, 150, 151, 175, 200, 250, 500, 1000
 @pytest.mark.parametrize("num", LENGTHS)
 def test_windows_increase_cover_the_middle_and_end_before_the_warm_up(num):
     ends = windows(num)
-    assert all(a < b for a, b in zip([settling(num), *ends], ends, strict=False))
+    assert all(a < b for a, b in zip([first_stretch(num), *ends], ends, strict=False))
     assert all(0 < end < num for end in ends)
     assert (not ends) == (num < 40)
-    assert 0 <= settling(num) < max(num, 1)
+    assert 0 <= first_stretch(num) < max(num, 1)
     if num >= 150:
-        sizes = [b - a for a, b in zip([settling(num), *ends], ends, strict=False)]
+        sizes = [b - a for a, b in zip([first_stretch(num), *ends], ends, strict=False)]
         assert all(later >= earlier for earlier, later in pairwise(sizes)), (
             "a window shorter than the last"
         )
@@ -55,7 +55,7 @@ def states(warmup, count, rate=0.7):
 def test_each_metric_is_that_of_its_windows_draws(num, dense):
     warmup = WarmUp(num, 0.8, dense)
     history = states(warmup, num)
-    begin = settling(num)
+    begin = first_stretch(num)
     for end in windows(num):
         moments = no_moments(positions(0), dense)
         for index in range(begin, end):
@@ -111,13 +111,13 @@ def test_a_restart_forgets_the_steps_before():
     assert float(state.moments.seen) > 0  # but not the draws
 
 
-def test_in_the_settling_stretch_a_stuck_chain_shortens_the_step_for_all():
+def test_in_the_first_stretch_a_stuck_chain_shortens_the_step_for_all():
     """Harmonic mean at first, arithmetic later."""
     warmup = WarmUp(200, 0.8)
     rates = torch.tensor([1.0, 1.0, 1.0, 0.0], dtype=DOUBLE)
     start = warmup.start(positions(0), torch.tensor(0.3, dtype=DOUBLE))
     early = warmup.adapt(start, 0, positions(0), rates)
-    late = warmup.adapt(start, settling(200), positions(0), rates)
+    late = warmup.adapt(start, first_stretch(200), positions(0), rates)
     assert early.step_size.log_step < late.step_size.log_step
 
 

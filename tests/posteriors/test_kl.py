@@ -12,7 +12,7 @@ from zoo.families import GAUSSIAN, MAKERS, SHAPES, values
 from zoo.models import make_model
 from zoo.stats import has_mean
 
-from credo.core.errors import CredoError
+from credo.core.errors import CredoError, SettingError
 from credo.core.seeds import Streams
 from credo.posteriors import (
     Delta,
@@ -180,3 +180,14 @@ def test_factorised_priors_sum_over_elements_and_sample():
         and drawn["b"].shape == (5, 3)
         and drawn["w"].dtype == torch.float64
     )
+
+
+def test_the_joint_density_of_an_earlier_posterior_is_the_sum_of_its_families():
+    full = MAKERS["full"]()
+    params = full.draw(Streams(0, range(3)))
+    log_prob = PosteriorPrior(Posterior([full])).joint_log_prob(list(SHAPES))
+    assert torch.equal(log_prob(params), full.log_prob(params))
+    with pytest.raises(SettingError, match="no density over the same parameters; fit with 'vi'"):
+        PosteriorPrior(Posterior([full])).joint_log_prob([*SHAPES, "another"])
+    with pytest.raises(SettingError, match="no density over the same parameters"):
+        PosteriorPrior(Posterior([Delta.start(values())])).joint_log_prob(list(SHAPES))

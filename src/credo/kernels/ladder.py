@@ -70,16 +70,20 @@ def geometric(count: int, hottest: float, like: Tensor) -> Tensor:
     )
 
 
-def swap(powers: Tensor, fits: Tensor, turn: int, source: torch.Generator) -> tuple[Tensor, Tensor]:
+def swap(
+    powers: Tensor, log_likelihoods: Tensor, turn: int, source: torch.Generator
+) -> tuple[Tensor, Tensor]:
     """Where every rung's next position comes from ``(K, C)``, and the acceptance rates of the pairs
     ``(K - 1, C)`` whose turn it is, else NaN.
 
-    ``fits`` ``(K, C)``: log-likelihoods; ``turn``: even pairs and odd ones alternate.
+    ``log_likelihoods``: of the chains of every rung ``(K, C)``; ``turn``: even pairs and odd ones
+    alternate.
     """
-    origin = torch.arange(len(powers), device=fits.device).unsqueeze(1).expand_as(fits).clone()
-    rates = torch.full_like(fits[:-1], torch.nan)
+    values = log_likelihoods
+    origin = torch.arange(len(powers), device=values.device).unsqueeze(1).expand_as(values).clone()
+    rates = torch.full_like(values[:-1], torch.nan)
     for low in range(turn % 2, len(powers) - 1, 2):
-        rate = rate_of((powers[low] - powers[low + 1]) * (fits[low + 1] - fits[low]))
+        rate = rate_of((powers[low] - powers[low + 1]) * (values[low + 1] - values[low]))
         take = accepted(rate, source)
         origin[low], origin[low + 1] = (
             torch.where(take, low + 1, low),
@@ -129,7 +133,7 @@ def adapt_rungs(
     adaptation = warmup.adapt(adaptation, index, position, rate)
     if not warmup.new_metric_after(index):
         return adaptation
-    # steps keep their length in space under the new metric
+    # steps have the same length in space under the new metric
     change = (_mean_std(before) / _mean_std(adaptation.scale)).double()
     return warmup.restart(adaptation, adaptation.step_size.log_step_mean.exp() * change)
 

@@ -1,6 +1,6 @@
 """The metric of a trajectory: a scale S with S S^T an estimate of the target's covariance.
 
-Momenta are kept whitened, r ~ N(0, I), so kinetic energy is r.r / 2 whatever the metric; positions
+Momenta are whitened, r ~ N(0, I), so kinetic energy is r.r / 2 whatever the metric; positions
 move along S r and momenta change by S^T slope. S is a vector of standard deviations (a diagonal
 mass matrix) or a lower triangle (a dense one).
 """
@@ -86,10 +86,10 @@ def observe(moments: Moments, positions: Tensor) -> Moments:
 
 def scale_of(moments: Moments, like: Tensor) -> Tensor:
     """The scale of the observed positions, shrunk a little towards a small isotropic one."""
-    seen = moments.seen
-    keep = seen / (seen + _PRIOR_DRAWS)
-    covariance = keep * moments.squares / (seen - 1).clamp_min(1)
-    floor = (1 - keep) * _PRIOR_VARIANCE
+    count = moments.seen
+    share = count / (count + _PRIOR_DRAWS)
+    covariance = share * moments.squares / (count - 1).clamp_min(1)
+    floor = (1 - share) * _PRIOR_VARIANCE
     if covariance.dim() == 1:
         return (covariance + floor).sqrt().to(like.dtype)
     return torch.linalg.cholesky(

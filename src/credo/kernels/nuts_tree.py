@@ -139,7 +139,7 @@ class _Tree:
         return _Half(_Edge(point, momentum), pick, energy, log_weight, total, alive)
 
     def extend(self, half: _Half, forward: Tensor, active: Tensor) -> None:
-        """Move the edges outwards; chains that are done keep theirs."""
+        """Move the edges outwards; chains that are done stay."""
         self.left = _moved(self.left, half.edge, ~forward & active)
         self.right = _moved(self.right, half.edge, forward & active)
 

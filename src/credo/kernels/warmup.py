@@ -1,7 +1,7 @@
 """Warm-up: step size by dual averaging throughout, the metric in windows that double in length.
 
 A first stretch finds the bulk of the target, then every window's draws give the next metric, and a
-last stretch settles the step size under the final one. Positions of the warm-up are never draws, so
+last stretch finds the step size under the final one. Positions of the warm-up are never draws, so
 nothing adapts while it counts.
 """
 
@@ -28,23 +28,23 @@ class Adaptation(NamedTuple):
     moments: Moments  #: of the window's positions, for the next metric
 
 
-def settling(num_warmup: int) -> int:
-    """Iterations of the first stretch, in which chains find the bulk."""
+def first_stretch(num_warmup: int) -> int:
+    """Iterations in which chains find the bulk, before the first window."""
     return 75 if num_warmup >= 150 else int(0.15 * num_warmup)
 
 
 def windows(num_warmup: int) -> list[int]:
-    """Iterations after which a new metric is taken: window ends, the first after a settling
+    """Iterations after which a new metric is taken: window ends, the first after the first
     stretch, each twice as long as the last.
 
-    A warm-up too short for a metric and a step size under it keeps the unit one.
+    A warm-up too short for a metric and a step size under it has none: the unit one stays.
     """
     if num_warmup < 40:
         return []
     if num_warmup < 150:
         return [num_warmup - max(15, num_warmup // 4)]
     last, size = num_warmup - 50, 25
-    ends, end = [], settling(num_warmup)
+    ends, end = [], first_stretch(num_warmup)
     while end < last:
         # a window that would leave too little for one twice as long takes the rest
         end = last if end + 3 * size > last else end + size
@@ -99,7 +99,7 @@ class WarmUp:
             return adaptation
         step_size, scale, moments = adaptation
         ends = windows(self.num_warmup)
-        begin = settling(self.num_warmup)
+        begin = first_stretch(self.num_warmup)
         step_size = average(step_size, overall(rate, strict=index < begin), self.wanted)
         if ends and begin <= index < ends[-1]:
             moments = observe(moments, position)

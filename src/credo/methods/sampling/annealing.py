@@ -2,9 +2,9 @@
 zero.
 
 Hamiltonian moves leave p(w given D)^(1/T) invariant while T falls geometrically; chains cross
-barriers while it is hot and settle when it is cold. The best point that any chain has visited is
-the answer: a point estimate like ``map``, less bound to where it starts. Its variance is
-zero. As a start for samplers: ``init="annealing"``. State and info of a move are
+barriers while it is hot and stay at a mode when it is cold. The best point that any chain has
+visited is the answer: a point estimate like ``map``, less bound to where it starts, and like it
+without a variance. As a start for samplers: ``init="annealing"``. State and info of a move are
 ``CoolingState`` and ``CoolingInfo`` of ``kernels/cooling.py``.
 """
 

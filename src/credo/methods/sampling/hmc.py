@@ -4,8 +4,8 @@ data per draw.
 A draw follows H(w, r) = -log p(D, w) + r.r / 2 from a fresh momentum for a time t and is accepted
 with min(1, exp(-change of H)). Long trajectories lose the past, too long ones turn back: by default
 warm-up measures when trajectories turn and runs half as far, all chains the same number of steps,
-so that they keep step on a GPU; step sizes are jittered by a fifth. Fails to cross between modes
-that energy barriers keep apart: look at R-hat of predictions, not of weights, which have
+so that none waits for another on a GPU; step sizes are jittered by a fifth. Fails to cross between
+modes that energy barriers separate: judge by R-hat of predictions, not of weights, which have
 symmetries.
 """
 

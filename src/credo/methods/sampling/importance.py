@@ -63,7 +63,7 @@ class Importance(Method):
         kind=(str, Posterior),
     )
     num_proposals: int = setting(10_000, "Draws of the proposal.", ge=100)
-    num_draws: int = setting(1000, "Draws kept after resampling.", ge=1)
+    num_draws: int = setting(1000, "Draws after resampling.", ge=1)
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         posterior = self._fitted_proposal(model, fit_job)

@@ -2,8 +2,9 @@
 that no length is to be chosen.
 
 Each chain's trajectory doubles until it turns; the draw is picked along it by weight. Chains run
-together and wait for the longest trajectory among them: with many chains ``hmc``, whose chains keep
-step, is faster. Fails as every sampler does between modes that barriers keep apart.
+together and wait for the longest trajectory among them: with many chains ``hmc``, whose
+trajectories are equally long, is faster. Fails as every sampler does between modes that barriers
+separate.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Stein variational gradient descent: a set of networks that descend together and keep each other
-apart.
+"""Stein variational gradient descent: a set of networks that descend together and repel each other.
 
 Every particle moves along phi, the average over particles of kernel-weighted gradients of log p(D,
 w) and of the kernel's own slope, by Adam. One particle is MAP, infinitely many are the posterior.

@@ -120,8 +120,9 @@ class TemperingMoves(Moves[TemperingState]):
         steps = step_per_chain(step, chains, point.position, source)
         count, scale = self.settings.num_steps, adaptation.scale
         moved = hmc(self.integrator, point, steps, scale, count, source)
-        _, fits = self.target.parts(moved.point.position)
-        origin, rates = swap(ladder.powers, fits.reshape(rungs, chains), index, source)
+        _, log_likelihood = self.target.parts(moved.point.position)
+        values = log_likelihood.reshape(rungs, chains)
+        origin, rates = swap(ladder.powers, values, index, source)
         rows = (origin * chains + torch.arange(chains, device=origin.device)).flatten()
         point = self.tempered.at(ladder.powers, moved.point.position[rows])
         if index < self.settings.num_warmup:

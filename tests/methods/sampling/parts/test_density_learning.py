@@ -87,7 +87,7 @@ def test_learned_noise_and_learned_priors_are_fitted_alongside_and_released():
     before = raw.detach().clone()
     step(target, w, torch.optim.SGD(own.fitted_alongside, lr=1e-3))
     assert float(likelihood.log_std) != started and not torch.equal(raw, before)
-    # the prior that the chains see follows
+    # the prior in the density follows
     scale = (
         model.prior.values()["global"]["scale"]
         if "global" in model.prior.values()

@@ -175,7 +175,7 @@ LONG = {
 
 @pytest.mark.parametrize(("lr", "temperature"), [(0.15, 1.0), (0.1, 0.2)])
 def test_sgld_has_its_exact_stationary_moments(lr, temperature):
-    """On all data; the step's own heat included.
+    """On all data; what the step itself adds included.
 
     The same draws fail a temperature that is a third off, and the posterior itself at large lr.
     """
@@ -261,7 +261,7 @@ class Constant(nn.Module):
         return self.level.expand(len(x), 1)
 
 
-def test_batches_heat_by_the_predicted_amount():
+def test_batches_add_the_predicted_variance():
     """K batches of an epoch share all data, so their errors sum to zero: correlation -1 / (K - 1)
     between any two of them.
 
@@ -292,7 +292,7 @@ def test_batches_heat_by_the_predicted_amount():
     own, crossed = powers.square().sum(), powers.sum() ** 2 - powers.square().sum()
     gained = eta**2 * error * (own - crossed / (epochs - 1)) + 2 * eta * own
     variance = gained / (1 - (1 - eta * precision) ** (2 * epochs))
-    plain = 1 / (precision * (1 - eta * precision / 2))  # without the batches' heat
+    plain = 1 / (precision * (1 - eta * precision / 2))  # without the batches' noise
     draws = chains(fitted)
     assert (
         score(draws, mean.reshape(1), variance.reshape(1))

@@ -55,13 +55,13 @@ class FullBatch:
     @torch.no_grad()
     def parts(self, flat: Tensor) -> tuple[Tensor, Tensor]:
         """log p(w) and log p(D given w), both ``(C,)``."""
-        fits = [self.density.log_likelihood(flat, batch) for batch in self.batches]
-        return self.density.log_prior(flat), self.weight * torch.stack(fits).sum(0)
+        terms = [self.density.log_likelihood(flat, batch) for batch in self.batches]
+        return self.density.log_prior(flat), self.weight * torch.stack(terms).sum(0)
 
     def log_density(self, flat: Tensor) -> Tensor:
         """log p(D, w) ``(C,)``, without its slope."""
-        prior, fit = self.parts(flat)
-        return prior + fit
+        log_prior, log_likelihood = self.parts(flat)
+        return log_prior + log_likelihood
 
     def step_alongside(self, alongside: FittedAlongside, index: int, flat: Tensor) -> bool:
         """The step that comes with move ``index`` of chains at ``flat``; True if it was taken, and

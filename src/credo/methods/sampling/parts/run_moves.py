@@ -1,5 +1,5 @@
-"""The loop over moves: chains go on from where they start, draws are kept in memory or on disk, and
-a killed run is resumed at the next move.
+"""The loop over moves: chains go on from where they start, draws go to memory or to disk, and a
+killed run is resumed at the next move.
 
 Move t takes its random numbers from (seed, t) alone and everything else from the state and from
 what is fitted alongside, so a checkpoint is these two, as named tensors.
@@ -127,7 +127,7 @@ def _not_finite(values: Any) -> list[int]:
 
 
 def _check_start(name: str, moves: Moves[S], state: S) -> None:
-    """A chain that starts where there is no density would hold up the others, whose step size it
+    """A chain that starts where there is no density would slow down the others, whose step size it
     shares.
     """
     sums = moves.drawn(state).double().sum(1).tolist()

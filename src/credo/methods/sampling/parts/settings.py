@@ -27,7 +27,7 @@ class ChainSettings:
     )
     store: str = setting(
         "memory",
-        "Where draws are kept after the fit: in 'memory', or on 'disk' with run=.",
+        "Where draws are after the fit: in 'memory', or on 'disk' with run=.",
         choices=("memory", "disk"),
     )
 
@@ -43,7 +43,7 @@ class FullBatchSettings:
     num_warmup: int = setting(
         1000, "Moves of every chain before the first draw, during which it adapts.", ge=0
     )
-    num_draws: int = setting(1000, "Draws kept of every chain.", ge=1)
+    num_draws: int = setting(1000, "Draws of every chain.", ge=1)
     thin: int = setting(1, "Moves per draw.", ge=1)
     target_rate: float = setting(
         0.8, "Acceptance rate that the step size is adapted to.", gt=0.0, le=0.99
@@ -77,7 +77,7 @@ class StochasticGradientSettings:
     """Moves that are one step on a batch."""
 
     num_warmup: int = setting(2000, "Steps of every chain before the first draw.", ge=0)
-    num_draws: int = setting(100, "Draws kept of every chain.", ge=1)
+    num_draws: int = setting(100, "Draws of every chain.", ge=1)
     thin: int = setting(50, "Steps per draw.", ge=1)
     temperature: float = setting(
         1.0, "T: samples p(w given D)^(1/T); 1 is the posterior, 0 descends.", ge=0.0

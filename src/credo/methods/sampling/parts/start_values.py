@@ -45,7 +45,7 @@ def _given(
                 f"init gives {name!r} for {len(value)} chains, but there are {chains}; give as "
                 "many, or one for all."
             )
-    wide = {n: v for n, v in init.items() if n in own and v.shape == (chains, *own[n].shape)}
-    rest = model.values({n: v for n, v in init.items() if n not in wide})
+    stacked = {n: v for n, v in init.items() if n in own and v.shape == (chains, *own[n].shape)}
+    rest = model.values({n: v for n, v in init.items() if n not in stacked})
     out = {n: v.expand(chains, *v.shape) for n, v in rest.items()}
-    return out | {n: v.detach().to(own[n]) for n, v in wide.items()}
+    return out | {n: v.detach().to(own[n]) for n, v in stacked.items()}
