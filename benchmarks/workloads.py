@@ -32,6 +32,8 @@ from credo.methods.ensembles.parts.members import Flock, member_seeds
 from credo.methods.ensembles.parts.members_step import moving
 from credo.methods.ensembles.parts.threaded_members import stepping
 from credo.methods.laplace.parts.mode import Mode
+from credo.methods.sampling.hmc import HMCMoves
+from credo.methods.sampling.nuts import NUTSMoves
 from credo.methods.sampling.parts.density import Density
 from credo.posteriors import Start
 
@@ -240,20 +242,21 @@ def regression_chains(
     )
     x, y = case.torch_data()
     fit_job = FitJob(Source(Arrays(x, y.unsqueeze(1)), len(x)), epochs=1, batch_size=None, lr=1e-2)
-    transition = sampler.transition(Density(model, model.values()), fit_job)
+    kinds: dict[str, Any] = {"hmc": HMCMoves, "nuts": NUTSMoves}
+    all_chains = kinds[method](sampler, Density(model, model.values()), fit_job)
     start = 0.1 * torch.randn(
         chains, case.start.shape[1], generator=torch.Generator().manual_seed(0)
     )
     start[: len(case.start)] = torch.from_numpy(case.start)[:chains]
-    state = transition.start(start.to(case.device), generator(0, "start", device=case.device))
+    state = all_chains.start(start.to(case.device), generator(0, "start", device=case.device))
     index, steps = 0, []
 
     def move() -> Tensor:
         nonlocal state, index
-        state, info = transition.move(state, index, generator(0, "move", index, device=case.device))
-        steps.append(float(info["steps"].double().mean()))
+        state, info = all_chains.move(state, index, generator(0, "move", index, device=case.device))
+        steps.append(float(info.steps.double().mean()))
         index += 1
-        return state["position"]
+        return all_chains.drawn(state)
 
     for _ in range(num_warmup):
         move()

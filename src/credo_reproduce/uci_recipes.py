@@ -14,7 +14,6 @@ from torch.distributions import Normal
 
 from credo.likelihoods import Heteroscedastic, Likelihood
 from credo.methods import methods
-from credo.methods.sampling.parts.chains import Sampler
 from credo.priors import FanIn, Learned, Prior
 from credo_reproduce.uci_candidates import Candidate, Recipe, Start
 
@@ -285,7 +284,7 @@ def recipe(method: str) -> Recipe:
     kind = methods[method]
     if kind.takes_epochs:
         return _descent({"lr": kind.lr})
-    start = Start("map", 1000, _ADAM) if issubclass(kind, Sampler) else None
+    start = Start("map", 1000, _ADAM) if kind.is_sampler else None
     return Recipe((Candidate("its own settings", batch=kind.batch_size, start=start),))
 
 

@@ -34,7 +34,7 @@ def test_the_strict_mean_is_harmonic_over_the_last_axis_and_survives_zeros():
 def climb(start, rate_at, wanted, rounds):
     state = start_averaging(torch.tensor(start))
     for _ in range(rounds):
-        state = average(state, rate_at(state["log_step"].exp()), wanted)
+        state = average(state, rate_at(state.log_step.exp()), wanted)
     return state
 
 
@@ -46,8 +46,8 @@ def test_steps_converge_to_the_wanted_rate(start, wanted):
     The gain of dual averaging falls like tries^-1/2, which leaves 2 % after 500.
     """
     state = climb(start, lambda step: (-step).exp(), wanted, 500)
-    assert abs(math.exp(-float(state["log_step_mean"].exp())) - wanted) < 0.02
-    assert float(state["tries"]) == 500
+    assert abs(math.exp(-float(state.log_step_mean.exp())) - wanted) < 0.02
+    assert float(state.tries) == 500
 
 
 def test_steps_converge_under_noise():
@@ -60,7 +60,7 @@ def test_steps_converge_under_noise():
         return (torch.rand(4, generator=generator, dtype=DOUBLE) < (-step).exp()).double().mean()
 
     state = climb(1.0, seen, 0.8, 2000)
-    assert abs(math.exp(-float(state["log_step_mean"].exp())) - 0.8) < 0.03
+    assert abs(math.exp(-float(state.log_step_mean.exp())) - 0.8) < 0.03
 
 
 def test_a_row_of_steps_is_so_many_single_ones():
@@ -69,26 +69,26 @@ def test_a_row_of_steps_is_so_many_single_ones():
     for k, start in enumerate((0.1, 0.1, 3.0)):
         one = climb(start, lambda step, k=k: (-step * wide[k]).exp(), 0.8, 200)
         assert torch.allclose(
-            many["log_step_mean"][k], one["log_step_mean"], rtol=1e-6
+            many.log_step_mean[k], one.log_step_mean, rtol=1e-6
         )  # starts are given in float32
-    assert many["log_step"].shape == (3,) and many["log_step"].dtype == DOUBLE
-    steps = many["log_step_mean"].exp()
+    assert many.log_step.shape == (3,) and many.log_step.dtype == DOUBLE
+    steps = many.log_step_mean.exp()
     assert torch.allclose((-steps * wide).exp(), torch.tensor(0.8, dtype=DOUBLE), atol=0.03)
 
 
 def test_the_first_trials_are_ten_times_the_start_and_nothing_is_changed_in_place():
     """Nesterov's anchor: too large a step is cheap and soon found out."""
     state = start_averaging(torch.tensor(0.2, dtype=DOUBLE))
-    before = {key: value.clone() for key, value in state.items()}
+    before = [value.clone() for value in state]
     after = average(state, torch.tensor(0.8, dtype=DOUBLE), 0.8)  # nothing to correct
-    assert torch.allclose(after["log_step"].exp(), torch.tensor(2.0, dtype=DOUBLE))
+    assert torch.allclose(after.log_step.exp(), torch.tensor(2.0, dtype=DOUBLE))
     assert torch.allclose(
-        after["log_step_mean"], after["log_step"]
+        after.log_step_mean, after.log_step
     )  # the first average is the first trial
-    assert all(torch.equal(state[key], before[key]) for key in state)
+    assert all(torch.equal(now, then) for now, then in zip(state, before, strict=True))
     lower = average(state, torch.tensor(0.1, dtype=DOUBLE), 0.8)
     assert (
-        lower["log_step"]
-        < after["log_step"]
-        < average(state, torch.tensor(1.0, dtype=DOUBLE), 0.8)["log_step"]
+        lower.log_step
+        < after.log_step
+        < average(state, torch.tensor(1.0, dtype=DOUBLE), 0.8).log_step
     )

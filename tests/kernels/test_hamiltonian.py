@@ -2,13 +2,13 @@ import math
 
 import pytest
 import torch
-from zoo.chains import BEND, WIDTH, Careless, Steps, banana, fixed, pair, score
+from zoo.chains import BEND, WIDTH, Careless, KernelMoves, banana, fixed, pair, score
 from zoo.stats import Z, follows, has_covariance, has_mean, has_variance
 
 from credo.kernels.acceptance import DIVERGENT
 from credo.kernels.hamiltonian import first_step, hmc, kinetic
 from credo.kernels.leapfrog import Integrator
-from credo.kernels.target import Point
+from credo.kernels.log_density import Point
 
 DOUBLE = torch.float64
 
@@ -102,8 +102,8 @@ def test_accepting_everything_fails_the_same_test():
     generator = torch.Generator().manual_seed(0)
     begin = known.exact(256, generator)
     scale = METRICS["diagonal"]
-    right = fixed(Steps("hmc", 3), Integrator(known.target), begin, 0.9, scale, 100)
-    wrong = fixed(Steps("hmc", 3), Careless(known.target), begin, 0.9, scale, 100)
+    right = fixed(KernelMoves("hmc", 3), Integrator(known.target), begin, 0.9, scale, 100)
+    wrong = fixed(KernelMoves("hmc", 3), Careless(known.target), begin, 0.9, scale, 100)
     assert score(right, known.mean, known.variance) < Z < score(wrong, known.mean, known.variance)
 
 
@@ -114,7 +114,9 @@ def test_momenta_of_a_wrong_scale_fail_the_same_test(monkeypatch, factor):
     known, honest = pair(), module.normal
     begin = known.exact(256, torch.Generator().manual_seed(0))
     monkeypatch.setattr(module, "normal", lambda like, generator: factor * honest(like, generator))
-    wrong = fixed(Steps("hmc", 3), Integrator(known.target), begin, 0.3, METRICS["diagonal"], 100)
+    wrong = fixed(
+        KernelMoves("hmc", 3), Integrator(known.target), begin, 0.3, METRICS["diagonal"], 100
+    )
     assert score(wrong, known.mean, known.variance) > Z
 
 
@@ -135,7 +137,9 @@ def test_a_lopsided_step_fails_the_same_test():
 
     known = pair()
     begin = known.exact(256, torch.Generator().manual_seed(0))
-    wrong = fixed(Steps("hmc", 3), Lopsided(known.target), begin, 0.9, METRICS["diagonal"], 100)
+    wrong = fixed(
+        KernelMoves("hmc", 3), Lopsided(known.target), begin, 0.9, METRICS["diagonal"], 100
+    )
     assert score(wrong, known.mean, known.variance) > Z
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from zoo.stats import Z, has_mean, has_variance
 
-from credo.kernels.ladder import geometric, respace, swap
+from credo.kernels.ladder import Ladder, geometric, respace, step_per_chain, swap
 
 DOUBLE = torch.float64
 CHAINS = 40_000
@@ -89,9 +89,9 @@ def rungs(powers, curvature=6.0, n=CHAINS, number=0):
     """Exact draws of w ~ N(0, 1) with likelihood exp(-a w^2 / 2), rung by rung: variance 1 / (1 + a
     b). And their log-likelihoods.
     """
-    spread = (1 + curvature * powers).rsqrt()
-    w = spread.unsqueeze(1) * torch.randn(len(powers), n, generator=seed(number), dtype=DOUBLE)
-    return w, -0.5 * curvature * w.square(), spread.square()
+    std = (1 + curvature * powers).rsqrt()
+    w = std.unsqueeze(1) * torch.randn(len(powers), n, generator=seed(number), dtype=DOUBLE)
+    return w, -0.5 * curvature * w.square(), std.square()
 
 
 @pytest.mark.parametrize("turn", [0, 1])
@@ -165,3 +165,38 @@ def test_densities_that_are_zero_or_unknown():
 def test_one_rung_has_no_one_to_swap_with():
     origin, rates = swap(torch.ones(1, dtype=DOUBLE), torch.zeros(1, 3, dtype=DOUBLE), 0, seed())
     assert origin.tolist() == [[0, 0, 0]] and rates.shape == (0, 3)
+
+
+def test_a_ladder_is_respaced_by_the_mean_rejection_of_its_rounds():
+    ladder = Ladder.start(3, 0.1, torch.zeros(1, dtype=DOUBLE))
+    nan = torch.nan
+    rounds = [[[0.2, 0.4], [nan, nan]], [[nan, nan], [0.9, 0.7]], [[0.6, 0.8], [nan, nan]]]
+    for rates in rounds:
+        ladder = ladder.observe(torch.tensor(rates, dtype=DOUBLE))
+    again = ladder.respaced()
+    wanted = respace(ladder.powers, torch.tensor([0.5, 0.2], dtype=DOUBLE))
+    assert torch.allclose(again.powers, wanted) and not again.rejected.any()
+    assert torch.equal(ladder.powers, geometric(3, 0.1, ladder.powers))
+
+
+def test_a_pair_that_was_not_tried_has_its_last_rate_still():
+    ladder = Ladder.start(3, 0.1, torch.zeros(1, dtype=DOUBLE))
+    assert ladder.swapped.isnan().all()
+    ladder = ladder.with_rates(torch.tensor([[0.2, 0.4], [torch.nan] * 2], dtype=DOUBLE))
+    ladder = ladder.with_rates(torch.tensor([[torch.nan] * 2, [0.8, 0.8]], dtype=DOUBLE))
+    assert torch.allclose(ladder.swapped, torch.tensor([0.3, 0.8], dtype=DOUBLE))
+
+
+def test_one_rung_has_no_swaps():
+    ladder = Ladder.start(1, 0.1, torch.zeros(1, dtype=DOUBLE))
+    none = torch.zeros(0, 4, dtype=DOUBLE)
+    assert torch.equal(ladder.observe(none).rejected, ladder.rejected)
+    assert ladder.with_rates(none).swapped.shape == (0,)
+
+
+def test_steps_are_their_rungs_jittered_chain_by_chain():
+    step = torch.tensor([0.1, 10.0], dtype=DOUBLE)
+    steps = step_per_chain(step, 500, torch.zeros(1), seed(0))
+    assert steps.shape == (1000, 1) and steps.dtype == torch.float32
+    share = steps[:, 0].double() / step.repeat_interleave(500)
+    assert 0.8 <= float(share.min()) < 0.82 and 1.18 < float(share.max()) <= 1.2 + 1e-6

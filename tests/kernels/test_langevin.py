@@ -41,7 +41,7 @@ def test_overdamped_steps_have_the_predicted_variance(a, step, temperature):
     has_variance(draws, overdamped_var(a, step, temperature))
     with pytest.raises(
         AssertionError, match="variance"
-    ):  # the step's own heat is seen: the target's variance is another
+    ):  # the step adds variance of its own, and that can be told
         has_variance(draws, temperature / a)
 
 
@@ -94,14 +94,14 @@ def test_underdamped_chains_find_the_variance_from_elsewhere():
 def test_noise_of_a_wrong_scale_fails_the_same_test(scheme, factor):
     """Six per cent in the standard deviation are twelve in the variance."""
     generator = torch.Generator().manual_seed(0)
-    heat, step = factor**2, 0.2
+    temperature, step = factor**2, 0.2
     position, momentum = torch.zeros(CHAINS, 1, dtype=DOUBLE), torch.zeros(CHAINS, 1, dtype=DOUBLE)
     for _ in range(100):
         if scheme == "overdamped":
-            position = overdamped(position, -position, step, heat, generator)
+            position = overdamped(position, -position, step, temperature, generator)
         else:
             position, momentum = underdamped(
-                position, momentum, -position, step, 0.5, heat, generator
+                position, momentum, -position, step, 0.5, temperature, generator
             )
     with pytest.raises(AssertionError, match="variance"):
         has_variance(position, overdamped_var(1.0, step, 1.0) if scheme == "overdamped" else 1.0)
@@ -173,10 +173,10 @@ def test_batches_heat_by_the_predicted_amount(batch):
     mean = (x * y).sum() / std**2 / precision
     a, b = x.square() / std**2, x * (x * mean - y) / std**2
     noise = step**2 * num**2 / batch
-    kept = (1 - step * precision) ** 2 + noise * a.var(correction=0)
-    variance = (noise * b.var(correction=0) + 2 * step) / (1 - kept)
+    left = (1 - step * precision) ** 2 + noise * a.var(correction=0)
+    variance = (noise * b.var(correction=0) + 2 * step) / (1 - left)
     w = torch.full((40_000, 1), float(mean), dtype=DOUBLE)
-    for _ in range(math.ceil(math.log(1e-6) / math.log(float(kept)))):
+    for _ in range(math.ceil(math.log(1e-6) / math.log(float(left)))):
         rows = torch.randint(num, (len(w), batch), generator=generator)
         slope = (num / batch) * (x[rows] * (y[rows] - x[rows] * w) / std**2).sum(
             -1, keepdim=True
@@ -185,7 +185,7 @@ def test_batches_heat_by_the_predicted_amount(batch):
     has_mean(w, mean)
     has_variance(w, variance)
     full = overdamped_var(float(precision), step, 1.0)
-    assert float(variance) > 1.05 * full  # the batches' heat is there to be seen
+    assert float(variance) > 1.05 * full  # batches do add variance
     with pytest.raises(AssertionError, match="variance"):
         has_variance(w, full)
 

@@ -4,7 +4,7 @@ from zoo.chains import BEND, WIDTH, banana, fifty, pair
 
 from credo.core.errors import SettingError
 from credo.kernels.leapfrog import Integrator
-from credo.kernels.target import Point, differentiable
+from credo.kernels.log_density import Point, differentiable
 
 DOUBLE = torch.float64
 
@@ -154,8 +154,8 @@ def test_every_chain_has_its_own_step_and_no_steps_are_no_move():
         assert torch.allclose(end.position[c], one.position[0], atol=1e-14) and torch.allclose(
             turned[c], r[0], atol=1e-14
         )
-    same, kept = Integrator(known.target)(point, momentum, steps, scale, 0)
-    assert torch.equal(same.position, point.position) and kept is momentum
+    same, still = Integrator(known.target)(point, momentum, steps, scale, 0)
+    assert torch.equal(same.position, point.position) and still is momentum
 
 
 def test_a_chain_that_leaves_the_numbers_leaves_the_others_alone():

@@ -5,8 +5,8 @@ import torch
 from zoo.chains import banana, gaussian
 
 from credo.kernels.leapfrog import Integrator
-from credo.kernels.length import SHARE, learn_length, length, start_length, turning_steps
-from credo.kernels.target import Point
+from credo.kernels.length import SHARE, TrajectoryLength, turning_steps
+from credo.kernels.log_density import Point
 
 DOUBLE = torch.float64
 
@@ -28,7 +28,7 @@ def measured(cov, step, chains=64, most=20_000, scale=None, seed=0):
 
 def found(steps, step, most=20_000):
     step = torch.tensor(step, dtype=DOUBLE)
-    return length(learn_length(start_length(step), steps, step), step, most)
+    return TrajectoryLength.start(step).update(steps, step).num_steps(step, most)
 
 
 @pytest.mark.parametrize("step", [0.3, 0.03, 0.003])
@@ -107,16 +107,11 @@ def test_the_most_steps_are_respected():
         torch.Generator().manual_seed(0),
     )
     assert steps.tolist() == [37.0] * 3  # it never turns
-    state = learn_length(start_length(step[0, 0]), steps * 1000, step[0, 0])
-    assert length(state, step[0, 0], 50) == 50 and length(state, step[0, 0], 10**9) > 50
-    assert (
-        length(
-            learn_length(start_length(step[0, 0]), torch.zeros(3, dtype=DOUBLE), step[0, 0]),
-            step[0, 0],
-            50,
-        )
-        == 1
-    )
+    start = TrajectoryLength.start(step[0, 0])
+    long = start.update(steps * 1000, step[0, 0])
+    assert long.num_steps(step[0, 0], 50) == 50 and long.num_steps(step[0, 0], 10**9) > 50
+    short = start.update(torch.zeros(3, dtype=DOUBLE), step[0, 0])
+    assert short.num_steps(step[0, 0], 50) == 1
 
 
 def test_a_chain_that_leaves_the_numbers_says_nothing():
@@ -145,13 +140,13 @@ def test_a_chain_that_leaves_the_numbers_says_nothing():
 
 def test_lengths_start_at_ten_steps_and_the_first_measurement_decides():
     step = torch.tensor(0.2, dtype=DOUBLE)
-    state = start_length(step)
-    assert length(state, step, 1000) == 10
-    before = {key: value.clone() for key, value in state.items()}
-    state = learn_length(state, torch.full((4,), 100.0, dtype=DOUBLE), step)
-    assert length(state, step, 1000) == round(SHARE * 100)
-    assert length(state, step / 2, 1000) == round(SHARE * 200)  # it is the time that is kept
-    assert all(torch.equal(before[key], value) for key, value in start_length(step).items())
+    start = TrajectoryLength.start(step)
+    assert start.num_steps(step, 1000) == 10
+    before = [value.clone() for value in start]
+    length = start.update(torch.full((4,), 100.0, dtype=DOUBLE), step)
+    assert length.num_steps(step, 1000) == round(SHARE * 100)
+    assert length.num_steps(step / 2, 1000) == round(SHARE * 200)  # the time stays the same
+    assert all(torch.equal(now, then) for now, then in zip(start, before, strict=True))
 
 
 def test_later_measurements_are_averaged_and_old_ones_fade():
@@ -159,13 +154,13 @@ def test_later_measurements_are_averaged_and_old_ones_fade():
     bulk does not stay.
     """
     step = torch.tensor(1.0, dtype=DOUBLE)
-    state = start_length(step)
+    length = TrajectoryLength.start(step)
     for steps in (10.0, 40.0):
-        state = learn_length(state, torch.full((4,), steps, dtype=DOUBLE), step)
-    assert abs(float(state["log_time"].exp()) - 20.0) < 1e-9  # the geometric mean
+        length = length.update(torch.full((4,), steps, dtype=DOUBLE), step)
+    assert abs(float(length.log_time.exp()) - 20.0) < 1e-9  # the geometric mean
     for _ in range(30):
-        state = learn_length(state, torch.full((4,), 1000.0, dtype=DOUBLE), step)
-    assert 0.98 < float(state["log_time"].exp()) / 1000 < 1.0
+        length = length.update(torch.full((4,), 1000.0, dtype=DOUBLE), step)
+    assert 0.98 < float(length.log_time.exp()) / 1000 < 1.0
 
 
 def test_measuring_repeats_with_the_same_numbers():

@@ -36,9 +36,9 @@ def test_pooled_moments_are_those_of_all_draws_of_all_chains(chains):
     every = torch.cat(parts)
     for dense in (False, True):
         moments = seen(parts, dense)
-        cov = moments["squares"] / (moments["seen"] - 1)
-        assert float(moments["seen"]) == len(every)
-        assert torch.allclose(moments["mean"], every.mean(0), rtol=1e-12)
+        cov = moments.squares / (moments.seen - 1)
+        assert float(moments.seen) == len(every)
+        assert torch.allclose(moments.mean, every.mean(0), rtol=1e-12)
         assert torch.allclose(cov, torch.cov(every.T) if dense else every.var(0), rtol=1e-11)
 
 
@@ -49,17 +49,17 @@ def test_moments_are_kept_in_double_precision_far_from_zero():
     parts = [p * 1e-2 + 1e4 for p in batches(50, dtype=torch.float64)]
     given = [p.float() for p in parts]
     moments = seen(given, False)
-    assert moments["squares"].dtype == torch.float64
+    assert moments.squares.dtype == torch.float64
     assert torch.allclose(
-        moments["squares"] / (moments["seen"] - 1), torch.cat(given).double().var(0), rtol=1e-9
+        moments.squares / (moments.seen - 1), torch.cat(given).double().var(0), rtol=1e-9
     )
 
 
 def test_observing_leaves_what_was_seen_before_alone():
     before = seen(batches(2), False)
-    copies = {key: value.clone() for key, value in before.items()}
+    copies = [value.clone() for value in before]
     observe(before, batches()[0])
-    assert all(torch.equal(before[key], copies[key]) for key in before)
+    assert all(torch.equal(now, then) for now, then in zip(before, copies, strict=True))
 
 
 @pytest.mark.parametrize("dense", [False, True])
@@ -100,7 +100,7 @@ def test_velocity_and_force_are_the_scale_and_its_transpose():
     scale = tril.diagonal().clone()
     assert torch.allclose(velocity(scale, r), velocity(torch.diag(scale), r))
     assert torch.allclose(force(scale, slope), force(torch.diag(scale), slope))
-    # power: slope . velocity = force . momentum, whatever the metric, or energy is not kept
+    # power: slope . velocity = force . momentum, whatever the metric, or energy is not conserved
     assert torch.allclose((slope * velocity(tril, r)).sum(-1), (force(tril, slope) * r).sum(-1))
 
 

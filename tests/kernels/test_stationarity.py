@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 import torch
-from zoo.chains import KNOWN, Careless, Steps, adapted, banana, fixed, pair, score, settled
+from zoo.chains import KNOWN, Careless, KernelMoves, adapted, banana, fixed, pair, score, settled
 from zoo.stats import Z
 
 from credo.kernels.leapfrog import Integrator
@@ -14,7 +14,7 @@ from credo.metrics.chain_diagnostics import ess_bulk, rhat
 
 DOUBLE = torch.float64
 CHAINS = 64
-METHODS = {"hmc": Steps("hmc", 6), "nuts": Steps("nuts", max_depth=5)}
+METHODS = {"hmc": KernelMoves("hmc", 6), "nuts": KernelMoves("nuts", max_depth=5)}
 
 
 def far(known, seed=1, chains=CHAINS):
@@ -26,7 +26,9 @@ def far(known, seed=1, chains=CHAINS):
 def run(method, name, dense):
     known = KNOWN[name]()
     steps = (
-        Steps("hmc", 16) if (method, name, dense) == ("hmc", "fifty", False) else METHODS[method]
+        KernelMoves("hmc", 16)
+        if (method, name, dense) == ("hmc", "fifty", False)
+        else METHODS[method]
     )  # neighbours stay correlated
     return adapted(steps, known.target, far(known), 160, 150, dense=dense)
 
@@ -54,7 +56,7 @@ def test_the_same_test_fails_a_sampler_that_takes_every_end(method):
         torch.ones(2, dtype=DOUBLE),
     )
     right, wrong = (
-        fixed(Steps(method, 3), make(known.target), begin, 0.7, scale, 100)
+        fixed(KernelMoves(method, 3), make(known.target), begin, 0.7, scale, 100)
         for make in (Integrator, Careless)
     )
     assert score(right, known.mean, known.variance) < Z < score(wrong, known.mean, known.variance)
@@ -77,9 +79,9 @@ def test_the_metric_learned_is_the_targets():
     64 chains over 90 moves are some 500 independent draws, whose variances are known to 6 %: a
     quarter is four standard errors.
     """
-    ratio = run("nuts", "fifty", False).state["scale"].square() / KNOWN["fifty"]().variance
+    ratio = run("nuts", "fifty", False).adaptation.scale.square() / KNOWN["fifty"]().variance
     assert torch.allclose(ratio, torch.ones(50, dtype=DOUBLE), atol=0.25)
-    dense = run("nuts", "pair", True).state["scale"]
+    dense = run("nuts", "pair", True).adaptation.scale
     assert torch.allclose(
         dense @ dense.T, torch.tensor([[1.0, 2.7], [2.7, 9.0]], dtype=DOUBLE), rtol=0.25
     )

@@ -14,11 +14,11 @@ import pytest
 import torch
 from scipy.stats import chi2
 from torch.distributions import Normal
-from zoo.chains import Steps, adapted
+from zoo.chains import KernelMoves, adapted
 from zoo.stats import P_VALUE
 
 from credo import BNN
-from credo.kernels.target import differentiable
+from credo.kernels.log_density import differentiable
 from credo.likelihoods import Gaussian
 
 DOUBLE = torch.float64
@@ -80,11 +80,11 @@ def ranked(truth, draws, y):
 
 
 def hmc():
-    return Steps("hmc", 12)
+    return KernelMoves("hmc", 12)
 
 
 def nuts():
-    return Steps("nuts", max_depth=5)
+    return KernelMoves("nuts", max_depth=5)
 
 
 @pytest.mark.parametrize(("method", "thin"), [(hmc, 8), (nuts, 2)], ids=["hmc", "nuts"])

@@ -12,7 +12,7 @@ from zoo.families import GAUSSIAN, MAKERS, SHAPES, values
 from zoo.models import make_model
 from zoo.stats import has_mean
 
-from credo.core.errors import CredoError
+from credo.core.errors import CredoError, SettingError
 from credo.core.seeds import Streams
 from credo.posteriors import Delta, Posterior, PosteriorPrior, kl, sampled_kl
 from credo.priors import Factorised, FanIn, Flat, as_prior, scale_mixture
@@ -187,3 +187,14 @@ def test_a_prior_says_which_posterior_it_was():
     posterior = Posterior([MAKERS["full"]()])
     assert PosteriorPrior(posterior).earlier_posterior is posterior
     assert as_prior(Normal(0.0, 1.0)).earlier_posterior is None
+
+
+def test_the_joint_density_of_an_earlier_posterior_is_the_sum_of_its_families():
+    full = MAKERS["full"]()
+    params = full.draw(Streams(0, range(3)))
+    log_prob = PosteriorPrior(Posterior([full])).joint_log_prob(list(SHAPES))
+    assert torch.equal(log_prob(params), full.log_prob(params))
+    with pytest.raises(SettingError, match="no density over the same parameters; fit with 'vi'"):
+        PosteriorPrior(Posterior([full])).joint_log_prob([*SHAPES, "another"])
+    with pytest.raises(SettingError, match="no density over the same parameters"):
+        PosteriorPrior(Posterior([Delta.start(values())])).joint_log_prob(list(SHAPES))

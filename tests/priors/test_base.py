@@ -199,3 +199,14 @@ def test_moving_a_distribution_leaves_the_original():
     mixture = scale_mixture()
     moved = move(mixture, torch.float64, torch.device("cpu"))
     assert moved.log_prob(GRID).dtype == torch.float64 and mixture.loc.dtype == torch.float32
+
+
+def test_only_the_optimal_prior_needs_marginals_also_within_a_table():
+    for prior in (Normal(0.0, 1.0), Learned(Normal(0.0, 1.0)), {"*": Normal(0.0, 1.0)}):
+        assert not as_prior(prior).fresh(SITES).needs_marginals()
+    for prior in (Optimal(), {"0.*": Optimal("tensor"), "*": Normal(0.0, 1.0)}):
+        assert as_prior(prior).fresh(SITES).needs_marginals()
+
+
+def test_elementwise_priors_have_no_joint_density_of_their_own():
+    assert as_prior(Normal(0.0, 1.0)).joint_log_prob(list(SITES)) is None

@@ -16,10 +16,10 @@ from credo import BNN
 from credo.core.seeds import isolated, mix
 from credo.kernels.hamiltonian import first_step, hmc
 from credo.kernels.leapfrog import Integrator
+from credo.kernels.log_density import Point, differentiable
 from credo.kernels.metric import unit
-from credo.kernels.nuts import nuts
-from credo.kernels.target import Point, differentiable
-from credo.kernels.warmup import WarmUp, spread
+from credo.kernels.nuts_tree import nuts
+from credo.kernels.warmup import Adaptation, WarmUp, per_chain
 from credo.likelihoods import Gaussian
 from credo.methods.sampling.parts.density import Density
 from credo.metrics.chain_diagnostics import mcse_mean
@@ -110,7 +110,7 @@ def banana(width=WIDTH, bend=BEND):
 KNOWN = {"pair": pair, "fifty": fifty, "funnel": funnel, "banana": banana}
 
 
-class Steps:
+class KernelMoves:
     """How a chain moves: ``hmc`` with ``count`` steps, jittered, or ``nuts``."""
 
     def __init__(self, kind, count=8, max_depth=8):
@@ -119,12 +119,12 @@ class Steps:
     def __call__(self, integrator, point, step, scale, generator):
         if self.kind == "nuts":
             return nuts(
-                integrator, point, spread(step, point.position), scale, self.max_depth, generator
+                integrator, point, per_chain(step, point.position), scale, self.max_depth, generator
             )
         return hmc(
             integrator,
             point,
-            spread(step, point.position, generator, 0.2),
+            per_chain(step, point.position, generator, 0.2),
             scale,
             self.count,
             generator,
@@ -132,10 +132,10 @@ class Steps:
 
 
 class Chains(NamedTuple):
-    """Draws ``(C, D, P)`` and the state of the adaptation after them."""
+    """Draws ``(C, D, P)`` and the adaptation after them."""
 
     draws: torch.Tensor
-    state: dict
+    adaptation: Adaptation
     rate: float
     divergent: int
 
@@ -148,23 +148,22 @@ def adapted(steps, target, position, num_warmup, num_draws, seed=0, dense=False,
     step = first_step(
         integrator, point, unit(position, dense), generator, torch.tensor(0.1, dtype=torch.float64)
     )
-    state, kept, rates, divergent = warmup.start(position, step), [], [], 0
+    adaptation, drawn, rates, divergent = warmup.start(position, step), [], [], 0
     for index in range(num_warmup + num_draws):
-        move = steps(integrator, point, warmup.step(state, index), state["scale"], generator)
+        size, scale = warmup.step(adaptation, index), adaptation.scale
+        move = steps(integrator, point, size, scale, generator)
         point = move.point
-        state = warmup.learn(state, index, point.position, move.rate)
-        if warmup.settles(index):
-            state = warmup.restart(
-                state,
-                first_step(
-                    integrator, point, state["scale"], generator, state["log_step_mean"].exp()
-                ),
-            )
+        adaptation = warmup.adapt(adaptation, index, point.position, move.rate)
+        if warmup.new_metric_after(index):
+            guess = adaptation.step_size.log_step_mean.exp()
+            step = first_step(integrator, point, adaptation.scale, generator, guess)
+            adaptation = warmup.restart(adaptation, step)
         if index >= num_warmup:
-            kept.append(point.position)
+            drawn.append(point.position)
             rates.append(move.rate.mean())
             divergent += int(move.divergent.sum())
-    return Chains(torch.stack(kept, 1), state, float(torch.stack(rates).mean()), divergent)
+    rate = float(torch.stack(rates).mean())
+    return Chains(torch.stack(drawn, 1), adaptation, rate, divergent)
 
 
 def fixed(steps, integrator, position, step, scale, num_draws, seed=0):

@@ -214,9 +214,8 @@ def _own_chains(bnn: BNN, x: Tensor) -> tuple[str, Diagnosis | None] | None:
     they are too short, in numbers.
     """
     from credo.audit import converged, diagnose
-    from credo.methods.sampling.parts.chains import Sampler
 
-    if not isinstance(bnn.method, Sampler):
+    if bnn.method is None or not bnn.method.is_sampler:
         return None
     try:
         return converged(bnn, x).text, diagnose(bnn, x)

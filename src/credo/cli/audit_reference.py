@@ -29,12 +29,11 @@ def sampler_settings(method: str, pairs: list[str], kept: bool) -> dict[str, Any
     """
     from credo.core.settings import describe
     from credo.methods import make_method, methods
-    from credo.methods.sampling.parts.chains import Sampler
 
     exact = {
         name: kind
         for name, kind in methods.items()
-        if kind.fidelity != "approximate" and issubclass(kind, Sampler)
+        if kind.fidelity != "approximate" and kind.is_sampler
     }
     if method not in exact:
         raise SettingError(

@@ -33,6 +33,9 @@ class Method(metaclass=Configurable):
     lr: ClassVar[float] = 1e-3
     #: Whether ``epochs`` means anything to it.
     takes_epochs: ClassVar[bool] = True
+    #: Whether its posterior is made of draws of Markov chains, which can be asked how well they
+    #: mixed.
+    is_sampler: ClassVar[bool] = False
     #: Whether it can learn from a teacher's predictions in place of observed targets.
     teachable: ClassVar[bool] = True
     #: Noise of the network itself that is part of the posterior: that of its "dropout" modules, of

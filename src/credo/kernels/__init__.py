@@ -1,4 +1,6 @@
-"""What samplers share: targets, trajectories, acceptance, adaptation, Langevin steps, Stein forces.
+"""Moves of chains and particles as pure functions of tensors: trajectories, acceptance, adaptation,
+Langevin steps, ladders of temperatures, cooling, Stein forces.
 
-Pure functions of tensors.
+Nothing here knows a model: a kernel is given a target (``log_density.py``), and what the next move
+needs are records (``core/records.py``).
 """

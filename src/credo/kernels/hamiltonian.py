@@ -15,7 +15,16 @@ from torch import Tensor
 
 from credo.kernels.acceptance import DIVERGENT, accepted, rate_of
 from credo.kernels.leapfrog import Integrator
-from credo.kernels.target import Point, choose, normal
+from credo.kernels.log_density import Point, choose, normal
+
+
+class TrajectoryInfo(NamedTuple):
+    """Diagnostics of a trajectory, per chain ``(C,)``."""
+
+    log_density: Tensor
+    energy: Tensor
+    divergent: Tensor
+    acceptance: Tensor
 
 
 class Move(NamedTuple):
@@ -27,6 +36,11 @@ class Move(NamedTuple):
     rate: Tensor
     divergent: Tensor
     energy: Tensor
+
+    @property
+    def info(self) -> TrajectoryInfo:
+        """As diagnostics."""
+        return TrajectoryInfo(self.point.value, self.energy, self.divergent, self.rate)
 
 
 def kinetic(momentum: Tensor) -> Tensor:
@@ -43,7 +57,7 @@ def hmc(
     generator: torch.Generator,
     temperature: float = 1.0,
 ) -> Move:
-    """One draw after ``count`` steps of size ``step`` ``(C, 1)``."""
+    """One draw after ``count`` steps of size ``step`` ``(C, 1)`` under the metric ``scale``."""
     momentum = normal(point.position, generator) * math.sqrt(temperature)
     before = kinetic(momentum) - point.value.double()
     end, turned = integrator(point, momentum, step, scale, count)
@@ -56,16 +70,20 @@ def hmc(
 
 
 def first_step(
-    integrator: Integrator, point: Point, scale: Tensor, generator: torch.Generator, guess: Tensor
+    integrator: Integrator,
+    point: Point,
+    scale: Tensor,
+    generator: torch.Generator,
+    guess: Tensor | float,
 ) -> Tensor:
     """A step size ``()`` at which a single step is accepted about four times in five, found by
     halving and doubling the guess.
     """
-    step = guess
+    step = torch.as_tensor(guess, dtype=torch.float64, device=point.position.device)
     direction = 0
     for _ in range(50):
-        wide = step.to(point.position.dtype).expand(len(point.position), 1)
-        rate = float(hmc(integrator, point, wide, scale, 1, generator).rate.double().mean())
+        steps = step.to(point.position.dtype).expand(len(point.position), 1)
+        rate = float(hmc(integrator, point, steps, scale, 1, generator).rate.double().mean())
         now = 1 if rate > 0.8 else -1
         if direction and now != direction:
             break

@@ -1,9 +1,9 @@
 """Langevin steps: the noise that turns descent into sampling, at an explicit temperature.
 
-With U = -log p(D, w) and a positive scale G for every parameter (a vector, 1 by default), both
-schemes leave exp(-U / T) invariant as the step goes to zero. A gradient from a batch of B, scaled
-by N / B, is unbiased; its own noise adds heat of order step, which no scheme here removes: smaller
-steps or larger batches do.
+With U = -log p(D, w) and a preconditioner G (a positive number for every parameter, 1 by default),
+both schemes leave exp(-U / T) invariant as the step goes to zero. A gradient from a batch of B,
+scaled by N / B, is unbiased; its own noise adds variance of order step, which no scheme here
+removes: smaller steps or larger batches do.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import math
 import torch
 from torch import Tensor
 
-from credo.kernels.target import normal
+from credo.kernels.log_density import normal
 
 
 def overdamped(
@@ -22,18 +22,20 @@ def overdamped(
     step: float,
     temperature: float,
     source: torch.Generator,
-    scale: Tensor | float = 1.0,
+    preconditioner: Tensor | float = 1.0,
 ) -> Tensor:
     """w + step G slope + sqrt(2 step T G) noise, slope = -dU/dw: stochastic gradient Langevin
     dynamics.
 
     For a Gaussian of precision a the stationary variance is T / (a (1 - step a / 2)).
     """
-    moved = position + step * scale * slope
+    moved = position + step * preconditioner * slope
     if not temperature:
         return moved
-    spread = scale.sqrt() if isinstance(scale, Tensor) else math.sqrt(scale)
-    return moved + math.sqrt(2 * step * temperature) * spread * normal(position, source)
+    root = (
+        preconditioner.sqrt() if isinstance(preconditioner, Tensor) else math.sqrt(preconditioner)
+    )
+    return moved + math.sqrt(2 * step * temperature) * root * normal(position, source)
 
 
 def underdamped(
@@ -54,10 +56,10 @@ def underdamped(
     """
     momentum = momentum + step * slope
     position = position + 0.5 * momentum
-    keep = 1.0 - friction
-    momentum = keep * momentum
+    left = 1.0 - friction
+    momentum = left * momentum
     if temperature:
-        momentum = momentum + math.sqrt((1 - keep * keep) * step * temperature) * normal(
+        momentum = momentum + math.sqrt((1 - left * left) * step * temperature) * normal(
             position, source
         )
     return position + 0.5 * momentum, momentum

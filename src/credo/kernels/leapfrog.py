@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from credo.core.errors import SettingError
+from credo.kernels.log_density import Point, Target
 from credo.kernels.metric import force, velocity
-from credo.kernels.target import Point, Target
 
 
 @final

@@ -8,17 +8,47 @@ becomes unstable says nothing about its length and is left out.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from credo.kernels.acceptance import DIVERGENT
 from credo.kernels.hamiltonian import kinetic
 from credo.kernels.leapfrog import Integrator
-from credo.kernels.target import Point, State, normal
+from credo.kernels.log_density import Point, normal
 
 SHARE = 0.5  #: of the time to the turn that a trajectory lasts
 EVERY = 5  #: moves of the warm-up between two measurements
 _MEMORY = 0.8  # of the average over measurements, after the first few
+
+
+class TrajectoryLength(NamedTuple):
+    """How long trajectories are, by the measurements so far."""
+
+    log_time: Tensor  #: () log of the time to the turn: steps times their size
+    measured: Tensor  #: () number of measurements
+
+    @classmethod
+    def start(cls, step: Tensor) -> TrajectoryLength:
+        """Before the first measurement: ten steps."""
+        log_time = (10 / SHARE * step).double().log()
+        return cls(log_time, torch.zeros_like(step, dtype=torch.float64))
+
+    def update(self, turned: Tensor, step: Tensor) -> TrajectoryLength:
+        """Take in the numbers of steps ``(C,)`` to the turn at this step size: a running mean of
+        the logarithm of the chains' mean time.
+        """
+        found = (turned.clamp_min(1) * step).nanmean().log()
+        if bool(found.isnan()):
+            return self
+        measured = self.measured + 1
+        weight = (1 / measured).clamp_min(1 - _MEMORY)
+        return TrajectoryLength(self.log_time + weight * (found - self.log_time), measured)
+
+    def num_steps(self, step: Tensor, most: int) -> int:
+        """Steps of a trajectory at this step size."""
+        return max(1, min(most, round(float(SHARE * self.log_time.exp() / step))))
 
 
 def turning_steps(
@@ -50,31 +80,3 @@ def turning_steps(
         if not bool(going.any()):
             break
     return torch.where(stable, steps, torch.nan)
-
-
-def start_length(step: Tensor) -> State:
-    """Before the first measurement: ten steps."""
-    return {
-        "log_time": (10 / SHARE * step).double().log(),
-        "measured": torch.zeros_like(step, dtype=torch.float64),
-    }
-
-
-def learn_length(state: State, steps: Tensor, step: Tensor) -> State:
-    """Take in the numbers of steps ``(C,)`` to the turn at this step size: a running mean of the
-    logarithm of the chains' mean time.
-    """
-    found = (steps.clamp_min(1) * step).nanmean().log()
-    if bool(found.isnan()):
-        return {key: state[key] for key in ("log_time", "measured")}
-    measured = state["measured"] + 1
-    weight = (1 / measured).clamp_min(1 - _MEMORY)
-    return {
-        "log_time": state["log_time"] + weight * (found - state["log_time"]),
-        "measured": measured,
-    }
-
-
-def length(state: State, step: Tensor, most: int) -> int:
-    """Steps of a trajectory."""
-    return max(1, min(most, round(float(SHARE * state["log_time"].exp() / step))))

@@ -1,23 +1,30 @@
 """The metric of a trajectory: a scale S with S S^T an estimate of the target's covariance.
 
-Momenta are kept whitened, r ~ N(0, I), so kinetic energy is r.r / 2 whatever the metric; positions
+Momenta are whitened, r ~ N(0, I), so kinetic energy is r.r / 2 whatever the metric; positions
 move along S r and momenta change by S^T slope. S is a vector of standard deviations (a diagonal
 mass matrix) or a lower triangle (a dense one).
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from credo.core.errors import SettingError
-from credo.kernels.target import State
 
 MAX_DENSE = 5_000  #: parameters of a dense metric; it then takes 100 MB in float32
-_PRIOR_DRAWS, _PRIOR_VARIANCE = (
-    5.0,
-    1e-3,
-)  # a few draws' worth of a small variance, so that few draws cannot give a singular metric
+# a few draws' worth of a small variance, so that few draws cannot give a singular metric
+_PRIOR_DRAWS, _PRIOR_VARIANCE = 5.0, 1e-3
+
+
+class Moments(NamedTuple):
+    """Running moments of positions, in double precision."""
+
+    seen: Tensor  #: () number of positions
+    mean: Tensor  #: (P,)
+    squares: Tensor  #: (P,) or (P, P): sum of squared (or crossed) deviations from the mean
 
 
 def velocity(scale: Tensor, momentum: Tensor) -> Tensor:
@@ -49,17 +56,17 @@ def unit(like: Tensor, dense: bool) -> Tensor:
     )
 
 
-def no_moments(like: Tensor, dense: bool) -> State:
-    """Running mean and squares of nothing yet, in double precision."""
+def no_moments(like: Tensor, dense: bool) -> Moments:
+    """Before the first position."""
     size = like.shape[-1]
     zeros = torch.zeros(size, dtype=torch.float64, device=like.device)
     squares = torch.zeros(
         (size, size) if dense else (size,), dtype=torch.float64, device=like.device
     )
-    return {"seen": zeros.new_zeros(()), "mean": zeros, "squares": squares}
+    return Moments(zeros.new_zeros(()), zeros, squares)
 
 
-def observe(moments: State, positions: Tensor) -> State:
+def observe(moments: Moments, positions: Tensor) -> Moments:
     """Take in one position of every chain ``(C, P)``: chains are pooled, so a few draws of many
     chains suffice.
     """
@@ -67,26 +74,22 @@ def observe(moments: State, positions: Tensor) -> State:
     count = len(batch)
     centre = batch.mean(0)
     inner = batch - centre
-    total = moments["seen"] + count
-    shift = centre - moments["mean"]
-    weight = moments["seen"] * count / total
-    if moments["squares"].dim() == 1:
+    total = moments.seen + count
+    shift = centre - moments.mean
+    weight = moments.seen * count / total
+    if moments.squares.dim() == 1:
         squares = inner.square().sum(0) + weight * shift.square()
     else:
         squares = inner.mT @ inner + weight * torch.outer(shift, shift)
-    return {
-        "seen": total,
-        "mean": moments["mean"] + shift * count / total,
-        "squares": moments["squares"] + squares,
-    }
+    return Moments(total, moments.mean + shift * count / total, moments.squares + squares)
 
 
-def scale_of(moments: State, like: Tensor) -> Tensor:
-    """The scale of what was seen, shrunk a little towards a small isotropic one."""
-    seen = moments["seen"]
-    keep = seen / (seen + _PRIOR_DRAWS)
-    covariance = keep * moments["squares"] / (seen - 1).clamp_min(1)
-    floor = (1 - keep) * _PRIOR_VARIANCE
+def scale_of(moments: Moments, like: Tensor) -> Tensor:
+    """The scale of the observed positions, shrunk a little towards a small isotropic one."""
+    count = moments.seen
+    share = count / (count + _PRIOR_DRAWS)
+    covariance = share * moments.squares / (count - 1).clamp_min(1)
+    floor = (1 - share) * _PRIOR_VARIANCE
     if covariance.dim() == 1:
         return (covariance + floor).sqrt().to(like.dtype)
     return torch.linalg.cholesky(

@@ -1,42 +1,50 @@
 """Warm-up: step size by dual averaging throughout, the metric in windows that double in length.
 
 A first stretch finds the bulk of the target, then every window's draws give the next metric, and a
-last stretch settles the step size under the final one. Draws of the warm-up are never kept, so
+last stretch finds the step size under the final one. Positions of the warm-up are never draws, so
 nothing adapts while it counts.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from credo.kernels.acceptance import average, overall, start_averaging
-from credo.kernels.metric import no_moments, observe, scale_of, unit
-from credo.kernels.target import State
+from credo.kernels.acceptance import StepSize, average, overall, start_averaging
+from credo.kernels.hamiltonian import first_step
+from credo.kernels.leapfrog import Integrator
+from credo.kernels.log_density import Point
+from credo.kernels.metric import Moments, no_moments, observe, scale_of, unit
 
-_AVERAGING = ("log_step", "log_step_mean", "anchor", "miss", "tries")
-_MOMENTS = ("seen", "mean", "squares")
+
+class Adaptation(NamedTuple):
+    """What a sampler has learned of the target in its warm-up."""
+
+    step_size: StepSize
+    scale: Tensor  #: the metric: (P,) standard deviations or (P, P) lower triangle
+    moments: Moments  #: of the window's positions, for the next metric
 
 
-def settling(num_warmup: int) -> int:
-    """Iterations of the first stretch, in which chains find the bulk."""
+def first_stretch(num_warmup: int) -> int:
+    """Iterations in which chains find the bulk, before the first window."""
     return 75 if num_warmup >= 150 else int(0.15 * num_warmup)
 
 
 def windows(num_warmup: int) -> list[int]:
-    """Iterations after which a new metric is taken: window ends, the first after a settling
+    """Iterations after which a new metric is taken: window ends, the first after the first
     stretch, each twice as long as the last.
 
-    A warm-up too short for a metric and a step size under it keeps the unit one.
+    A warm-up too short for a metric and a step size under it has none: the unit one stays.
     """
     if num_warmup < 40:
         return []
     if num_warmup < 150:
         return [num_warmup - max(15, num_warmup // 4)]
     last, size = num_warmup - 50, 25
-    ends, end = [], settling(num_warmup)
+    ends, end = [], first_stretch(num_warmup)
     while end < last:
         # a window that would leave too little for one twice as long takes the rest
         end = last if end + 3 * size > last else end + size
@@ -55,62 +63,84 @@ class WarmUp:
     wanted: float
     dense: bool = False
 
-    def start(self, position: Tensor, step: Tensor) -> State:
+    def start(self, position: Tensor, step: Tensor) -> Adaptation:
         """Before the first iteration, from a first step size of any shape."""
-        return (
-            start_averaging(step)
-            | {"scale": unit(position, self.dense)}
-            | no_moments(position, self.dense)
+        return Adaptation(
+            start_averaging(step), unit(position, self.dense), no_moments(position, self.dense)
         )
 
-    def step(self, state: State, index: int) -> Tensor:
+    def start_trajectories(
+        self, integrator: Integrator, point: Point, source: torch.Generator
+    ) -> Adaptation:
+        """Likewise, with a step size at which trajectories are accepted."""
+        scale = unit(point.position, self.dense)
+        return self.start(point.position, first_step(integrator, point, scale, source, 0.1))
+
+    def step(self, adaptation: Adaptation, index: int) -> Tensor:
         """The step size to use: the current trial, or after the warm-up the average of the last
         ones.
         """
-        return state["log_step" if index < self.num_warmup else "log_step_mean"].exp()
+        size = adaptation.step_size
+        return (size.log_step if index < self.num_warmup else size.log_step_mean).exp()
 
-    def settles(self, index: int) -> bool:
-        """Whether a new metric was taken after this iteration, so that the step size must be found
+    def new_metric_after(self, index: int) -> bool:
+        """Whether this iteration ends with a new metric, so that the step size must be found
         anew.
         """
         return index + 1 in windows(self.num_warmup)
 
-    def learn(self, state: State, index: int, position: Tensor, rate: Tensor) -> State:
+    def adapt(
+        self, adaptation: Adaptation, index: int, position: Tensor, rate: Tensor
+    ) -> Adaptation:
         """Take in where the chains are ``(C, P)`` and how readily they moved ``(..., C)``; beyond
         the warm-up nothing changes.
         """
         if index >= self.num_warmup:
-            return state
+            return adaptation
+        step_size, scale, moments = adaptation
         ends = windows(self.num_warmup)
-        begin = settling(self.num_warmup)
-        state = state | average(
-            {key: state[key] for key in _AVERAGING},
-            overall(rate, strict=index < begin),
-            self.wanted,
-        )
-        moments = {key: state[key] for key in _MOMENTS}
+        begin = first_stretch(self.num_warmup)
+        step_size = average(step_size, overall(rate, strict=index < begin), self.wanted)
         if ends and begin <= index < ends[-1]:
             moments = observe(moments, position)
         if index + 1 in ends:
-            state = state | {"scale": scale_of(moments, position)}
+            scale = scale_of(moments, position)
             moments = no_moments(position, self.dense)
-        return state | moments
+        return Adaptation(step_size, scale, moments)
 
-    def restart(self, state: State, step: Tensor) -> State:
+    def adapt_trajectories(
+        self,
+        integrator: Integrator,
+        adaptation: Adaptation,
+        index: int,
+        point: Point,
+        rate: Tensor,
+        source: torch.Generator,
+    ) -> Adaptation:
+        """Likewise; under a new metric the step size starts where trajectories are accepted."""
+        adaptation = self.adapt(adaptation, index, point.position, rate)
+        if not self.new_metric_after(index):
+            return adaptation
+        guess = adaptation.step_size.log_step_mean.exp()
+        return self.restart(
+            adaptation, first_step(integrator, point, adaptation.scale, source, guess)
+        )
+
+    def restart(self, adaptation: Adaptation, step: Tensor) -> Adaptation:
         """Average from this step size on."""
-        return state | start_averaging(step)
+        return adaptation._replace(step_size=start_averaging(step))
 
 
-def spread(
+def per_chain(
     step: Tensor, position: Tensor, generator: torch.Generator | None = None, jitter: float = 0.0
 ) -> Tensor:
-    """Step sizes ``(C, 1)`` in the positions' type, each jittered by up to a share so that no
-    trajectory closes on itself.
+    """One step size for each chain ``(C, 1)``, in the positions' type; jittered by up to a share so
+    that no trajectory closes on itself.
     """
-    wide = step.to(position.dtype).expand(len(position), 1)
+    steps = step.to(position.dtype).expand(len(position), 1)
     if generator is None or not jitter:
-        return wide
+        return steps
     noise = torch.rand(
         len(position), 1, generator=generator, dtype=position.dtype, device=position.device
     )
-    return wide * (1 + jitter * (2 * noise - 1))
+    return steps * (1 + jitter * (2 * noise - 1))

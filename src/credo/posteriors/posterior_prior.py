@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+import torch
 from torch.distributions import Distribution
 
-from credo.core.errors import CredoError
+from credo.core.errors import CredoError, SettingError
 from credo.core.sites import Site
 from credo.posteriors.family import Family
 from credo.posteriors.posterior import Posterior
 from credo.priors import Prior
+from credo.priors.base import JointLogProb
 
 
 class PosteriorPrior(Prior):
@@ -37,6 +39,21 @@ class PosteriorPrior(Prior):
     @property
     def earlier_posterior(self) -> Posterior:
         return self.posterior
+
+    def joint_log_prob(self, names: Collection[str]) -> JointLogProb:
+        """The sum over the earlier families; refused unless they have a density over exactly these
+        parameters.
+        """
+        families = [f for f in self.posterior.members if set(f.names) & set(names)]
+        covered = sorted(name for f in families for name in f.names)
+        if covered != sorted(names) or any(f.atoms is not None for f in families):
+            raise SettingError(
+                f"The earlier posterior ({self.describe()}) has no density over the same "
+                "parameters; fit with 'vi' first."
+            )
+        return lambda params: torch.stack(
+            [f.log_prob({n: params[n] for n in f.names}) for f in families]
+        ).sum(0)
 
     def describe(self) -> str:
         """Which families."""

@@ -19,6 +19,8 @@ from credo.priors.stored import of_config, to_config
 
 if TYPE_CHECKING:
     from credo.priors.scaled import Scaled
+#: Parameters ``(..., *shape)`` by name to their log density ``(...)``.
+JointLogProb = Callable[[Mapping[str, Tensor]], Tensor]
 
 
 class Prior(ABC):
@@ -99,6 +101,12 @@ class Prior(ABC):
     def needs_marginals(self) -> frozenset[str]:
         """Parameters whose distribution ``observe`` sets: q must have marginals over them."""
         return frozenset()
+
+    def joint_log_prob(self, names: Collection[str]) -> JointLogProb | None:
+        """The log density of all parameters ``names`` at once, where it does not factorise over
+        them; None where ``at`` says it all.
+        """
+        return None
 
     def relevance(self, name: str) -> Tensor | None:
         """Learned prior standard deviation of each input feature of the parameter ``name``; None

@@ -35,7 +35,7 @@ def test_the_higher_of_two_modes_is_found_from_the_lower():
     )  # the coldest temperature, 1e-4, leaves a hundredth of the posterior's deviation, 0.09
     assert (
         abs(mode(fit(hottest=0.1)) + best) < 0.1
-    )  # without heat it stays at the lower: the test has power
+    )  # without a high temperature it stays at the lower: the test has power
 
 
 def test_the_answer_is_a_point():

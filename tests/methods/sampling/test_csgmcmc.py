@@ -29,14 +29,14 @@ def fit(**how):
 @pytest.mark.parametrize("exploration", [0.0, 0.3, 0.8, 0.99])
 @pytest.mark.parametrize(("draws", "cycles", "thin"), [(4, 4, 3), (12, 3, 1), (6, 1, 5)])
 def test_draws_are_numbered_in_order_and_end_every_cycle(draws, cycles, thin, exploration, warmup):
-    course = CSGMCMC(
+    schedule = CSGMCMC(
         num_warmup=warmup, num_draws=draws, num_cycles=cycles, thin=thin, exploration=exploration
-    ).course()
-    length, rest = divmod(course.moves() - warmup, cycles)
+    ).schedule()
+    length, rest = divmod(schedule.num_moves() - warmup, cycles)
     taken = {
-        index: course.draw_after(index)
-        for index in range(course.moves())
-        if course.draw_after(index) is not None
+        index: schedule.draw_after(index)
+        for index in range(schedule.num_moves())
+        if schedule.draw_after(index) is not None
     }
     assert rest == 0 and list(taken.values()) == list(range(draws))
     each = draws // cycles

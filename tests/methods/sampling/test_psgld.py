@@ -9,6 +9,7 @@ from credo.data import intake
 from credo.engine.fit_job import FitJob
 from credo.methods import PSGLD
 from credo.methods.sampling.parts.density import Density
+from credo.methods.sampling.psgld import PSGLDMoves
 
 NUM = 30
 
@@ -22,19 +23,19 @@ def data(scale=1.0):
 def states(moves=60, scale=0.1, lr=0.05, **how):
     method = PSGLD(**({"num_chains": 16, "num_warmup": 40} | how))
     model = regression.bnn().model
-    transition = method.transition(
-        Density(model, model.values()), FitJob(intake(data(scale)), 1, None, lr, 0)
+    moving = PSGLDMoves(
+        method, Density(model, model.values()), FitJob(intake(data(scale)), 1, None, lr, 0)
     )
     position = torch.randn(16, 4, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
-    state = transition.start(position, torch.Generator().manual_seed(0))
+    state = moving.start(position, torch.Generator().manual_seed(0))
     yield state
     for index in range(moves):
-        state, _ = transition.move(state, index, torch.Generator().manual_seed(index + 1))
+        state, _ = moving.move(state, index, torch.Generator().manual_seed(index + 1))
         yield state
 
 
-def test_the_scale_has_mean_one_and_is_held_after_the_warm_up():
-    scales = [state["scale"] for state in states()]
+def test_the_scale_has_mean_one_and_is_fixed_after_the_warm_up():
+    scales = [state.scale for state in states()]
     assert all(
         math.isclose(float(scale.mean()), 1.0, rel_tol=1e-12) and (scale > 0).all()
         for scale in scales
@@ -45,12 +46,12 @@ def test_the_scale_has_mean_one_and_is_held_after_the_warm_up():
 
 
 def test_the_scale_is_large_where_slopes_are_small():
-    scale = list(states(scale=0.02))[-1]["scale"]
+    scale = list(states(scale=0.02))[-1].scale
     assert int(scale.argmax()) == 2 and float(scale[2]) > 2 * float(scale[[0, 1, 3]].max())
 
 
 def test_damping_evens_the_scale_out():
-    wide, even = (list(states(scale=0.02, eps=eps))[-1]["scale"] for eps in (0.01, 100.0))
+    wide, even = (list(states(scale=0.02, eps=eps))[-1].scale for eps in (0.01, 100.0))
     assert float(even.max() / even.min()) < 1.1 < 3 < float(wide.max() / wide.min())
 
 

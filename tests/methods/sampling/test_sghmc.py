@@ -10,6 +10,7 @@ from credo.data import intake
 from credo.engine.fit_job import FitJob
 from credo.methods import SGHMC
 from credo.methods.sampling.parts.density import Density
+from credo.methods.sampling.sghmc import SGHMCMoves
 
 NUM = 30
 
@@ -60,19 +61,17 @@ def test_without_noise_it_is_descent_with_momentum(friction):
     method = SGHMC(num_chains=2, friction=friction, temperature=0.0)
     model = regression.bnn().model
     density = Density(model, model.values())
-    transition = method.transition(density, FitJob(intake((x, y)), 1, None, 0.3, 0))
-    state = transition.start(
-        torch.zeros(2, 4, dtype=torch.float64), torch.Generator().manual_seed(0)
-    )
-    assert (state["momentum"] == 0).all()
+    moves = SGHMCMoves(method, density, FitJob(intake((x, y)), 1, None, 0.3, 0))
+    state = moves.start(torch.zeros(2, 4, dtype=torch.float64), torch.Generator().manual_seed(0))
+    assert (state.momentum == 0).all()
     design = torch.cat([x, torch.ones(NUM, 1, dtype=x.dtype)], 1)
     w, v = torch.zeros(4, dtype=x.dtype), torch.zeros(4, dtype=x.dtype)
     for index in range(5):
-        state, _ = transition.move(state, index, torch.Generator().manual_seed(index))
+        state, _ = moves.move(state, index, torch.Generator().manual_seed(index))
         slope = design.T @ (y[:, 0] - design @ w) / 0.25 - w / regression.PRIOR_STD**2
         v = v + 0.3 / NUM * slope
         w, v = w + 0.5 * v + 0.5 * (1 - friction) * v, (1 - friction) * v
-        assert torch.allclose(state["position"], w.expand(2, 4))
+        assert torch.allclose(state.position, w.expand(2, 4))
 
 
 def test_momenta_have_the_stationary_size_throughout():
@@ -81,16 +80,14 @@ def test_momenta_have_the_stationary_size_throughout():
     """
     x, y, *_ = exact()
     method, model = SGHMC(num_chains=200, temperature=2.0), regression.bnn().model
-    transition = method.transition(
-        Density(model, model.values()), FitJob(intake((x, y)), 1, None, 0.02, 0)
+    moves = SGHMCMoves(
+        method, Density(model, model.values()), FitJob(intake((x, y)), 1, None, 0.02, 0)
     )
-    state = transition.start(
-        torch.zeros(200, 4, dtype=torch.float64), torch.Generator().manual_seed(0)
-    )
-    sizes = [float(state["momentum"].square().mean())]
+    state = moves.start(torch.zeros(200, 4, dtype=torch.float64), torch.Generator().manual_seed(0))
+    sizes = [float(state.momentum.square().mean())]
     for index in range(150):
-        state, _ = transition.move(state, index, torch.Generator().manual_seed(index))
-        sizes.append(float(state["momentum"].square().mean()))
+        state, _ = moves.move(state, index, torch.Generator().manual_seed(index))
+        sizes.append(float(state.momentum.square().mean()))
     for size in (sizes[0], sum(sizes[-50:]) / 50):
         assert abs(size / (0.02 / NUM * 2.0) - 1) < 0.2
 

@@ -59,8 +59,9 @@ def test_a_step_beyond_the_stable_one_says_so():
 
 
 def test_batches_keep_the_mean():
-    """Batch noise heats and does not shift: the mean of 64 chains is off by less than a fifth of
-    the posterior's deviation. The same random numbers at ten times the step give the hotter draws.
+    """Batch noise adds variance and does not shift: the mean of 64 chains is off by less than a
+    fifth of the posterior's deviation. The same random numbers at ten times the step give the wider
+    draws.
     """
     *_, mean, cov = exact()
     how = {"batch_size": 10, "num_chains": 64, "num_warmup": 200, "num_draws": 20, "thin": 10}

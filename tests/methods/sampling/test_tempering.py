@@ -14,6 +14,7 @@ from credo.kernels.ladder import geometric
 from credo.likelihoods import Gaussian
 from credo.methods import Tempering
 from credo.methods.sampling.parts.density import Density
+from credo.methods.sampling.tempering import TemperingMoves
 from credo.metrics.chain_diagnostics import mcse_mean
 
 DOUBLE = torch.float64
@@ -88,19 +89,19 @@ def climbed(moves=320, rungs=5):
     bnn, data = wells()
     method = Tempering(num_rungs=rungs, num_steps=4, num_chains=8, num_warmup=300, hottest=0.01)
     model = bnn.model
-    transition = method.transition(
-        Density(model, model.values()), FitJob(intake(data), 1, None, 0.01, 0)
+    climb = TemperingMoves(
+        method, Density(model, model.values()), FitJob(intake(data), 1, None, 0.01, 0)
     )
-    state = transition.start(torch.ones(8, 1, dtype=DOUBLE), torch.Generator().manual_seed(0))
+    state = climb.start(torch.ones(8, 1, dtype=DOUBLE), torch.Generator().manual_seed(0))
     states = []
     for index in range(moves):
-        state, _ = transition.move(state, index, torch.Generator().manual_seed(index + 1))
+        state, _ = climb.move(state, index, torch.Generator().manual_seed(index + 1))
         states.append(state)
     return states
 
 
-def test_the_ladder_is_respaced_between_its_ends_and_then_held():
-    powers = [state["powers"] for state in climbed()]
+def test_the_ladder_is_respaced_between_its_ends_and_then_fixed():
+    powers = [state.ladder.powers for state in climbed()]
     start = geometric(5, 0.01, powers[0])
     assert torch.equal(powers[0], start) and not torch.allclose(powers[-1], start)
     assert all(p[0] == 1.0 and p[-1] == start[-1] and (p.diff() < 0).all() for p in powers)
@@ -111,11 +112,11 @@ def test_a_step_size_for_every_rung():
     """Hot rungs have more room, and each has the rate that was asked for: the steps of the hottest
     are the longest.
     """
-    steps = climbed()[-1]["log_step_mean"].exp()
+    steps = climbed()[-1].adaptation.step_size.log_step_mean.exp()
     assert steps.shape == (5,) and float(steps[-1]) > 1.5 * float(steps[0])
 
 
-def test_only_the_posteriors_rung_is_kept():
+def test_draws_are_of_the_posteriors_rung_alone():
     bnn, data = wells()
     fitted = bnn.fit(
         data,

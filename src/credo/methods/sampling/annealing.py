@@ -2,9 +2,10 @@
 zero.
 
 Hamiltonian moves leave p(w given D)^(1/T) invariant while T falls geometrically; chains cross
-barriers while it is hot and settle when it is cold. The best point that any chain has visited is
-the answer: a point estimate like ``map``, less bound to where it starts. It has no spread. As a
-start for samplers: ``init="annealing"``.
+barriers while it is hot and stay at a mode when it is cold. The best point that any chain has
+visited is the answer: a point estimate like ``map``, less bound to where it starts, and like it
+without a variance. As a start for samplers: ``init="annealing"``. State and info of a move are
+``CoolingState`` and ``CoolingInfo`` of ``kernels/cooling.py``.
 """
 
 from __future__ import annotations
@@ -13,19 +14,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from credo.core.settings import setting
 from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.method import Method, methods
 from credo.engine.model import Model
-from credo.kernels.annealing import cooling, move, start
+from credo.kernels.cooling import (
+    CoolingInfo,
+    CoolingState,
+    cooling_move,
+    start_cooling,
+    temperature_at,
+)
 from credo.kernels.leapfrog import Integrator
-from credo.kernels.target import Point, State
-from credo.methods.sampling.parts.chains import Course, run_chains, start_values
-from credo.methods.sampling.parts.density import Density, FullBatch
-from credo.methods.sampling.parts.fitted_alongside import Fitting, Free
+from credo.kernels.log_density import Point
+from credo.methods.sampling.parts.chains import Chains
+from credo.methods.sampling.parts.density import Density
+from credo.methods.sampling.parts.draw_schedule import SteadySchedule
+from credo.methods.sampling.parts.fitted_alongside import FittedAlongside
+from credo.methods.sampling.parts.full_batch import FullBatch
+from credo.methods.sampling.parts.moves import Moves
+from credo.methods.sampling.parts.run_moves import run_moves
 
 
 @methods.register("annealing")
@@ -64,48 +74,44 @@ class Annealing(Method):
     compile: bool = setting(False, "Compile the trajectory's step, gradient included.")
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
-        """Cool down and keep the best point."""
-        starts = start_values(model, self.init, self.num_chains, fit_job.seed)
-        density = Density(model, {n: v[0] for n, v in starts.items()})
-        cooler = Cooler(density, fit_job, self)
-        flat = density.layout.join({n: starts[n] for n in model.random})
-        best = run_chains(Course(self.name, self.num_moves - 1, 1), cooler, flat, fit_job)[:, 0].to(
-            model.device
-        )
-        prior, fit = cooler.target.parts(best)
+        chains = Chains.start(model, self.init, self.num_chains, fit_job)
+        density = chains.density
+        moves = AnnealingMoves(self, density, fit_job)
+        schedule = SteadySchedule(self.num_moves - 1, 1)
+        draws = run_moves(self.name, moves, schedule, chains.position, fit_job)
+        best = draws[:, 0].to(model.device)
         density.release()
-        values = density.points | density.layout.split(best[(prior + fit).argmax()])
-        return Fitted(
-            model.point_posterior({n: values[n].detach().clone() for n in model.sites}),
-            density.buffers,
+        values = density.points | density.layout.split(
+            best[moves.target.log_density(best).argmax()]
         )
+        posterior = model.point_posterior({n: values[n].detach().clone() for n in model.sites})
+        return Fitted(posterior, density.buffers)
 
 
-class Cooler(Fitting):
-    """Moves at the temperature of their turn."""
+class AnnealingMoves(Moves[CoolingState]):
+    """A move of every chain at the temperature of its turn; what is drawn is the best so far."""
 
-    def __init__(self, density: Density, fit_job: FitJob, method: Annealing) -> None:
-        self.method = method
+    state_type = CoolingState
+
+    def __init__(self, settings: Annealing, density: Density, fit_job: FitJob) -> None:
+        self.settings = settings
         self.target = FullBatch.of(density, fit_job.source, fit_job.batch_size)
-        self.integrator = Integrator(self.target, method.compile)
-        self.free = Free(density, fit_job.lr, method.num_moves)
+        self.integrator = Integrator(self.target, settings.compile)
+        self.fitted_alongside = FittedAlongside(density, fit_job.lr, settings.num_moves)
 
-    def start(self, position: Tensor, source: torch.Generator) -> State:
-        """Evaluate the target and find a first step size."""
-        return start(self.integrator, position, source)
+    def start(self, position: Tensor, source: Generator) -> CoolingState:
+        return start_cooling(self.integrator, position, source)
 
-    def move(self, state: State, index: int, source: torch.Generator) -> tuple[State, State]:
-        """One move; what is free is fitted along, and what was best is valued anew."""
-        if self.free.learns(index):
-            position = state["position"]
-            self.free.learn(lambda optimizer: self.target.learn(position, optimizer))
-            prior, fit = self.target.parts(state["best"])
-            state = state | Point.at(self.target, position).state() | {"best_value": prior + fit}
-        temperature = cooling(
-            index / self.method.num_moves, self.method.hottest, self.method.coldest
-        )
-        return move(self.integrator, state, temperature, self.method.num_steps, source)
+    def move(
+        self, state: CoolingState, index: int, source: Generator
+    ) -> tuple[CoolingState, CoolingInfo]:
+        settings, position = self.settings, state.point.position
+        if self.target.step_alongside(self.fitted_alongside, index, position):
+            best_value = self.target.log_density(state.best)
+            state = state._replace(point=Point.at(self.target, position), best_value=best_value)
+        share = index / settings.num_moves
+        temperature = temperature_at(share, settings.hottest, settings.coldest)
+        return cooling_move(self.integrator, state, temperature, settings.num_steps, source)
 
-    def kept(self, state: State) -> Tensor:
-        """The best points so far."""
-        return state["best"]
+    def drawn(self, state: CoolingState) -> Tensor:
+        return state.best

@@ -7,27 +7,44 @@ weigh the modes they found by chance, not by mass.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from credo.core.errors import SettingError
 from credo.core.settings import setting
-from credo.engine.fit_job import FitJob
-from credo.engine.method import methods
+from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.method import Method, methods
+from credo.engine.model import Model
 from credo.kernels.langevin import cyclical, underdamped
-from credo.kernels.target import State
-from credo.methods.sampling.parts.chains import Course, Transition
+from credo.methods.sampling.parts.chains import start_chains
 from credo.methods.sampling.parts.density import Density
-from credo.methods.sampling.parts.stochastic_gradient import Drift, StochasticSampler
+from credo.methods.sampling.parts.draw_schedule import CyclicalSchedule
+from credo.methods.sampling.parts.fitted_alongside import FittedAlongside
+from credo.methods.sampling.parts.moves import Moves
+from credo.methods.sampling.parts.settings import ChainSettings, StochasticGradientSettings
+from credo.methods.sampling.parts.stochastic_gradient import StochasticGradient
+
+
+class CSGMCMCState(NamedTuple):
+    """What the next move needs."""
+
+    position: Tensor  #: (C, P)
+    momentum: Tensor  #: (C, P)
+
+
+class CSGMCMCInfo(NamedTuple):
+    """Diagnostics of a move, per chain ``(C,)`` or for all ``()``."""
+
+    log_density: Tensor
+    lr: Tensor
 
 
 @methods.register("csgmcmc")
 @dataclass(frozen=True)
-class CSGMCMC(StochasticSampler):
+class CSGMCMC(Method, StochasticGradientSettings, ChainSettings):
     """SGHMC whose step falls and restarts."""
 
     name: ClassVar[str] = "csgmcmc"
@@ -38,7 +55,10 @@ class CSGMCMC(StochasticSampler):
         "Zhang, Li, Zhang, Chen and Wilson 2020, Cyclical stochastic gradient MCMC for Bayesian "
         "deep learning."
     )
+    takes_epochs: ClassVar[bool] = False
+    batch_size: ClassVar[int | None] = 128
     lr: ClassVar[float] = 1e-1
+    is_sampler: ClassVar[bool] = True
     tolerance: ClassVar[float] = 0.05
     conformance_settings: ClassVar[dict[str, Any]] = {
         "num_warmup": 100,
@@ -66,89 +86,49 @@ class CSGMCMC(StochasticSampler):
                 f"num_cycles={self.num_cycles}; use a multiple of it."
             )
 
-    def course(self) -> Cycles:
+    def schedule(self) -> CyclicalSchedule:
         """Warm-up, then cycles."""
-        return Cycles(
-            self.name, self.num_warmup, self.num_draws, self.thin, self.num_cycles, self.exploration
+        return CyclicalSchedule(
+            self.num_warmup, self.num_draws, self.thin, self.num_cycles, self.exploration
         )
 
-    def learning(self) -> int:
-        """The warm-up and the exploration of the first cycle."""
-        course = self.course()
-        return self.num_warmup + course.period - course.sampling
-
-    def transition(self, density: Density, fit_job: FitJob) -> Transition:
-        """Cycles on the posterior."""
-        return Steps(density, fit_job, self)
+    def fit(self, model: Model, fit_job: FitJob) -> Fitted:
+        chains = start_chains(model, self, fit_job)
+        moves = CSGMCMCMoves(self, chains.density, fit_job)
+        draws = chains.run(self.name, moves, self.schedule())
+        return chains.fitted(draws)
 
 
-@dataclass(frozen=True)
-class Cycles(Course):
-    """Draws in the last part of every cycle."""
+class CSGMCMCMoves(Moves[CSGMCMCState]):
+    """A step of every chain, of the size and temperature of its place in the cycle."""
 
-    num_cycles: int = 1
-    exploration: float = 0.0
+    state_type = CSGMCMCState
 
-    @property
-    def sampling(self) -> int:
-        """Steps of a cycle that give draws."""
-        return self.num_draws // self.num_cycles * self.thin
+    def __init__(self, settings: CSGMCMC, density: Density, fit_job: FitJob) -> None:
+        self.settings, self.schedule = settings, settings.schedule()
+        # through the warm-up and the exploration of the first cycle
+        until = settings.num_warmup + self.schedule.period - self.schedule.sampling
+        alongside = FittedAlongside(density, settings.point_lr, until)
+        self.gradient = StochasticGradient(density, fit_job, settings.num_chains, alongside)
+        self.fitted_alongside = alongside
 
-    @property
-    def period(self) -> int:
-        """Steps of a cycle."""
-        return math.ceil(round(self.sampling / (1 - self.exploration), 6))
-
-    def moves(self) -> int:
-        """All cycles."""
-        return self.num_warmup + self.num_cycles * self.period
-
-    def samples(self, index: int) -> bool:
-        """Whether step ``index`` belongs to the sampling part of a cycle."""
-        place = index - self.num_warmup
-        return place >= 0 and place % self.period >= self.period - self.sampling
-
-    def draw_after(self, index: int) -> int | None:
-        """The last steps of every cycle give its draws."""
-        cycle, place = divmod(index - self.num_warmup, self.period)
-        draw, rest = divmod(place - (self.period - self.sampling) + 1, self.thin)
-        return (
-            cycle * (self.num_draws // self.num_cycles) + draw - 1
-            if self.samples(index) and rest == 0
-            else None
-        )
-
-    def noted(self, index: int) -> bool:
-        """Every draw, and the rest at the same pace."""
-        return self.draw_after(index) is not None or (
-            not self.samples(index) and (index + 1) % self.thin == 0
-        )
-
-
-class Steps(Drift[CSGMCMC]):
-    """CSGMCMC moves of all chains."""
-
-    def __init__(self, density: Density, fit_job: FitJob, sampler: CSGMCMC) -> None:
-        super().__init__(density, fit_job, sampler)
-        self.course = sampler.course()
-
-    def start(self, position: Tensor, source: torch.Generator) -> State:
+    def start(self, position: Tensor, source: Generator) -> CSGMCMCState:
         """At rest."""
-        return {"position": position, "momentum": torch.zeros_like(position)}
+        return CSGMCMCState(position, torch.zeros_like(position))
 
-    def go(
-        self, state: State, slope: Tensor, index: int, source: torch.Generator
-    ) -> tuple[State, State]:
-        """One step of the size and temperature of its place in the cycle."""
-        sampler = self.sampler
-        place = index - sampler.num_warmup
-        eta, heat = self.eta, sampler.temperature
+    def move(
+        self, state: CSGMCMCState, index: int, source: Generator
+    ) -> tuple[CSGMCMCState, CSGMCMCInfo]:
+        settings, (position, momentum) = self.settings, state
+        log_density, slope = self.gradient.at(position, index)
+        place = index - settings.num_warmup
+        eta, temperature = self.gradient.eta, settings.temperature
         if place >= 0:
-            eta *= cyclical(place, self.course.period)
-            heat = heat if self.course.samples(index) else 0.0
-        position, momentum = underdamped(
-            state["position"], state["momentum"], slope, eta, sampler.friction, heat, source
-        )
-        return {"position": position, "momentum": momentum}, {
-            "lr": torch.tensor(eta * self.num_data)
-        }
+            eta *= cyclical(place, self.schedule.period)
+            temperature = temperature if self.schedule.samples(index) else 0.0
+        moved = underdamped(position, momentum, slope, eta, settings.friction, temperature, source)
+        lr = torch.tensor(eta * self.gradient.num_data)
+        return CSGMCMCState(*moved), CSGMCMCInfo(log_density, lr)
+
+    def drawn(self, state: CSGMCMCState) -> Tensor:
+        return state.position

@@ -4,36 +4,58 @@ data per draw.
 A draw follows H(w, r) = -log p(D, w) + r.r / 2 from a fresh momentum for a time t and is accepted
 with min(1, exp(-change of H)). Long trajectories lose the past, too long ones turn back: by default
 warm-up measures when trajectories turn and runs half as far, all chains the same number of steps,
-so that they keep step on a GPU; step sizes are jittered by a fifth. Fails to cross between modes
-that energy barriers keep apart: look at R-hat of predictions, not of weights, which have
+so that none waits for another on a GPU; step sizes are jittered by a fifth. Fails to cross between
+modes that energy barriers separate: judge by R-hat of predictions, not of weights, which have
 symmetries.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from credo.core.settings import setting
-from credo.engine.fit_job import FitJob
-from credo.engine.method import methods
-from credo.kernels.hamiltonian import hmc
-from credo.kernels.length import EVERY, learn_length, length, start_length, turning_steps
-from credo.kernels.target import Point, State
-from credo.kernels.warmup import spread
-from credo.methods.sampling.parts.chains import Transition
+from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.method import Method, methods
+from credo.engine.model import Model
+from credo.kernels.hamiltonian import TrajectoryInfo, hmc
+from credo.kernels.leapfrog import Integrator
+from credo.kernels.length import EVERY, TrajectoryLength, turning_steps
+from credo.kernels.log_density import Point
+from credo.kernels.warmup import Adaptation, per_chain
+from credo.methods.sampling.parts.chains import start_chains
 from credo.methods.sampling.parts.density import Density
-from credo.methods.sampling.parts.full_batch import Mover, Trajectories
+from credo.methods.sampling.parts.draw_schedule import SteadySchedule
+from credo.methods.sampling.parts.fitted_alongside import FittedAlongside
+from credo.methods.sampling.parts.full_batch import FullBatch
+from credo.methods.sampling.parts.moves import Moves
+from credo.methods.sampling.parts.settings import ChainSettings, CompileSettings, FullBatchSettings
 
 JITTER = 0.2  # of the step size, so that no trajectory closes on itself
 
 
+class HMCState(NamedTuple):
+    """What the next move needs."""
+
+    point: Point
+    adaptation: Adaptation
+    length: TrajectoryLength
+
+
+class HMCInfo(NamedTuple):
+    """Diagnostics of a move, per chain ``(C,)`` or for all ``()``."""
+
+    trajectory: TrajectoryInfo  #: log density, energy, divergence, acceptance
+    step_size: Tensor
+    steps: Tensor
+
+
 @methods.register("hmc")
 @dataclass(frozen=True)
-class HMC(Trajectories):
+class HMC(Method, CompileSettings, FullBatchSettings, ChainSettings):
     """Trajectories of fixed or adapted length."""
 
     name: ClassVar[str] = "hmc"
@@ -41,6 +63,10 @@ class HMC(Trajectories):
         "Hamiltonian Monte Carlo with adapted trajectories, many chains in step."
     )
     reference: ClassVar[str] = "Neal 2011, MCMC using Hamiltonian dynamics."
+    takes_epochs: ClassVar[bool] = False
+    batch_size: ClassVar[int | None] = None
+    lr: ClassVar[float] = 1e-2
+    is_sampler: ClassVar[bool] = True
     fidelity: ClassVar[str] = "exact in the limit"
     conformance_settings: ClassVar[dict[str, Any]] = {"num_warmup": 200, "num_draws": 500}
 
@@ -52,49 +78,50 @@ class HMC(Trajectories):
     )
     max_steps: int = setting(1000, "Most steps of an adapted trajectory.", ge=1)
 
-    def transition(self, density: Density, fit_job: FitJob) -> Transition:
-        """Trajectories on the posterior."""
-        return Flight(density, fit_job, self)
+    def fit(self, model: Model, fit_job: FitJob) -> Fitted:
+        chains = start_chains(model, self, fit_job)
+        moves = HMCMoves(self, chains.density, fit_job)
+        schedule = SteadySchedule(self.num_warmup, self.num_draws, self.thin)
+        draws = chains.run(self.name, moves, schedule)
+        return chains.fitted(draws)
 
 
-class Flight(Mover[HMC]):
-    """HMC moves of all chains."""
+class HMCMoves(Moves[HMCState]):
+    """A trajectory of every chain, then acceptance."""
 
-    def __init__(self, density: Density, fit_job: FitJob, sampler: HMC) -> None:
-        super().__init__(density, fit_job, sampler)
-        self.integrator = sampler.integrator(self.target)
+    state_type = HMCState
 
-    def start(self, position: Tensor, source: torch.Generator) -> State:
-        """Evaluate the target and find a first step size."""
+    def __init__(self, settings: HMC, density: Density, fit_job: FitJob) -> None:
+        self.settings, self.warmup = settings, settings.make_warmup(density.numel)
+        self.target = FullBatch.of(density, fit_job.source, fit_job.batch_size)
+        self.integrator = Integrator(self.target, settings.compile)
+        self.fitted_alongside = FittedAlongside.in_warmup(density, fit_job.lr, settings.num_warmup)
+
+    def start(self, position: Tensor, source: Generator) -> HMCState:
         point = Point.at(self.target, position)
-        state = self.first(point, source)
-        return point.state() | state | start_length(state["log_step"].exp())
+        adaptation = self.warmup.start_trajectories(self.integrator, point, source)
+        length = TrajectoryLength.start(adaptation.step_size.log_step.exp())
+        return HMCState(point, adaptation, length)
 
-    def go(self, state: State, index: int, source: torch.Generator) -> tuple[State, State]:
-        """One trajectory of every chain."""
-        point, step, scale = Point.of(state), self.warmup.step(state, index), state["scale"]
-        if self.sampler.num_steps is None and index < self.warmup.num_warmup and index % EVERY == 0:
-            wide = spread(step, point.position)
-            turned = turning_steps(
-                self.integrator, point, wide, scale, 2 * self.sampler.max_steps, source
-            )
-            state = state | learn_length(state, turned, step)
-        count = self.sampler.num_steps or length(state, step, self.sampler.max_steps)
-        move = hmc(
-            self.integrator,
-            point,
-            spread(step, point.position, source, JITTER),
-            scale,
-            count,
-            source,
+    def move(self, state: HMCState, index: int, source: Generator) -> tuple[HMCState, HMCInfo]:
+        settings, (point, adaptation, length) = self.settings, state
+        if self.target.step_alongside(self.fitted_alongside, index, point.position):
+            point = Point.at(self.target, point.position)
+        step, scale = self.warmup.step(adaptation, index), adaptation.scale
+        if settings.num_steps is None and index < settings.num_warmup and index % EVERY == 0:
+            steps, most = per_chain(step, point.position), 2 * settings.max_steps
+            turned = turning_steps(self.integrator, point, steps, scale, most, source)
+            length = length.update(turned, step)
+        count = settings.num_steps or length.num_steps(step, settings.max_steps)
+        steps = per_chain(step, point.position, source, JITTER)
+        moved = hmc(self.integrator, point, steps, scale, count, source)
+        adaptation = self.warmup.adapt_trajectories(
+            self.integrator, adaptation, index, moved.point, moved.rate, source
         )
-        state = self.adapt(state | move.point.state(), index, move.point, move.rate, source)
-        if self.warmup.settles(index):  # time is counted in another metric now
-            state = state | start_length(state["log_step"].exp() * count / 10)
-        info = {
-            "log_density": move.point.value,
-            "energy": move.energy,
-            "divergent": move.divergent,
-            "acceptance": move.rate,
-        }
-        return state, info | {"step_size": step, "steps": torch.tensor(float(count))}
+        if self.warmup.new_metric_after(index):  # time is counted in another metric now
+            length = TrajectoryLength.start(adaptation.step_size.log_step.exp() * count / 10)
+        info = HMCInfo(moved.info, step, torch.tensor(float(count)))
+        return HMCState(moved.point, adaptation, length), info
+
+    def drawn(self, state: HMCState) -> Tensor:
+        return state.point.position

@@ -12,26 +12,25 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from credo.core.errors import CredoError
 from credo.core.seeds import generator
 from credo.core.settings import setting
 from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.method import Method, make_method, methods
 from credo.engine.model import Model
-from credo.methods.sampling.parts.chains import of_draws
-from credo.methods.sampling.parts.density import Density, FullBatch
+from credo.methods.sampling.parts.density import Density
+from credo.methods.sampling.parts.fitted_draws import fitted_draws
+from credo.methods.sampling.parts.full_batch import FullBatch
+from credo.methods.sampling.parts.proposal import Proposal, check_proposal
 from credo.metrics.importance_weights import effective, smooth, systematic
 from credo.posteriors import Posterior
 
 TRUSTED = 0.7  # largest Pareto shape at which importance sampling converges usefully
-_BUDGET = 1 << 24  # numbers drawn together
 
 
 @methods.register("importance")
@@ -64,98 +63,45 @@ class Importance(Method):
         kind=(str, Posterior),
     )
     num_proposals: int = setting(10_000, "Draws of the proposal.", ge=100)
-    num_draws: int = setting(1000, "Draws kept after resampling.", ge=1)
+    num_draws: int = setting(1000, "Draws after resampling.", ge=1)
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
-        """Fit the proposal if it is named, weigh its draws, resample."""
-        posterior = self._proposal(model, fit_job)
-        _check(posterior, model)
+        posterior = self._fitted_proposal(model, fit_job)
+        check_proposal(posterior, model)
         mean = posterior.mean()
         density = Density(model, {n: mean[n] for n in model.point})
         target = FullBatch.of(density, fit_job.source, fit_job.batch_size)
-        log_weights = torch.cat(
-            [logs for _, logs in self._draws(posterior, density, target, fit_job.seed)]
-        )
+        proposal = Proposal(posterior, density, self.num_proposals, fit_job.seed)
+        log_weights = proposal.log_weights(target)
         smoothed, k = smooth(log_weights)
-        picked = systematic(smoothed.exp(), self.num_draws, generator(fit_job.seed, "resample")).to(
-            log_weights.device
+        _report(log_weights, smoothed, k, fit_job)
+        source = generator(fit_job.seed, "resample")
+        numbers = systematic(smoothed.exp(), self.num_draws, source).to(log_weights.device)
+        return fitted_draws(density, proposal.take(numbers).unsqueeze(0), num_chains=1)
+
+    def _fitted_proposal(self, model: Model, fit_job: FitJob) -> Posterior:
+        if isinstance(self.proposal, str):  # the setting takes a name or a posterior
+            return make_method(self.proposal, {}).fit(model, fit_job).posterior
+        if fit_job.run is not None:
+            fit_job.run.history(-1)
+        return self.proposal
+
+
+def _report(log_weights: Tensor, smoothed: Tensor, k: float, fit_job: FitJob) -> None:
+    """A row of the history, and a warning where the weights cannot be trusted."""
+    ess = effective(smoothed)
+    row = {
+        "epoch": fit_job.epochs,
+        "log_evidence_estimate": float(torch.logsumexp(log_weights, 0))
+        - math.log(len(log_weights)),
+        "ess": ess,
+        "pareto_k": k if math.isfinite(k) else None,
+    }
+    fit_job.note(row)
+    if not k < TRUSTED:
+        warnings.warn(
+            f"importance: the weights' Pareto k is {k:.2f} (above {TRUSTED}), "
+            f"{ess:.0f} of {len(log_weights)} draws count: "
+            "the proposal is too far from the posterior; use a richer one, or 'hmc'.",
+            stacklevel=5,
         )
-        kept = torch.empty(self.num_draws, density.numel, dtype=density.dtype, device=model.device)
-        start = 0
-        for flat, _ in self._draws(
-            posterior, density, None, fit_job.seed
-        ):  # draws are made again rather than kept
-            here = (picked >= start) & (picked < start + len(flat))
-            kept[here] = flat[picked[here] - start]
-            start += len(flat)
-        evidence = float(torch.logsumexp(log_weights, 0)) - math.log(len(log_weights))
-        row = {
-            "epoch": fit_job.epochs,
-            "log_evidence_estimate": evidence,
-            "ess": effective(smoothed),
-            "pareto_k": k if math.isfinite(k) else None,
-        }
-        fit_job.note(row)
-        if not k < TRUSTED:
-            warnings.warn(
-                f"importance: the weights' Pareto k is {k:.2f} (above {TRUSTED}), "
-                f"{row['ess']:.0f} of {len(log_weights)} draws count: "
-                "the proposal is too far from the posterior; use a richer one, or 'hmc'.",
-                stacklevel=4,
-            )
-        return of_draws(density, kept.unsqueeze(0), 1)
-
-    def _proposal(self, model: Model, fit_job: FitJob) -> Posterior:
-        if isinstance(self.proposal, Posterior):
-            if fit_job.run is not None:
-                fit_job.run.history(-1)
-            return self.proposal
-        return make_method(self.proposal, {}).fit(model, fit_job).posterior
-
-    def _draws(
-        self, posterior: Posterior, density: Density, target: FullBatch | None, seed: int
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Proposal draws ``(S, P)``, some at a time, with their log weights where a target is
-        given.
-        """
-        size = max(1, min(1000, _BUDGET // density.numel))
-        spread = [family for family in posterior.members if family.atoms is None]
-        for start in range(0, self.num_proposals, size):
-            with torch.no_grad():
-                draws = posterior.realise(range(start, min(start + size, self.num_proposals)), seed)
-                flat = density.layout.join(
-                    {n: draws[n].to(density.dtype) for n in density.layout.shapes}
-                )
-                if target is None:
-                    yield flat, flat.new_zeros(0)
-                    continue
-                prior, fit = target.parts(flat)
-                near = torch.stack(
-                    [f.log_prob({n: draws[n] for n in f.names}).double() for f in spread]
-                ).sum(0)
-                yield flat, prior + fit - near
-
-
-def _check(posterior: Posterior, model: Model) -> None:
-    """A proposal must have a density over the random parameters, and over nothing else."""
-    shapes = {name: shape for family in posterior.members for name, shape in family.shapes.items()}
-    for name, site in model.sites.items():
-        if shapes.get(name) != site.shape:
-            given = tuple(shapes[name]) if name in shapes else "nothing"
-            raise CredoError(
-                f"importance: the proposal has {given} where the model has {name!r} of shape "
-                f"{tuple(site.shape)}; fit it to this model."
-            )
-    for family in posterior.members:
-        drawn = set(family.names) & set(model.random)
-        if family.atoms is not None and drawn:
-            raise CredoError(
-                f"importance needs a proposal with a density; {family.name!r} has none: use 'vi' "
-                "or 'flow'."
-            )
-        extra = sorted(set(family.names) - set(model.random))
-        if family.atoms is None and extra:
-            raise CredoError(
-                f"importance: the proposal also draws {', '.join(extra)}, which the model holds; "
-                "fit one with the same random parameters."
-            )

@@ -10,26 +10,47 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from credo.core.settings import setting
-from credo.engine.fit_job import FitJob
-from credo.engine.method import methods
+from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.method import Method, methods
+from credo.engine.model import Model
 from credo.kernels.acceptance import accepted, rate_of
+from credo.kernels.log_density import normal
 from credo.kernels.metric import velocity
-from credo.kernels.target import State, normal
-from credo.kernels.warmup import spread
-from credo.methods.sampling.parts.chains import Transition
+from credo.kernels.warmup import Adaptation, per_chain
+from credo.methods.sampling.parts.chains import start_chains
 from credo.methods.sampling.parts.density import Density
-from credo.methods.sampling.parts.full_batch import FullBatchSampler, Mover
+from credo.methods.sampling.parts.draw_schedule import SteadySchedule
+from credo.methods.sampling.parts.fitted_alongside import FittedAlongside
+from credo.methods.sampling.parts.full_batch import FullBatch
+from credo.methods.sampling.parts.moves import Moves
+from credo.methods.sampling.parts.settings import ChainSettings, FullBatchSettings
+
+
+class MetropolisState(NamedTuple):
+    """What the next move needs."""
+
+    position: Tensor  #: (C, P)
+    value: Tensor  #: (C,) the log density there
+    adaptation: Adaptation
+
+
+class MetropolisInfo(NamedTuple):
+    """Diagnostics of a move, per chain ``(C,)`` or for all ``()``."""
+
+    log_density: Tensor
+    acceptance: Tensor
+    step_size: Tensor
 
 
 @methods.register("metropolis")
 @dataclass(frozen=True)
-class Metropolis(FullBatchSampler):
+class Metropolis(Method, FullBatchSettings, ChainSettings):
     """A random walk with acceptance."""
 
     name: ClassVar[str] = "metropolis"
@@ -38,6 +59,10 @@ class Metropolis(FullBatchSampler):
         "Metropolis et al. 1953; Roberts, Gelman and Gilks 1997, Weak convergence and optimal "
         "scaling."
     )
+    takes_epochs: ClassVar[bool] = False
+    batch_size: ClassVar[int | None] = None
+    lr: ClassVar[float] = 1e-2
+    is_sampler: ClassVar[bool] = True
     fidelity: ClassVar[str] = "exact in the limit"
     conformance_settings: ClassVar[dict[str, Any]] = {
         "num_warmup": 500,
@@ -54,41 +79,50 @@ class Metropolis(FullBatchSampler):
         0.234, "Acceptance rate that the step size is adapted to.", gt=0.0, le=0.99
     )
 
-    def transition(self, density: Density, fit_job: FitJob) -> Transition:
-        """A random walk on the posterior."""
-        return Walk(density, fit_job, self)
+    def fit(self, model: Model, fit_job: FitJob) -> Fitted:
+        chains = start_chains(model, self, fit_job)
+        moves = MetropolisMoves(self, chains.density, fit_job)
+        schedule = SteadySchedule(self.num_warmup, self.num_draws, self.thin)
+        draws = chains.run(self.name, moves, schedule)
+        return chains.fitted(draws)
 
 
-class Walk(Mover[Metropolis]):
-    """Metropolis moves of all chains."""
+class MetropolisMoves(Moves[MetropolisState]):
+    """One proposal of every chain."""
 
-    def evaluate(self, position: Tensor) -> State:
-        """The log density alone."""
-        prior, fit = self.target.parts(position)
-        return {"position": position, "value": prior + fit}
+    state_type = MetropolisState
 
-    def start(self, position: Tensor, source: torch.Generator) -> State:
-        """The step that suits a Gaussian of unit variance."""
-        step = torch.tensor(
-            2.38 / math.sqrt(position.shape[1]), dtype=torch.float64, device=position.device
-        )
-        return self.evaluate(position) | self.warmup.start(position, step)
+    def __init__(self, settings: Metropolis, density: Density, fit_job: FitJob) -> None:
+        self.warmup = settings.make_warmup(density.numel)
+        self.target = FullBatch.of(density, fit_job.source, fit_job.batch_size)
+        self.fitted_alongside = FittedAlongside.in_warmup(density, fit_job.lr, settings.num_warmup)
+        # the step that suits a Gaussian of unit variance
+        self.first_step = 2.38 / math.sqrt(density.numel)
 
-    def go(self, state: State, index: int, source: torch.Generator) -> tuple[State, State]:
-        """One proposal of every chain."""
-        position, step = state["position"], self.warmup.step(state, index)
-        there = self.evaluate(
-            position + spread(step, position) * velocity(state["scale"], normal(position, source))
-        )
-        rate = rate_of(there["value"] - state["value"])
+    def start(self, position: Tensor, source: Generator) -> MetropolisState:
+        step = torch.tensor(self.first_step, dtype=torch.float64, device=position.device)
+        value = self.target.log_density(position)
+        return MetropolisState(position, value, self.warmup.start(position, step))
+
+    def move(
+        self, state: MetropolisState, index: int, source: Generator
+    ) -> tuple[MetropolisState, MetropolisInfo]:
+        position, value, adaptation = state
+        if self.target.step_alongside(self.fitted_alongside, index, position):
+            value = self.target.log_density(position)
+        step = self.warmup.step(adaptation, index)
+        away = velocity(adaptation.scale, normal(position, source))
+        proposal = position + per_chain(step, position) * away
+        proposal_value = self.target.log_density(proposal)
+        rate = rate_of(proposal_value - value)
         take = accepted(rate, source)
-        position = torch.where(take.unsqueeze(-1), there["position"], position)
-        value = torch.where(take, there["value"], state["value"])
-        state = self.warmup.learn(
-            state | {"position": position, "value": value}, index, position, rate
-        )
-        if self.warmup.settles(index):
-            state = self.warmup.restart(
-                state, torch.full_like(step, 2.38 / math.sqrt(position.shape[1]))
-            )
-        return state, {"log_density": value, "acceptance": rate, "step_size": step}
+        position = torch.where(take.unsqueeze(-1), proposal, position)
+        value = torch.where(take, proposal_value, value)
+        adaptation = self.warmup.adapt(adaptation, index, position, rate)
+        if self.warmup.new_metric_after(index):
+            first = torch.full_like(step, self.first_step)
+            adaptation = self.warmup.restart(adaptation, first)
+        return MetropolisState(position, value, adaptation), MetropolisInfo(value, rate, step)
+
+    def drawn(self, state: MetropolisState) -> Tensor:
+        return state.position

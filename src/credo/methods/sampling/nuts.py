@@ -2,32 +2,55 @@
 that no length is to be chosen.
 
 Each chain's trajectory doubles until it turns; the draw is picked along it by weight. Chains run
-together and wait for the longest trajectory among them: with many chains ``hmc``, whose chains keep
-step, is faster. Fails as every sampler does between modes that barriers keep apart.
+together and wait for the longest trajectory among them: with many chains ``hmc``, whose
+trajectories are equally long, is faster. Fails as every sampler does between modes that barriers
+separate.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
-import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from credo.core.settings import setting
-from credo.engine.fit_job import FitJob
-from credo.engine.method import methods
-from credo.kernels.nuts import nuts
-from credo.kernels.target import Point, State
-from credo.kernels.warmup import spread
-from credo.methods.sampling.parts.chains import Transition
+from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.method import Method, methods
+from credo.engine.model import Model
+from credo.kernels.hamiltonian import TrajectoryInfo
+from credo.kernels.leapfrog import Integrator
+from credo.kernels.log_density import Point
+from credo.kernels.nuts_tree import nuts
+from credo.kernels.warmup import Adaptation, per_chain
+from credo.methods.sampling.parts.chains import start_chains
 from credo.methods.sampling.parts.density import Density
-from credo.methods.sampling.parts.full_batch import Mover, Trajectories
+from credo.methods.sampling.parts.draw_schedule import SteadySchedule
+from credo.methods.sampling.parts.fitted_alongside import FittedAlongside
+from credo.methods.sampling.parts.full_batch import FullBatch
+from credo.methods.sampling.parts.moves import Moves
+from credo.methods.sampling.parts.settings import ChainSettings, CompileSettings, FullBatchSettings
+
+
+class NUTSState(NamedTuple):
+    """What the next move needs."""
+
+    point: Point
+    adaptation: Adaptation
+
+
+class NUTSInfo(NamedTuple):
+    """Diagnostics of a move, per chain ``(C,)`` or for all ``()``."""
+
+    trajectory: TrajectoryInfo  #: log density, energy, divergence, acceptance
+    step_size: Tensor
+    steps: Tensor
+    depth: Tensor
 
 
 @methods.register("nuts")
 @dataclass(frozen=True)
-class NUTS(Trajectories):
+class NUTS(Method, CompileSettings, FullBatchSettings, ChainSettings):
     """Trajectories that end by themselves."""
 
     name: ClassVar[str] = "nuts"
@@ -36,6 +59,10 @@ class NUTS(Trajectories):
         "Hoffman and Gelman 2014, The no-U-turn sampler; Betancourt 2017, A conceptual "
         "introduction to HMC."
     )
+    takes_epochs: ClassVar[bool] = False
+    batch_size: ClassVar[int | None] = None
+    lr: ClassVar[float] = 1e-2
+    is_sampler: ClassVar[bool] = True
     fidelity: ClassVar[str] = "exact in the limit"
     conformance_settings: ClassVar[dict[str, Any]] = {"num_warmup": 150, "num_draws": 300}
 
@@ -43,39 +70,41 @@ class NUTS(Trajectories):
         10, "Doublings of a trajectory at most: 2^max_depth - 1 steps.", ge=1, le=20
     )
 
-    def transition(self, density: Density, fit_job: FitJob) -> Transition:
-        """Trees on the posterior."""
-        return Trees(density, fit_job, self)
+    def fit(self, model: Model, fit_job: FitJob) -> Fitted:
+        chains = start_chains(model, self, fit_job)
+        moves = NUTSMoves(self, chains.density, fit_job)
+        schedule = SteadySchedule(self.num_warmup, self.num_draws, self.thin)
+        draws = chains.run(self.name, moves, schedule)
+        return chains.fitted(draws)
 
 
-class Trees(Mover[NUTS]):
-    """NUTS moves of all chains."""
+class NUTSMoves(Moves[NUTSState]):
+    """A tree of every chain."""
 
-    def __init__(self, density: Density, fit_job: FitJob, sampler: NUTS) -> None:
-        super().__init__(density, fit_job, sampler)
-        self.integrator = sampler.integrator(self.target)
+    state_type = NUTSState
 
-    def start(self, position: Tensor, source: torch.Generator) -> State:
-        """Evaluate the target and find a first step size."""
+    def __init__(self, settings: NUTS, density: Density, fit_job: FitJob) -> None:
+        self.settings, self.warmup = settings, settings.make_warmup(density.numel)
+        self.target = FullBatch.of(density, fit_job.source, fit_job.batch_size)
+        self.integrator = Integrator(self.target, settings.compile)
+        self.fitted_alongside = FittedAlongside.in_warmup(density, fit_job.lr, settings.num_warmup)
+
+    def start(self, position: Tensor, source: Generator) -> NUTSState:
         point = Point.at(self.target, position)
-        return point.state() | self.first(point, source)
+        return NUTSState(point, self.warmup.start_trajectories(self.integrator, point, source))
 
-    def go(self, state: State, index: int, source: torch.Generator) -> tuple[State, State]:
-        """One tree of every chain."""
-        step = self.warmup.step(state, index)
-        walk = nuts(
-            self.integrator,
-            Point.of(state),
-            spread(step, state["position"]),
-            state["scale"],
-            self.sampler.max_depth,
-            source,
+    def move(self, state: NUTSState, index: int, source: Generator) -> tuple[NUTSState, NUTSInfo]:
+        point, adaptation = state
+        if self.target.step_alongside(self.fitted_alongside, index, point.position):
+            point = Point.at(self.target, point.position)
+        step = self.warmup.step(adaptation, index)
+        steps, max_depth = per_chain(step, point.position), self.settings.max_depth
+        moved = nuts(self.integrator, point, steps, adaptation.scale, max_depth, source)
+        adaptation = self.warmup.adapt_trajectories(
+            self.integrator, adaptation, index, moved.point, moved.rate, source
         )
-        state = self.adapt(state | walk.point.state(), index, walk.point, walk.rate, source)
-        info = {
-            "log_density": walk.point.value,
-            "energy": walk.energy,
-            "divergent": walk.divergent,
-            "acceptance": walk.rate,
-        }
-        return state, info | {"step_size": step, "steps": walk.steps, "depth": walk.depth}
+        info = NUTSInfo(moved.info, step, moved.steps, moved.depth)
+        return NUTSState(moved.point, adaptation), info
+
+    def drawn(self, state: NUTSState) -> Tensor:
+        return state.point.position

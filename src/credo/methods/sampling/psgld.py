@@ -3,31 +3,49 @@ of its gradients.
 
 w <- w - eta G dU/dw + sqrt(2 eta T G) noise, G = 1 / (sqrt(v) + eps) with v a running mean of
 squared gradients, scaled to mean 1. While G depends on the path an extra drift would be needed to
-sample the right distribution; here G is learned in the warm-up and then held, so that none is.
+sample the right distribution; here G is learned in the warm-up and fixed after it, so that none is.
 Helps where parameters differ in scale; not where directions that mix them do.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from credo.core.settings import setting
-from credo.engine.fit_job import FitJob
-from credo.engine.method import methods
+from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.method import Method, methods
+from credo.engine.model import Model
 from credo.kernels.langevin import overdamped
-from credo.kernels.target import State
-from credo.methods.sampling.parts.chains import Transition
+from credo.methods.sampling.parts.chains import start_chains
 from credo.methods.sampling.parts.density import Density
-from credo.methods.sampling.parts.stochastic_gradient import Drift, StochasticSampler
+from credo.methods.sampling.parts.draw_schedule import SteadySchedule
+from credo.methods.sampling.parts.fitted_alongside import FittedAlongside
+from credo.methods.sampling.parts.moves import Moves
+from credo.methods.sampling.parts.settings import ChainSettings, StochasticGradientSettings
+from credo.methods.sampling.parts.stochastic_gradient import StochasticGradient
+
+
+class PSGLDState(NamedTuple):
+    """What the next move needs."""
+
+    position: Tensor  #: (C, P)
+    squares: Tensor  #: (P,) v, before the correction of its start at zero
+    scale: Tensor  #: (P,) G, one for all chains
+
+
+class PSGLDInfo(NamedTuple):
+    """Diagnostics of a move, per chain ``(C,)``."""
+
+    log_density: Tensor
 
 
 @methods.register("psgld")
 @dataclass(frozen=True)
-class PSGLD(StochasticSampler):
+class PSGLD(Method, StochasticGradientSettings, ChainSettings):
     """Langevin steps on batches, rescaled by parameter."""
 
     name: ClassVar[str] = "psgld"
@@ -35,6 +53,10 @@ class PSGLD(StochasticSampler):
     reference: ClassVar[str] = (
         "Li, Chen, Carlson and Carin 2016, Preconditioned stochastic gradient Langevin dynamics."
     )
+    takes_epochs: ClassVar[bool] = False
+    batch_size: ClassVar[int | None] = 128
+    lr: ClassVar[float] = 1e-2
+    is_sampler: ClassVar[bool] = True
     tolerance: ClassVar[float] = 0.05
     conformance_settings: ClassVar[dict[str, Any]] = {
         "num_warmup": 200,
@@ -54,34 +76,41 @@ class PSGLD(StochasticSampler):
         gt=0.0,
     )
 
-    def transition(self, density: Density, fit_job: FitJob) -> Transition:
-        """Rescaled Langevin steps on the posterior."""
-        return Steps(density, fit_job, self)
+    def fit(self, model: Model, fit_job: FitJob) -> Fitted:
+        chains = start_chains(model, self, fit_job)
+        moves = PSGLDMoves(self, chains.density, fit_job)
+        schedule = SteadySchedule(self.num_warmup, self.num_draws, self.thin)
+        draws = chains.run(self.name, moves, schedule)
+        return chains.fitted(draws)
 
 
-class Steps(Drift[PSGLD]):
-    """PSGLD moves of all chains; the scale is one for all of them."""
+class PSGLDMoves(Moves[PSGLDState]):
+    """A rescaled Langevin step of every chain."""
 
-    def start(self, position: Tensor, source: torch.Generator) -> State:
-        """No gradients seen yet."""
-        return {
-            "position": position,
-            "squares": torch.zeros_like(position[0]),
-            "scale": torch.ones_like(position[0]),
-        }
+    state_type = PSGLDState
 
-    def go(
-        self, state: State, slope: Tensor, index: int, source: torch.Generator
-    ) -> tuple[State, State]:
-        """Learn the scale during warm-up, then step."""
-        squares, scale = state["squares"], state["scale"]
-        if index < self.sampler.num_warmup:
-            keep = self.sampler.memory
-            squares = keep * squares + (1 - keep) * (slope / self.num_data).square().mean(0)
-            size = (squares / (1 - keep ** (index + 1))).sqrt()
-            scale = 1 / (size + self.sampler.eps * size.square().mean().sqrt().clamp_min(1e-30))
+    def __init__(self, settings: PSGLD, density: Density, fit_job: FitJob) -> None:
+        self.settings = settings
+        alongside = FittedAlongside.in_warmup(density, settings.point_lr, settings.num_warmup)
+        self.gradient = StochasticGradient(density, fit_job, settings.num_chains, alongside)
+        self.fitted_alongside = alongside
+
+    def start(self, position: Tensor, source: Generator) -> PSGLDState:
+        return PSGLDState(position, torch.zeros_like(position[0]), torch.ones_like(position[0]))
+
+    def move(
+        self, state: PSGLDState, index: int, source: Generator
+    ) -> tuple[PSGLDState, PSGLDInfo]:
+        settings, gradient, (position, squares, scale) = self.settings, self.gradient, state
+        log_density, slope = gradient.at(position, index)
+        if index < settings.num_warmup:
+            memory, mean_slope = settings.memory, slope / gradient.num_data
+            squares = memory * squares + (1 - memory) * mean_slope.square().mean(0)
+            size = (squares / (1 - memory ** (index + 1))).sqrt()
+            scale = 1 / (size + settings.eps * size.square().mean().sqrt().clamp_min(1e-30))
             scale = scale / scale.mean()
-        moved = overdamped(
-            state["position"], slope, self.eta, self.sampler.temperature, source, scale
-        )
-        return {"position": moved, "squares": squares, "scale": scale}, {}
+        moved = overdamped(position, slope, gradient.eta, settings.temperature, source, scale)
+        return PSGLDState(moved, squares, scale), PSGLDInfo(log_density)
+
+    def drawn(self, state: PSGLDState) -> Tensor:
+        return state.position

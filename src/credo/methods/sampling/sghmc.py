@@ -3,31 +3,48 @@ noise that balances it.
 
 dw = v dt, dv = -dU/dw dt - c v dt + sqrt(2 c T) dW, discretised by a splitting whose positions are
 exact for Gaussian targets at any stable step (kick, half drift, friction and noise, half drift).
-Step eta = lr / N; 1 - friction is the momentum. Gradient noise of batches heats it by order eta.
+Step eta = lr / N; 1 - friction is the momentum. The noise of batches adds variance of order eta.
 Fails between modes, and where lr is beyond the stable step of the steepest direction.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
-import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from credo.core.settings import setting
-from credo.engine.fit_job import FitJob
-from credo.engine.method import methods
+from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.method import Method, methods
+from credo.engine.model import Model
 from credo.kernels.langevin import underdamped
-from credo.kernels.target import State, normal
-from credo.methods.sampling.parts.chains import Transition
+from credo.kernels.log_density import normal
+from credo.methods.sampling.parts.chains import start_chains
 from credo.methods.sampling.parts.density import Density
-from credo.methods.sampling.parts.stochastic_gradient import Drift, StochasticSampler
+from credo.methods.sampling.parts.draw_schedule import SteadySchedule
+from credo.methods.sampling.parts.fitted_alongside import FittedAlongside
+from credo.methods.sampling.parts.moves import Moves
+from credo.methods.sampling.parts.settings import ChainSettings, StochasticGradientSettings
+from credo.methods.sampling.parts.stochastic_gradient import StochasticGradient
+
+
+class SGHMCState(NamedTuple):
+    """What the next move needs."""
+
+    position: Tensor  #: (C, P)
+    momentum: Tensor  #: (C, P)
+
+
+class SGHMCInfo(NamedTuple):
+    """Diagnostics of a move, per chain ``(C,)``."""
+
+    log_density: Tensor
 
 
 @methods.register("sghmc")
 @dataclass(frozen=True)
-class SGHMC(StochasticSampler):
+class SGHMC(Method, StochasticGradientSettings, ChainSettings):
     """Momentum with friction and noise on batches."""
 
     name: ClassVar[str] = "sghmc"
@@ -38,6 +55,10 @@ class SGHMC(StochasticSampler):
         "Chen, Fox and Guestrin 2014, Stochastic gradient HMC; Leimkuhler and Matthews 2013 for "
         "the splitting."
     )
+    takes_epochs: ClassVar[bool] = False
+    batch_size: ClassVar[int | None] = 128
+    lr: ClassVar[float] = 1e-2
+    is_sampler: ClassVar[bool] = True
     tolerance: ClassVar[float] = 0.05
     conformance_settings: ClassVar[dict[str, Any]] = {
         "num_warmup": 200,
@@ -50,31 +71,38 @@ class SGHMC(StochasticSampler):
 
     friction: float = setting(0.1, "Share of the momentum lost per step.", gt=0.0, le=1.0)
 
-    def transition(self, density: Density, fit_job: FitJob) -> Transition:
-        """Momentum steps on the posterior."""
-        return Steps(density, fit_job, self)
+    def fit(self, model: Model, fit_job: FitJob) -> Fitted:
+        chains = start_chains(model, self, fit_job)
+        moves = SGHMCMoves(self, chains.density, fit_job)
+        schedule = SteadySchedule(self.num_warmup, self.num_draws, self.thin)
+        draws = chains.run(self.name, moves, schedule)
+        return chains.fitted(draws)
 
 
-class Steps(Drift[SGHMC]):
-    """SGHMC moves of all chains."""
+class SGHMCMoves(Moves[SGHMCState]):
+    """A step of the splitting of every chain."""
 
-    def start(self, position: Tensor, source: torch.Generator) -> State:
+    state_type = SGHMCState
+
+    def __init__(self, settings: SGHMC, density: Density, fit_job: FitJob) -> None:
+        self.settings = settings
+        alongside = FittedAlongside.in_warmup(density, settings.point_lr, settings.num_warmup)
+        self.gradient = StochasticGradient(density, fit_job, settings.num_chains, alongside)
+        self.fitted_alongside = alongside
+
+    def start(self, position: Tensor, source: Generator) -> SGHMCState:
         """Momenta of the stationary size."""
-        size = (self.eta * self.sampler.temperature) ** 0.5
-        return {"position": position, "momentum": size * normal(position, source)}
+        std = (self.gradient.eta * self.settings.temperature) ** 0.5
+        return SGHMCState(position, std * normal(position, source))
 
-    def go(
-        self, state: State, slope: Tensor, index: int, source: torch.Generator
-    ) -> tuple[State, State]:
-        """One step of the splitting."""
-        sampler = self.sampler
-        position, momentum = underdamped(
-            state["position"],
-            state["momentum"],
-            slope,
-            self.eta,
-            sampler.friction,
-            sampler.temperature,
-            source,
-        )
-        return {"position": position, "momentum": momentum}, {}
+    def move(
+        self, state: SGHMCState, index: int, source: Generator
+    ) -> tuple[SGHMCState, SGHMCInfo]:
+        settings, (position, momentum) = self.settings, state
+        log_density, slope = self.gradient.at(position, index)
+        eta, temperature = self.gradient.eta, settings.temperature
+        moved = underdamped(position, momentum, slope, eta, settings.friction, temperature, source)
+        return SGHMCState(*moved), SGHMCInfo(log_density)
+
+    def drawn(self, state: SGHMCState) -> Tensor:
+        return state.position

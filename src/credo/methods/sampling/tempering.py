@@ -3,35 +3,57 @@ neighbours swap places.
 
 Rung k samples p(w) p(D given w)^b_k by Hamiltonian moves, b_0 = 1; hot rungs roam between modes and
 pass them down by swaps. The ladder is respaced in the warm-up until every pair swaps equally often.
-Only the posterior's rung is kept. Costs K chains for one; with many data the modes are so far apart
-in likelihood that K must be large: look at ``swap`` in the history.
+Draws are of the posterior's rung alone. Costs K chains for one; with many data the modes are so far
+apart in likelihood that K must be large: ``swap`` in the history says how readily rungs swap.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from credo.core.settings import setting
-from credo.engine.fit_job import FitJob
-from credo.engine.method import methods
-from credo.kernels.hamiltonian import hmc
-from credo.kernels.ladder import geometric, respace, swap
+from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.method import Method, methods
+from credo.engine.model import Model
+from credo.kernels.acceptance import StepSize
+from credo.kernels.hamiltonian import TrajectoryInfo, hmc
+from credo.kernels.ladder import Ladder, adapt_rungs, step_per_chain, swap
 from credo.kernels.leapfrog import Integrator
-from credo.kernels.target import Point, State
-from credo.methods.sampling.parts.chains import Transition
+from credo.kernels.log_density import Point
+from credo.kernels.warmup import Adaptation
+from credo.methods.sampling.parts.chains import start_chains
 from credo.methods.sampling.parts.density import Density
-from credo.methods.sampling.parts.full_batch import Mover, Trajectories
+from credo.methods.sampling.parts.draw_schedule import SteadySchedule
+from credo.methods.sampling.parts.fitted_alongside import FittedAlongside
+from credo.methods.sampling.parts.full_batch import FullBatch, Tempered
+from credo.methods.sampling.parts.moves import Moves
+from credo.methods.sampling.parts.settings import ChainSettings, CompileSettings, FullBatchSettings
 
-JITTER = 0.2  # of the step size
+
+class TemperingState(NamedTuple):
+    """What the next move needs."""
+
+    point: Point  #: of K x C chains, rung after rung: the first C are the posterior's
+    adaptation: Adaptation  #: a step size (K,) for every rung, the metric of the posterior's
+    ladder: Ladder
+
+
+class TemperingInfo(NamedTuple):
+    """Diagnostics of a move, of the posterior's chains ``(C,)`` or for all ``()``."""
+
+    trajectory: TrajectoryInfo  #: log density, energy, divergence, acceptance
+    step_size: Tensor
+    steps: Tensor
+    swap: Tensor | None  #: mean acceptance rate of swaps, once there was one
 
 
 @methods.register("tempering")
 @dataclass(frozen=True)
-class Tempering(Trajectories):
+class Tempering(Method, CompileSettings, FullBatchSettings, ChainSettings):
     """Chains at many temperatures that swap."""
 
     name: ClassVar[str] = "tempering"
@@ -40,6 +62,10 @@ class Tempering(Trajectories):
         "Geyer 1991, Markov chain Monte Carlo maximum likelihood; Syed et al. 2022, "
         "Non-reversible parallel tempering."
     )
+    takes_epochs: ClassVar[bool] = False
+    batch_size: ClassVar[int | None] = None
+    lr: ClassVar[float] = 1e-2
+    is_sampler: ClassVar[bool] = True
     fidelity: ClassVar[str] = "exact in the limit"
     conformance_settings: ClassVar[dict[str, Any]] = {
         "num_warmup": 200,
@@ -54,125 +80,68 @@ class Tempering(Trajectories):
     )
     num_steps: int = setting(20, "Leapfrog steps of a move.", ge=1)
 
-    def transition(self, density: Density, fit_job: FitJob) -> Transition:
-        """A ladder over the posterior."""
-        return Rungs(density, fit_job, self)
+    def fit(self, model: Model, fit_job: FitJob) -> Fitted:
+        chains = start_chains(model, self, fit_job)
+        moves = TemperingMoves(self, chains.density, fit_job)
+        schedule = SteadySchedule(self.num_warmup, self.num_draws, self.thin)
+        draws = chains.run(self.name, moves, schedule)
+        return chains.fitted(draws)
 
 
-class Rungs(Mover[Tempering]):
-    """K x C chains, the rungs one after another: the first C are the posterior's."""
+class TemperingMoves(Moves[TemperingState]):
+    """A trajectory of every chain at its rung's temperature, then swaps."""
 
-    def __init__(self, density: Density, fit_job: FitJob, sampler: Tempering) -> None:
-        super().__init__(density, fit_job, sampler)
-        self.powers = torch.ones(
-            sampler.num_rungs * sampler.num_chains, dtype=torch.float64, device=density.model.device
-        )
-        self.hot = self.target.tempered(self.powers)
-        self.integrator = Integrator(self.hot, sampler.compile)
+    state_type = TemperingState
 
-    def start(self, position: Tensor, source: torch.Generator) -> State:
-        """All rungs at the same places, each with a step size of its own."""
-        powers = geometric(self.sampler.num_rungs, self.sampler.hottest, position)
-        self._set(powers)
-        position = position.repeat(self.sampler.num_rungs, 1)
-        point = Point.at(self.hot, position)
-        state = point.state() | self.first(point, source)
-        same = {
-            key: state[key].expand(len(powers)).clone()
-            for key in ("log_step", "log_step_mean", "anchor", "miss", "tries")
-        }
-        rejected = torch.zeros(
-            2, max(len(powers) - 1, 1), dtype=torch.float64, device=position.device
-        )  # sums and counts
-        swapped = torch.full_like(powers[1:], torch.nan)  # how readily each pair last did
-        return state | same | {"powers": powers, "rejected": rejected, "swapped": swapped}
+    def __init__(self, settings: Tempering, density: Density, fit_job: FitJob) -> None:
+        self.settings, self.warmup = settings, settings.make_warmup(density.numel)
+        self.target = FullBatch.of(density, fit_job.source, fit_job.batch_size)
+        self.tempered = Tempered(self.target, settings.num_rungs, settings.num_chains)
+        self.integrator = Integrator(self.tempered, settings.compile)
+        self.fitted_alongside = FittedAlongside.in_warmup(density, fit_job.lr, settings.num_warmup)
 
-    def kept(self, state: State) -> Tensor:
-        """The posterior's rung."""
-        return state["position"][: self.sampler.num_chains]
+    def start(self, position: Tensor, source: Generator) -> TemperingState:
+        """All rungs at the same places."""
+        ladder = Ladder.start(self.settings.num_rungs, self.settings.hottest, position)
+        point = self.tempered.at(ladder.powers, position.repeat(self.settings.num_rungs, 1))
+        adaptation = self.warmup.start_trajectories(self.integrator, point, source)
+        step_size = StepSize(*(t.expand(len(ladder.powers)).clone() for t in adaptation.step_size))
+        return TemperingState(point, adaptation._replace(step_size=step_size), ladder)
 
-    def evaluate(self, position: Tensor) -> State:
-        """Log densities and slopes, every rung at its power."""
-        return Point.at(self.hot, position).state()
-
-    def move(self, state: State, index: int, source: torch.Generator) -> tuple[State, State]:
-        """One move, every rung at the power that the state says."""
-        self._set(state["powers"])
-        return super().move(state, index, source)
-
-    def _set(self, powers: Tensor) -> None:
-        self.powers.copy_(powers.repeat_interleave(self.sampler.num_chains))
-
-    def go(self, state: State, index: int, source: torch.Generator) -> tuple[State, State]:
-        """A trajectory of every chain, then swaps."""
-        rungs, chains = self.sampler.num_rungs, self.sampler.num_chains
-        step = self.warmup.step(state, index)
-        noise = torch.rand(
-            rungs * chains, 1, generator=source, dtype=torch.float64, device=step.device
-        )
-        wide = step.repeat_interleave(chains).unsqueeze(1) * (1 + JITTER * (2 * noise - 1))
-        position = state["position"]
-        moved = hmc(
-            self.integrator,
-            Point.of(state),
-            wide.to(position.dtype),
-            state["scale"],
-            self.sampler.num_steps,
-            source,
-        )
-        _, fits = self.target.parts(moved.point.position)
-        origin, rates = swap(state["powers"], fits.reshape(rungs, chains), index, source)
+    def move(
+        self, state: TemperingState, index: int, source: Generator
+    ) -> tuple[TemperingState, TemperingInfo]:
+        rungs, chains = self.settings.num_rungs, self.settings.num_chains
+        point, adaptation, ladder = state
+        self.tempered.set_powers(ladder.powers)
+        if self.target.step_alongside(self.fitted_alongside, index, self.drawn(state)):
+            point = Point.at(self.tempered, point.position)
+        step = self.warmup.step(adaptation, index)
+        steps = step_per_chain(step, chains, point.position, source)
+        count, scale = self.settings.num_steps, adaptation.scale
+        moved = hmc(self.integrator, point, steps, scale, count, source)
+        _, log_likelihood = self.target.parts(moved.point.position)
+        values = log_likelihood.reshape(rungs, chains)
+        origin, rates = swap(ladder.powers, values, index, source)
         rows = (origin * chains + torch.arange(chains, device=origin.device)).flatten()
-        state = state | self.evaluate(moved.point.position[rows])
-        state = self._adapt(state, index, moved.rate.reshape(rungs, chains), rates)
-        value = state["value"][:chains]
-        cold = {
-            "log_density": value,
-            "energy": moved.energy[:chains],
-            "divergent": moved.divergent[:chains],
-        }
-        info = cold | {
-            "acceptance": moved.rate[:chains],
-            "step_size": step[0],
-            "steps": torch.tensor(float(self.sampler.num_steps)),
-        }
-        now = rates.mean(-1)
-        state = state | {
-            "swapped": torch.where(now.isnan(), state["swapped"], now)
-        }  # pairs take turns
-        swapped = state["swapped"].nanmean()
-        return state, info if bool(swapped.isnan()) else info | {"swap": swapped}
+        point = self.tempered.at(ladder.powers, moved.point.position[rows])
+        if index < self.settings.num_warmup:
+            rate = moved.rate.reshape(rungs, chains)
+            adaptation = adapt_rungs(self.warmup, adaptation, index, point.position[:chains], rate)
+            ladder = ladder.observe(rates)
+            if self.warmup.new_metric_after(index) and rungs > 1:
+                ladder = ladder.respaced()
+                point = self.tempered.at(ladder.powers, point.position)
+        ladder = ladder.with_rates(rates)
+        swapped = ladder.swapped.nanmean()
+        cold = TrajectoryInfo(*(t[:chains] for t in moved.info))
+        info = TemperingInfo(
+            cold._replace(log_density=point.value[:chains]),  # of the draw itself, after its swap
+            step[0],
+            torch.tensor(float(count)),
+            None if bool(swapped.isnan()) else swapped,
+        )
+        return TemperingState(point, adaptation, ladder), info
 
-    def _adapt(self, state: State, index: int, rate: Tensor, rates: Tensor) -> State:
-        """Step sizes by rung, the metric from the posterior's rung, the ladder from how often swaps
-        fail.
-        """
-        if index >= self.warmup.num_warmup:
-            return state
-        before = state["scale"]
-        state = self.warmup.learn(state, index, self.kept(state), rate)
-        if len(rates):
-            tried = ~rates.isnan().any(-1)
-            missed = torch.where(tried, 1 - rates.mean(-1), 0.0)
-            state = state | {"rejected": state["rejected"] + torch.stack([missed, tried.double()])}
-        if not self.warmup.settles(index):
-            return state
-        change = (
-            _size(before) / _size(state["scale"])
-        ).double()  # steps keep their length in space under the new metric
-        state = self.warmup.restart(state, state["log_step_mean"].exp() * change)
-        if len(rates):
-            sums, counts = state["rejected"]
-            powers = respace(state["powers"], sums / counts.clamp_min(1))
-            self._set(powers)
-            state = (
-                state
-                | {"powers": powers, "rejected": torch.zeros_like(state["rejected"])}
-                | self.evaluate(state["position"])
-            )
-        return state
-
-
-def _size(scale: Tensor) -> Tensor:
-    """The geometric mean of the standard deviations of a scale."""
-    return (scale if scale.dim() == 1 else scale.diagonal()).log().mean().exp()
+    def drawn(self, state: TemperingState) -> Tensor:
+        return state.point.position[: self.settings.num_chains]

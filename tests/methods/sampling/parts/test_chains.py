@@ -5,15 +5,13 @@ from torch.distributions import Normal
 
 import credo
 from credo import BNN
-from credo.core.errors import CredoError, NetworkError, SettingError
-from credo.core.seeds import mix
+from credo.core.errors import CredoError, SettingError
 from credo.data import intake
-from credo.engine.fit_job import FitJob
-from credo.engine.run import CHECKPOINT, DRAWS, POSTERIOR, Run
+from credo.engine.run import CHECKPOINT, DRAWS, POSTERIOR
 from credo.likelihoods import Gaussian
 from credo.methods import HMC
-from credo.methods.sampling.parts.chains import Course, Transition, run_chains, start_values
-from credo.methods.sampling.parts.density import Density, FullBatch
+from credo.methods.sampling.parts.density import Density
+from credo.methods.sampling.parts.full_batch import FullBatch
 
 DOUBLE = torch.float64
 QUICK = {"num_warmup": 6, "num_draws": 5, "num_chains": 3, "progress": False}
@@ -42,163 +40,6 @@ def flat(fitted):
 
 def rows(history):
     return [{key: value for key, value in row.items() if key != "seconds"} for row in history]
-
-
-# --- the loop -------------------------------------------------------------------------------------
-
-
-class Walk(Transition):
-    """A walk whose every number is known: position after move t is start + t + 1 + noise(t);
-    something outside the state counts too.
-    """
-
-    def __init__(self):
-        self.outside = torch.zeros(1, dtype=DOUBLE)
-
-    def start(self, position, source):
-        return {"position": position, "first": torch.rand(1, generator=source, dtype=DOUBLE)}
-
-    def move(self, state, index, source):
-        self.outside += 1
-        moved = (
-            state["position"]
-            + 1
-            + torch.randn(state["position"].shape, generator=source, dtype=DOUBLE)
-            + 0 * self.outside
-        )
-        return {"position": moved, "first": state["first"]}, {
-            "log_density": moved[:, 0],
-            "extra": self.outside.clone(),
-        }
-
-    def record(self):
-        return {"outside": self.outside}
-
-    def recall(self, tensors):
-        self.outside.copy_(tensors["outside"])
-
-
-def fit_job(**how):
-    return FitJob(**({"source": None, "epochs": 1, "batch_size": None, "lr": 1.0, "seed": 5} | how))
-
-
-START = torch.tensor([[0.0, 10.0], [100.0, 200.0]], dtype=DOUBLE)
-
-
-@pytest.mark.parametrize(
-    ("warmup", "draws", "thin"), [(0, 1, 1), (0, 4, 1), (7, 3, 1), (7, 3, 4), (0, 3, 5), (1, 2, 3)]
-)
-def test_draws_are_the_positions_after_every_thin_moves(warmup, draws, thin):
-    course = Course("walk", warmup, draws, thin)
-    work = fit_job()
-    kept = run_chains(course, Walk(), START, work)
-    everything = run_chains(Course("walk", 0, course.moves()), Walk(), START, fit_job())
-    assert kept.shape == (2, draws, 2) and torch.equal(
-        kept, everything[:, warmup + thin - 1 :: thin]
-    )
-    numbers = [course.draw_after(index) for index in range(course.moves())]
-    assert [n for n in numbers if n is not None] == list(range(draws)) and numbers[-1] == draws - 1
-    noted = [row for row in work.history if not row["warmup"]]
-    assert len(noted) == draws and [row["log_density"] for row in noted] == kept[:, :, 0].T.tolist()
-    assert [row["warmup"] for row in work.history] == sorted(
-        (row["warmup"] for row in work.history), reverse=True
-    )
-    assert all(isinstance(row["extra"], float) and row["seconds"] >= 0 for row in work.history)
-
-
-def test_a_run_interrupted_anywhere_goes_on_with_the_same_numbers(tmp_path, monkeypatch):
-    """Checkpoints at moves 2 and 5 only; interrupted after moves 1, 3, 6 and 8.
-
-    Draws since the last checkpoint are made again.
-    """
-
-    class Stop(Exception):
-        pass
-
-    whole, work = Walk(), fit_job()
-    wanted = run_chains(Course("walk", 3, 4, 2), whole, START, work)
-    for last in (1, 3, 6, 8):
-        run = Run(tmp_path / str(last))
-        run.begin({})
-        write = run.checkpoint
-        monkeypatch.setattr(
-            run,
-            "checkpoint",
-            lambda tensors, index, write=write: write(tensors, index) if index in (2, 5) else None,
-        )
-
-        class Dying(Walk):
-            def move(self, state, index, source, last=last):
-                if index > last:
-                    raise Stop
-                return super().move(state, index, source)
-
-        with pytest.raises(Stop):
-            run_chains(
-                Course("walk", 3, 4, 2), Dying(), START, fit_job(run=run, checkpoint_seconds=0.0)
-            )
-        again, rest = Walk(), fit_job(run=run, checkpoint_seconds=1e9)
-        kept = run_chains(Course("walk", 3, 4, 2), again, START, rest)
-        assert torch.equal(kept, wanted) and torch.equal(again.outside, whole.outside)
-        assert rows(rest.history) == rows(work.history) == rows(run.history())
-
-
-def test_a_callback_ends_the_run_with_the_draws_made_so_far():
-    wanted = run_chains(Course("walk", 2, 6), Walk(), START, fit_job())
-    work = fit_job(callbacks=[lambda row: row["epoch"] == 4])
-    assert torch.equal(run_chains(Course("walk", 2, 6), Walk(), START, work), wanted[:, :3])
-    assert len(work.history) == 5
-    with pytest.raises(CredoError, match="stopped walk at move 1, before the first draw"):
-        run_chains(
-            Course("walk", 2, 6), Walk(), START, fit_job(callbacks=[lambda row: row["epoch"] == 1])
-        )
-
-
-def test_stopping_between_draws_keeps_the_earlier_ones():
-    """A cyclical course pauses its draws while it explores; a stop then must not lose what there
-    is.
-    """
-
-    class Pausing(Course):
-        def draw_after(self, index):
-            return {2: 0, 3: 1, 8: 2}.get(index)
-
-        def moves(self):
-            return 9
-
-        def noted(self, index):
-            return True
-
-    wanted = run_chains(Pausing("walk", 0, 3), Walk(), START, fit_job())
-    kept = run_chains(
-        Pausing("walk", 0, 3), Walk(), START, fit_job(callbacks=[lambda row: row["epoch"] == 5])
-    )
-    assert torch.equal(kept, wanted[:, :2])
-
-
-class Broken(Walk):
-    """Some chains leave the numbers at move 3."""
-
-    def __init__(self, chains):
-        super().__init__()
-        self.chains = chains
-
-    def move(self, state, index, source):
-        state, info = super().move(state, index, source)
-        if index >= 3:
-            state["position"][self.chains] = torch.nan
-        return state, info | {"log_density": state["position"][:, 0]}
-
-
-@pytest.mark.parametrize("chains", [[0, 1], [1]], ids=["all", "one"])
-def test_chains_that_leave_the_numbers_are_reported_and_never_kept(chains):
-    with pytest.raises(
-        CredoError, match="walk: the log density of chains .* is not finite at move 3"
-    ):
-        run_chains(Course("walk", 2, 6), Broken(chains), START.clone(), fit_job())
-
-
-# --- through fit ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", [SHORT, "nuts", "sgld"])
@@ -304,45 +145,6 @@ def test_a_stopped_run_is_complete(tmp_path):
     one = bnn().fit(data(), SHORT, callbacks=stop, run=tmp_path / "run", **QUICK)
     assert flat(one).shape == (3, 3, 3)
     assert torch.equal(flat(credo.load(tmp_path / "run", one.net)), flat(one))
-
-
-# --- where chains start ---------------------------------------------------------------------------
-
-
-def test_random_starts_are_the_modules_own_and_differ_by_chain():
-    model = bnn(hidden=True, random="last").model
-    starts = start_values(model, "random", 3, seed=4)
-    for c in range(3):
-        own = model.random_values(mix(4, "chain", c))
-        assert all(torch.equal(starts[n][c], own[n]) for n in model.random)
-    assert all(
-        torch.equal(starts[n][0], starts[n][2]) for n in model.point
-    )  # point parameters are one for all
-    assert not torch.equal(starts["2.weight"][0], starts["2.weight"][1])
-
-
-def test_pretrained_and_prior_starts():
-    model = bnn(prior=Normal(7.0, 0.01)).model
-    same = start_values(model, "pretrained", 3, 0)
-    assert all(
-        torch.equal(same[n][c], p) for n, p in model.net.named_parameters() for c in range(3)
-    )
-    drawn = start_values(model, "prior", 3, 0)
-    assert all((v - 7).abs().max() < 0.1 and not torch.equal(v[0], v[1]) for v in drawn.values())
-    assert all(torch.equal(drawn[n], start_values(model, "prior", 3, 0)[n]) for n in drawn)
-
-
-def test_given_starts_with_and_without_an_axis_of_chains():
-    model = bnn().model
-    wide = torch.arange(6.0).reshape(3, 1, 2)
-    starts = start_values(model, {"weight": wide, "bias": torch.tensor([9.0])}, 3, 0)
-    assert torch.equal(starts["weight"], wide.double()) and starts["bias"].tolist() == [[9.0]] * 3
-    partly = start_values(model, {"weight": wide}, 3, 0)
-    assert torch.equal(partly["bias"], model.net.bias.detach().expand(3, 1))
-    with pytest.raises(NetworkError, match="init holds 'wieght', which the network does not have"):
-        start_values(model, {"wieght": wide}, 3, 0)
-    with pytest.raises(SettingError, match="init gives 'weight' for 2 chains, but there are 3"):
-        start_values(model, {"weight": wide[:2]}, 3, 0)
 
 
 def test_a_start_without_a_density_is_refused():

@@ -20,9 +20,9 @@ from zoo.networks import make
 
 from credo.core.errors import SettingError
 from credo.data import intake
-from credo.kernels.target import differentiable
+from credo.kernels.log_density import differentiable
 from credo.likelihoods import Gaussian
-from credo.methods.sampling.parts.density import FullBatch
+from credo.methods.sampling.parts.full_batch import FullBatch
 from credo.posteriors import PosteriorPrior
 from credo.priors import Optimal
 

@@ -12,7 +12,9 @@ from zoo.stats import Z
 from credo import BNN
 from credo.core.errors import SettingError
 from credo.likelihoods import Gaussian
-from credo.methods.sampling.parts.fitted_alongside import LEARNING
+from credo.methods.sampling.parts.density import Density
+from credo.methods.sampling.parts.fitted_alongside import SHARE_OF_WARMUP
+from credo.methods.sampling.parts.full_batch import FullBatch, Tempered
 
 DOUBLE = torch.float64
 
@@ -161,7 +163,7 @@ def test_a_point_parameter_goes_to_the_maximum_of_the_evidence():
     assert abs(net.bias - best) > 2 * error or abs(float(best)) > 0.3  # it had some way to go
 
 
-def test_what_is_free_is_held_before_the_warm_up_ends():
+def test_what_is_fitted_alongside_is_fixed_before_the_warm_up_ends():
     x, y, _ = regression.problem()
     bnn, seen = regression.bnn(likelihood=Gaussian()), []
     bnn.fit(
@@ -174,9 +176,28 @@ def test_what_is_free_is_held_before_the_warm_up_ends():
         progress=False,
         callbacks=[lambda row: seen.append(float(bnn.likelihood.log_std.detach()))],
     )
-    until = int(LEARNING * 20)
+    until = int(SHARE_OF_WARMUP * 20)
     assert (
         len(set(seen[:until])) == until
         and set(seen[until - 1 :]) == {seen[-1]}
         and bnn.likelihood.log_std.requires_grad
     )
+
+
+# --- rungs ----------------------------------------------------------------------------------------
+
+
+def test_every_rung_has_its_power_of_the_likelihood():
+    x, y, _ = regression.problem()
+    model = regression.bnn().model
+    target = FullBatch(Density(model, model.values()), [(x, y)])
+    tempered = Tempered(target, num_rungs=3, num_chains=2)
+    flat = torch.randn(6, 4, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
+    powers = torch.tensor([1.0, 0.3, 0.1], dtype=DOUBLE)
+    point = tempered.at(powers, flat)
+    log_prior, log_likelihood = target.parts(flat)
+    wanted = log_prior + torch.tensor([1.0, 1.0, 0.3, 0.3, 0.1, 0.1]).double() * log_likelihood
+    assert torch.allclose(point.value, wanted) and torch.equal(point.value, tempered(flat)[0])
+    assert torch.allclose(target.log_density(flat), log_prior + log_likelihood)
+    tempered.set_powers(torch.zeros(3, dtype=DOUBLE))
+    assert torch.allclose(tempered(flat)[0], log_prior)

@@ -16,8 +16,11 @@ from credo.data import intake
 from credo.engine.fit_job import FitJob
 from credo.likelihoods import Gaussian
 from credo.methods import PSGLD, SGLD
-from credo.methods.sampling.parts.density import Density, FullBatch
-from credo.methods.sampling.parts.stochastic_gradient import Feed
+from credo.methods.sampling.parts.density import Density
+from credo.methods.sampling.parts.full_batch import FullBatch
+from credo.methods.sampling.parts.stochastic_gradient import ChainBatches
+from credo.methods.sampling.psgld import PSGLDMoves
+from credo.methods.sampling.sgld import SGLDMoves
 
 DOUBLE = torch.float64
 
@@ -49,16 +52,16 @@ SOURCES = {
 }
 
 
-def feed(data, batch_size=4, chains=3, seed=0, net=None):
+def batches_of(data, batch_size=4, chains=3, seed=0, net=None):
     model = make_model(net or nn.Linear(1, 1).double(), likelihood=Gaussian(std=1.0))
-    return Feed(
+    return ChainBatches(
         Density(model, model.values()), FitJob(intake(data), 1, batch_size, 1.0, seed), chains
     )
 
 
 @pytest.mark.parametrize("kind", SOURCES)
 def test_every_chain_sees_everything_once_an_epoch_in_an_order_of_its_own(kind):
-    given = feed(SOURCES[kind]())
+    given = batches_of(SOURCES[kind]())
     assert given.count == 3
     orders = []
     for epoch in range(2):
@@ -75,20 +78,20 @@ def test_every_chain_sees_everything_once_an_epoch_in_an_order_of_its_own(kind):
 
 @pytest.mark.parametrize("kind", SOURCES)
 def test_any_step_can_be_reached_again(kind):
-    steady = feed(SOURCES[kind]())
+    steady = batches_of(SOURCES[kind]())
     wanted = [steady.at(t)[1] for t in range(8)]
     for t in (0, 1, 2, 3, 4, 7):
-        jumped = feed(SOURCES[kind]())
+        jumped = batches_of(SOURCES[kind]())
         assert torch.equal(jumped.at(t)[1], wanted[t])
         if t < 7:
             assert torch.equal(jumped.at(t + 1)[1], wanted[t + 1])
-    back = feed(SOURCES[kind]())
+    back = batches_of(SOURCES[kind]())
     assert all(torch.equal(back.at(t)[1], wanted[t]) for t in (5, 2, 2, 3, 0))
-    assert not torch.equal(feed(SOURCES[kind](), seed=1).at(0)[1], wanted[0])
+    assert not torch.equal(batches_of(SOURCES[kind](), seed=1).at(0)[1], wanted[0])
 
 
 def test_batches_leave_the_callers_random_numbers_alone():
-    given = feed(SOURCES["loader"]())
+    given = batches_of(SOURCES["loader"]())
     state = torch.get_rng_state()
     for t in range(4):
         given.at(t)
@@ -99,7 +102,7 @@ def test_dictionaries_are_stacked_leaf_by_leaf():
     net, x = make("dicts")
     y = torch.arange(len(x["left"])) % 2
     model = make_model(net, likelihood="categorical", output="logits")
-    batch, labels = Feed(
+    batch, labels = ChainBatches(
         Density(model, model.values()), FitJob(intake((x, y)), 1, 2, 1.0, 0), 4
     ).at(0)
     assert (
@@ -118,7 +121,7 @@ def test_slopes_of_batches_average_to_the_slope_of_all_data():
         nn.Linear(3, 1).double(), likelihood=Gaussian(std=0.5), prior=Normal(0.0, 1.25)
     )
     density = Density(model, model.values())
-    given = Feed(density, FitJob(intake((x, y)), 1, 4, 1.0, 0), 2)
+    given = ChainBatches(density, FitJob(intake((x, y)), 1, 4, 1.0, 0), 2)
     w = torch.randn(2, 4, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
     slopes = [density.slope(w, [given.at(t)], 12 / 4, own=True)[1] for t in range(3)]
     assert torch.allclose(torch.stack(slopes).mean(0), FullBatch(density, [(x, y)])(w)[1])
@@ -172,7 +175,7 @@ LONG = {
 
 @pytest.mark.parametrize(("lr", "temperature"), [(0.15, 1.0), (0.1, 0.2)])
 def test_sgld_has_its_exact_stationary_moments(lr, temperature):
-    """On all data; the step's own heat included.
+    """On all data; what the step itself adds included.
 
     The same draws fail a temperature that is a third off, and the posterior itself at large lr.
     """
@@ -212,35 +215,35 @@ def test_noise_of_a_wrong_scale_fails_the_same_test():
         assert score(*with_sum(chains(fitted), mean, wanted)) > Z
 
 
-def moved(method, lr, chains_, steps, x, y):
-    """A transition run by hand, and its last states."""
+def moved(kind, settings, lr, chains_, steps, x, y):
+    """Moves of one kind by hand, and their last states."""
     model = regression.bnn().model
     density = Density(model, model.values())
-    transition = method.transition(density, FitJob(intake((x, y)), 1, None, lr, 0))
-    state = transition.start(
-        torch.zeros(chains_, 4, dtype=DOUBLE), torch.Generator().manual_seed(0)
-    )
-    kept = []
+    moves = kind(settings, density, FitJob(intake((x, y)), 1, None, lr, 0))
+    state = moves.start(torch.zeros(chains_, 4, dtype=DOUBLE), torch.Generator().manual_seed(0))
+    last = []
     for index in range(steps):
-        state, _ = transition.move(state, index, torch.Generator().manual_seed(index + 1))
-        if index >= method.num_warmup:
-            kept.append(state)
-    return kept
+        state, _ = moves.move(state, index, torch.Generator().manual_seed(index + 1))
+        if index >= settings.num_warmup:
+            last.append(state)
+    return last
 
 
-def test_psgld_learns_a_scale_holds_it_and_samples_the_same_posterior():
+def test_psgld_learns_a_scale_fixes_it_and_samples_the_same_posterior():
     x, y, mean, cov = exact()
     x = x * torch.tensor([1.0, 1.0, 0.05], dtype=DOUBLE)  # one weight of another scale
     design = torch.cat([x, torch.ones(NUM, 1, dtype=DOUBLE)], 1).numpy()
     mean, cov, _ = (torch.as_tensor(part) for part in regression.exact(design, y[:, 0].numpy()))
-    states = moved(PSGLD(num_chains=128, num_warmup=100, num_draws=50, thin=4), 0.1, 128, 300, x, y)
-    scale = states[0]["scale"]
+    states = moved(
+        PSGLDMoves, PSGLD(num_chains=128, num_warmup=100, num_draws=50, thin=4), 0.1, 128, 300, x, y
+    )
+    scale = states[0].scale
     assert (
-        all(torch.equal(state["scale"], scale) for state in states)
+        all(torch.equal(state.scale, scale) for state in states)
         and abs(float(scale.mean()) - 1) < 1e-12
     )
     assert int(scale.argmax()) == 2 and float(scale.max() / scale.min()) > 2
-    draws = torch.stack([state["position"] for state in states], 1)
+    draws = torch.stack([state.position for state in states], 1)
     wanted = overdamped_cov(torch.linalg.inv(cov), 0.1 / NUM, 1.0, scale)
     assert score(*with_sum(draws, mean, wanted)) < Z < score(*with_sum(draws, mean, 1.3 * wanted))
 
@@ -258,7 +261,7 @@ class Constant(nn.Module):
         return self.level.expand(len(x), 1)
 
 
-def test_batches_heat_by_the_predicted_amount():
+def test_batches_add_the_predicted_variance():
     """K batches of an epoch share all data, so their errors sum to zero: correlation -1 / (K - 1)
     between any two of them.
 
@@ -289,7 +292,7 @@ def test_batches_heat_by_the_predicted_amount():
     own, crossed = powers.square().sum(), powers.sum() ** 2 - powers.square().sum()
     gained = eta**2 * error * (own - crossed / (epochs - 1)) + 2 * eta * own
     variance = gained / (1 - (1 - eta * precision) ** (2 * epochs))
-    plain = 1 / (precision * (1 - eta * precision / 2))  # without the batches' heat
+    plain = 1 / (precision * (1 - eta * precision / 2))  # without the batches' noise
     draws = chains(fitted)
     assert (
         score(draws, mean.reshape(1), variance.reshape(1))
@@ -353,7 +356,7 @@ def test_the_step_is_lr_over_the_number_of_data():
     method = SGLD(num_chains=1, num_warmup=0, num_draws=1, thin=1, temperature=0.0)
     model = regression.bnn().model
     slope = FullBatch(Density(model, model.values()), [(x, y)])(torch.zeros(1, 4, dtype=DOUBLE))[1]
-    assert torch.allclose(moved(method, 0.3, 1, 1, x, y)[0]["position"], 0.3 / NUM * slope)
+    assert torch.allclose(moved(SGLDMoves, method, 0.3, 1, 1, x, y)[0].position, 0.3 / NUM * slope)
 
 
 def test_learned_noise_goes_near_the_maximum_of_the_evidence_and_is_held():

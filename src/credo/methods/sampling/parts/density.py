@@ -1,4 +1,4 @@
-"""log p(D, w) of many weight vectors at once, and its slope: what samplers see of a model.
+"""log p(D, w) of many weight vectors at once, and its slope: all that samplers use of a model.
 
 The network runs in evaluation mode with the buffers it came with, all chains at once by vmap; one
 that vmap cannot run is looped over, said once. Sums over data and weights are in double precision,
@@ -19,12 +19,10 @@ from credo.core.errors import SettingError
 from credo.core.flat_layout import FlatLayout
 from credo.core.shell import plain_attention
 from credo.core.tree import take
-from credo.data.source import Source
-from credo.engine.batches import on_device
 from credo.engine.model import Model
-from credo.kernels.target import Target, differentiable
-from credo.posteriors import Params, PosteriorPrior
-from credo.priors import Factorised, Optimal
+from credo.kernels.log_density import differentiable
+from credo.posteriors import Params
+from credo.priors import Factorised
 
 Batch = tuple[Any, Tensor]
 Evaluated = tuple[Tensor, Tensor]  #: log densities ``(C,)`` and slopes ``(C, P)``
@@ -34,11 +32,10 @@ T = TypeVar("T")
 
 @final
 class Density:
-    """The log joint density over the random parameters, flat ``(C, P)``, given what is fitted
-    alongside (``free``).
+    """The log joint density over the random parameters, flat ``(C, P)``, given all others.
 
-    ``free`` are the tensors a sampler does not sample: point parameters, learned parameters of the
-    likelihood and of the prior.
+    ``fitted_alongside`` are the tensors that a sampler fits instead of sampling them: point
+    parameters, learned parameters of the likelihood and of the prior.
     """
 
     def __init__(self, model: Model, values: Params) -> None:
@@ -52,43 +49,25 @@ class Density:
         self.dtype = kinds.pop()
         self.points = {n: values[n].detach().clone() for n in model.point}
         self.buffers = model.buffers()
-        parts = model.prior.parts()
-        if any(isinstance(part, Optimal) for part in parts):
+        if model.prior.needs_marginals():
             raise SettingError(
                 "The optimal prior is set from the means and variances of q, which chains do not "
                 "have; use Learned(...)."
             )
-        self.free: list[Tensor] = [
+        self.fitted_alongside: list[Tensor] = [
             *self.points.values(),
             *(p for p in model.likelihood.parameters() if p.requires_grad),
-            *nn.ModuleList(parts).parameters(),
+            *nn.ModuleList(model.prior.parts()).parameters(),
         ]
         self._track(False)
         self.looped = False
-        self._joint = self._joint_prior()
+        self._joint = model.prior.joint_log_prob(self.layout.shapes)
         self._prior: Factorised | None = None
 
     @property
     def numel(self) -> int:
         """P, the number of random parameters."""
         return self.layout.numel
-
-    def _joint_prior(self) -> Callable[[Params], Tensor] | None:
-        """The density of an earlier posterior that is not elementwise, if that is the prior."""
-        prior = self.model.prior
-        if not isinstance(prior, PosteriorPrior):
-            return None
-        families = [f for f in prior.posterior.members if set(f.names) & set(self.layout.shapes)]
-        if sorted(n for f in families for n in f.names) != sorted(self.layout.shapes) or any(
-            f.atoms is not None for f in families
-        ):
-            raise SettingError(
-                f"The earlier posterior ({prior.describe()}) has no density over the same "
-                "parameters; fit with 'vi' first."
-            )
-        return lambda params: torch.stack(
-            [f.log_prob({n: params[n] for n in f.names}) for f in families]
-        ).sum(0)
 
     def log_prior(self, flat: Tensor) -> Tensor:
         """log p(w) ``(C,)`` of ``(C, P)``, in nats, with the hyperprior's and the points' own where
@@ -214,7 +193,7 @@ class Density:
         share = factor[part] if isinstance(factor, Tensor) else factor
         return lambda w: self.joint(w, mine, share, own, prior)
 
-    def learn(
+    def fit_alongside(
         self,
         flat: Tensor,
         batches: Sequence[Batch],
@@ -222,7 +201,7 @@ class Density:
         factor: Factor = 1.0,
         own: bool = False,
     ) -> None:
-        """One ascent step of what is free on the mean over chains of ``joint``: stochastic
+        """One ascent step of ``fitted_alongside`` on the mean over chains of ``joint``: stochastic
         approximation of its maximum marginal likelihood, the same aim that a variational fit gives
         point parameters.
         """
@@ -250,7 +229,7 @@ class Density:
         self._track(True)
 
     def _track(self, wanted: bool) -> None:
-        for tensor in self.free:
+        for tensor in self.fitted_alongside:
             tensor.requires_grad_(wanted)
             tensor.grad = None
 
@@ -266,51 +245,3 @@ def _supported(distribution: Distribution, value: Tensor, log_prob: Tensor) -> T
     if support is None or support is constraints.real:
         return log_prob
     return torch.where(support.check(value), log_prob, -torch.inf)
-
-
-@final
-class FullBatch:
-    """The target of samplers that see all data at every step, summed over ``batches`` that fit in
-    memory one at a time.
-    """
-
-    def __init__(self, density: Density, batches: Sequence[Batch], weight: float = 1.0) -> None:
-        self.density, self.batches, self.weight = density, batches, weight
-
-    @classmethod
-    def of(cls, density: Density, source: Source, batch_size: int | None) -> FullBatch:
-        """All of the source, on the model's device; where ``num_data`` says that it stands for
-        more, its terms count for as many.
-        """
-        model = density.model
-        batches = [
-            (model.move(x), model.move(y)) for x, y in on_device(source, model)(None, batch_size)
-        ]
-        return cls(density, batches, source.num_data / sum(len(y) for _, y in batches))
-
-    def __call__(self, flat: Tensor) -> Evaluated:
-        """log p(D, w) ``(C,)`` and its slope ``(C, P)``."""
-        return self._sum(flat, self.weight)
-
-    def tempered(self, power: Tensor) -> Target:
-        """log p(w) + power * log p(D given w), with a power ``(C,)`` for every chain; it may be
-        changed in place.
-        """
-        return lambda flat: self._sum(flat, self.weight * power)
-
-    def _sum(self, flat: Tensor, factor: Factor) -> Evaluated:
-        value, slope = self.density.slope(flat, self.batches[:1], factor)
-        for batch in self.batches[1:]:
-            more, steeper = self.density.slope(flat, [batch], factor, prior=False)
-            value, slope = value + more, slope + steeper
-        return value, slope
-
-    @torch.no_grad()
-    def parts(self, flat: Tensor) -> tuple[Tensor, Tensor]:
-        """log p(w) and log p(D given w), both ``(C,)``."""
-        fits = [self.density.log_likelihood(flat, batch) for batch in self.batches]
-        return self.density.log_prior(flat), self.weight * torch.stack(fits).sum(0)
-
-    def learn(self, flat: Tensor, optimizer: torch.optim.Optimizer) -> None:
-        """One step of what is free."""
-        self.density.learn(flat, self.batches, optimizer, self.weight)

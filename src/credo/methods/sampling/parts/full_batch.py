@@ -1,115 +1,102 @@
-"""What samplers that see all data at every move share: trajectories, adaptation, and fitting what
-is not sampled.
-"""
+"""The target of samplers that take all data at every move."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from dataclasses import dataclass
-from typing import ClassVar, Generic, TypeVar
+from collections.abc import Sequence
+from typing import final
 
 import torch
 from torch import Tensor
 
-from credo.core.settings import setting
-from credo.engine.fit_job import FitJob
-from credo.kernels.hamiltonian import first_step
-from credo.kernels.leapfrog import Integrator
-from credo.kernels.metric import check_dense, unit
-from credo.kernels.target import Point, State
-from credo.kernels.warmup import WarmUp
-from credo.methods.sampling.parts.chains import Sampler
-from credo.methods.sampling.parts.density import Density, FullBatch
-from credo.methods.sampling.parts.fitted_alongside import LEARNING, Fitting, Free
-
-S = TypeVar("S", bound="FullBatchSampler")
+from credo.data.source import Source
+from credo.engine.batches import on_device
+from credo.kernels.log_density import Point, Target
+from credo.methods.sampling.parts.density import Batch, Density, Evaluated, Factor
+from credo.methods.sampling.parts.fitted_alongside import FittedAlongside
 
 
-class Mover(Fitting, Generic[S]):
-    """Moves on the full-batch target; a subclass says how (``go``)."""
+@final
+class FullBatch:
+    """log p(D, w) and its slope, summed over ``batches`` that fit in memory one at a time; the data
+    count ``weight`` times.
+    """
 
-    integrator: Integrator
+    def __init__(self, density: Density, batches: Sequence[Batch], weight: float = 1.0) -> None:
+        self.density, self.batches, self.weight = density, batches, weight
 
-    def __init__(self, density: Density, fit_job: FitJob, sampler: S) -> None:
-        self.sampler = sampler
-        if sampler.dense:
-            check_dense(density.numel)
-        self.target = FullBatch.of(density, fit_job.source, fit_job.batch_size)
-        self.free = Free(density, fit_job.lr, int(LEARNING * sampler.num_warmup))
-        self.warmup = WarmUp(sampler.num_warmup, sampler.target_rate, sampler.dense)
+    @classmethod
+    def of(cls, density: Density, source: Source, batch_size: int | None) -> FullBatch:
+        """All of the source, on the model's device; where ``num_data`` says that it stands for
+        more, its terms count for as many.
+        """
+        model = density.model
+        batches = [
+            (model.move(x), model.move(y)) for x, y in on_device(source, model)(None, batch_size)
+        ]
+        return cls(density, batches, source.num_data / sum(len(y) for _, y in batches))
 
-    def first(self, point: Point, source: torch.Generator) -> State:
-        """Where the adaptation of trajectories starts."""
-        guess = torch.tensor(0.1, dtype=torch.float64, device=point.position.device)
-        step = first_step(
-            self.integrator, point, unit(point.position, self.warmup.dense), source, guess
-        )
-        return self.warmup.start(point.position, step)
+    def __call__(self, flat: Tensor) -> Evaluated:
+        """log p(D, w) ``(C,)`` and its slope ``(C, P)``."""
+        return self._sum(flat, self.weight)
 
-    def adapt(
-        self, state: State, index: int, point: Point, rate: Tensor, source: torch.Generator
-    ) -> State:
-        """Take in a move; a new metric needs a new step size."""
-        state = self.warmup.learn(state, index, point.position, rate)
-        if not self.warmup.settles(index):
-            return state
-        return self.warmup.restart(
-            state,
-            first_step(
-                self.integrator, point, state["scale"], source, state["log_step_mean"].exp()
+    def tempered(self, power: Tensor) -> Target:
+        """log p(w) + power * log p(D given w), with a power ``(C,)`` for every chain; it may be
+        changed in place.
+        """
+        return lambda flat: self._sum(flat, self.weight * power)
+
+    def _sum(self, flat: Tensor, factor: Factor) -> Evaluated:
+        value, slope = self.density.slope(flat, self.batches[:1], factor)
+        for batch in self.batches[1:]:
+            more, steeper = self.density.slope(flat, [batch], factor, prior=False)
+            value, slope = value + more, slope + steeper
+        return value, slope
+
+    @torch.no_grad()
+    def parts(self, flat: Tensor) -> tuple[Tensor, Tensor]:
+        """log p(w) and log p(D given w), both ``(C,)``."""
+        terms = [self.density.log_likelihood(flat, batch) for batch in self.batches]
+        return self.density.log_prior(flat), self.weight * torch.stack(terms).sum(0)
+
+    def log_density(self, flat: Tensor) -> Tensor:
+        """log p(D, w) ``(C,)``, without its slope."""
+        log_prior, log_likelihood = self.parts(flat)
+        return log_prior + log_likelihood
+
+    def step_alongside(self, alongside: FittedAlongside, index: int, flat: Tensor) -> bool:
+        """The step that comes with move ``index`` of chains at ``flat``; True if it was taken, and
+        the target is another one now.
+        """
+        return alongside.step(
+            index,
+            lambda optimizer: self.density.fit_alongside(
+                flat, self.batches, optimizer, self.weight
             ),
         )
 
-    def move(self, state: State, index: int, source: torch.Generator) -> tuple[State, State]:
-        """One move, after a step of what is free."""
-        if self.free.learns(index):
-            kept = self.kept(state)
-            self.free.learn(lambda optimizer: self.target.learn(kept, optimizer))
-            state = state | self.evaluate(state["position"])
-        return self.go(state, index, source)
 
-    def evaluate(self, position: Tensor) -> State:
-        """What a move needs of the target at ``position``."""
-        return Point.at(self.target, position).state()
+@final
+class Tempered:
+    """log p(w) + b_k log p(D given w) over K rungs of C chains each, rung after rung.
 
-    @abstractmethod
-    def go(self, state: State, index: int, source: torch.Generator) -> tuple[State, State]:
-        """One move on the target as it is."""
-
-
-@dataclass(frozen=True)
-class FullBatchSampler(Sampler):
-    """All data at every move; ``batch_size`` only cuts the sums over data to fit in memory, and
-    ``lr`` serves point parameters.
+    The powers b_k change in place, because a compiled trajectory reads them where they were.
     """
 
-    lr: ClassVar[float] = 1e-2
-    fidelity: ClassVar[str] = "exact in the limit"
+    def __init__(self, target: FullBatch, num_rungs: int, num_chains: int) -> None:
+        device = target.density.model.device
+        self.num_chains = num_chains
+        self._powers = torch.ones(num_rungs * num_chains, dtype=torch.float64, device=device)
+        self._target = target.tempered(self._powers)
 
-    target_rate: float = setting(
-        0.8, "Acceptance rate that the step size is adapted to.", gt=0.0, le=0.99
-    )
-    mass: str = setting(
-        "diagonal",
-        "Metric learned in the warm-up: of each parameter, or of all jointly.",
-        choices=("diagonal", "dense"),
-    )
+    def __call__(self, flat: Tensor) -> Evaluated:
+        """The log density ``(K C,)`` and its slope ``(K C, P)``."""
+        return self._target(flat)
 
-    @property
-    def dense(self) -> bool:
-        """Whether the metric is."""
-        return self.mass == "dense"
+    def set_powers(self, powers: Tensor) -> None:
+        """``powers`` ``(K,)`` from here on."""
+        self._powers.copy_(powers.repeat_interleave(self.num_chains))
 
-
-@dataclass(frozen=True)
-class Trajectories(FullBatchSampler):
-    """Samplers whose moves are trajectories."""
-
-    compile: bool = setting(
-        False,
-        "Compile the trajectory's step, gradient included (on a GPU also capture it as a graph).",
-    )
-
-    def integrator(self, target: FullBatch) -> Integrator:
-        """Leapfrog on the target."""
-        return Integrator(target, self.compile)
+    def at(self, powers: Tensor, position: Tensor) -> Point:
+        """Chains at ``position`` ``(K C, P)`` under these powers."""
+        self.set_powers(powers)
+        return Point.at(self, position)

@@ -1,5 +1,4 @@
-"""What stochastic-gradient samplers share: a batch of its own for every chain at every step, and
-fitting what is not sampled.
+"""Slopes of log p(D, w) from batches, one batch of its own for every chain at every step.
 
 U = -(N / B) sum log p(y given x, w) - log p(w), with step eta = lr / N: ``lr`` is then the learning
 rate of descent on the mean loss.
@@ -7,29 +6,21 @@ rate of descent on the mean loss.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
-from typing import ClassVar, Generic, TypeVar, final
+from typing import final
 
-import torch
 from torch import Tensor
 
 from credo.core.seeds import generator
-from credo.core.settings import setting
 from credo.engine.batches import on_device, own_batches
 from credo.engine.fit_job import FitJob
-from credo.kernels.target import State
-from credo.methods.sampling.parts.chains import Sampler
 from credo.methods.sampling.parts.density import Batch, Density
-from credo.methods.sampling.parts.fitted_alongside import LEARNING, Fitting, Free
-
-S = TypeVar("S", bound="StochasticSampler")
+from credo.methods.sampling.parts.fitted_alongside import FittedAlongside
 
 
 @final
-class Feed:
+class ChainBatches:
     """Batch t of every chain, ``(C, B, ...)``: epochs in orders drawn from (seed, epoch, chain), so
     that any step can be reached again.
     """
@@ -54,58 +45,31 @@ class Feed:
             yield self.model.move(x), self.model.move(y)
 
 
-class Drift(Fitting, Generic[S]):
-    """Moves on stochastic gradients; a subclass says how (``go``)."""
+@final
+class StochasticGradient:
+    """Unbiased estimates of log p(D, w) and its slope; the steps of what is fitted alongside come
+    with them, on the same batches.
+    """
 
-    def __init__(self, density: Density, fit_job: FitJob, sampler: S) -> None:
-        self.sampler, self.density, self.num_data = sampler, density, fit_job.source.num_data
+    def __init__(
+        self, density: Density, fit_job: FitJob, chains: int, fitted_alongside: FittedAlongside
+    ) -> None:
+        self.density, self.fitted_alongside = density, fitted_alongside
+        self.num_data = fit_job.source.num_data
         self.eta = fit_job.lr / self.num_data
-        self.feed = Feed(density, fit_job, sampler.num_chains)
-        self.free = Free(density, sampler.point_lr, sampler.learning())
+        self.batches = ChainBatches(density, fit_job, chains)
 
-    def start(self, position: Tensor, source: torch.Generator) -> State:
-        """Positions; a subclass adds what it needs."""
-        return {"position": position}
-
-    def move(self, state: State, index: int, source: torch.Generator) -> tuple[State, State]:
-        """One step of every chain on its batch."""
-        batch = self.feed.at(index)
+    def at(self, position: Tensor, index: int) -> tuple[Tensor, Tensor]:
+        """Log density ``(C,)`` and slope ``(C, P)`` of chains at ``position``, each on its batch of
+        step ``index``.
+        """
+        batch = self.batches.at(index)
         factor = self.num_data / batch[1].shape[1]
-        position = state["position"]
-        value, slope = self.density.slope(position, [batch], factor, own=True)
-        moved, info = self.go(state, slope, index, source)
-        if self.free.learns(index):
-            self.free.learn(
-                lambda optimizer: self.density.learn(position, [batch], optimizer, factor, own=True)
-            )
-        return moved, {"log_density": value} | info
-
-    @abstractmethod
-    def go(
-        self, state: State, slope: Tensor, index: int, source: torch.Generator
-    ) -> tuple[State, State]:
-        """One step along ``slope``, the unbiased estimate of that of log p(D, w)."""
-
-
-@dataclass(frozen=True)
-class StochasticSampler(Sampler):
-    """A move is one step on a batch."""
-
-    batch_size: ClassVar[int | None] = 128
-    lr: ClassVar[float] = 1e-2
-
-    num_warmup: int = setting(2000, "Steps of every chain before the first draw.", ge=0)
-    num_draws: int = setting(100, "Draws kept of every chain.", ge=1)
-    thin: int = setting(50, "Steps per draw.", ge=1)
-    temperature: float = setting(
-        1.0, "T: samples p(w given D)^(1/T); 1 is the posterior, 0 descends.", ge=0.0
-    )
-    point_lr: float = setting(
-        1e-2,
-        "Adam's learning rate for point parameters and learned noise, during the warm-up.",
-        gt=0.0,
-    )
-
-    def learning(self) -> int:
-        """Steps during which what is not sampled learns."""
-        return int(LEARNING * self.num_warmup)
+        log_density, slope = self.density.slope(position, [batch], factor, own=True)
+        self.fitted_alongside.step(
+            index,
+            lambda optimizer: self.density.fit_alongside(
+                position, [batch], optimizer, factor, own=True
+            ),
+        )
+        return log_density, slope

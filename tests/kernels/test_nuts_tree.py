@@ -2,13 +2,13 @@ import math
 
 import pytest
 import torch
-from zoo.chains import BEND, WIDTH, Careless, Steps, banana, fixed, gaussian, pair, score
+from zoo.chains import BEND, WIDTH, Careless, KernelMoves, banana, fixed, gaussian, pair, score
 from zoo.stats import Z, follows, has_covariance, has_mean, has_variance
 
 from credo.kernels.acceptance import DIVERGENT
 from credo.kernels.leapfrog import Integrator
-from credo.kernels.nuts import corners, nuts, turns
-from credo.kernels.target import Point
+from credo.kernels.log_density import Point
+from credo.kernels.nuts_tree import corners, nuts, turns
 
 DOUBLE = torch.float64
 METRICS = {
@@ -304,8 +304,8 @@ def test_picking_without_weights_fails_the_test_of_moments():
     known = pair()
     begin = known.exact(128, torch.Generator().manual_seed(0))
     scale = METRICS["diagonal"]
-    right = fixed(Steps("nuts"), Integrator(known.target), begin, 1.3, scale, 60)
-    wrong = fixed(Steps("nuts"), Careless(known.target), begin, 1.3, scale, 60)
+    right = fixed(KernelMoves("nuts"), Integrator(known.target), begin, 1.3, scale, 60)
+    wrong = fixed(KernelMoves("nuts"), Careless(known.target), begin, 1.3, scale, 60)
     assert score(right, known.mean, known.variance) < Z < score(wrong, known.mean, known.variance)
 
 

@@ -5,9 +5,9 @@ import pytest
 import torch
 from zoo.chains import pair, well_density
 
-from credo.kernels.annealing import anneal, cooling, move, start
+from credo.kernels.cooling import anneal, cooling_move, start_cooling, temperature_at
 from credo.kernels.leapfrog import Integrator
-from credo.kernels.target import differentiable
+from credo.kernels.log_density import differentiable
 
 DOUBLE = torch.float64
 
@@ -17,19 +17,21 @@ def seed(n=0):
 
 
 def test_cooling_is_geometric_between_its_ends():
-    assert cooling(0.0, 10.0, 0.1) == 10.0 and math.isclose(cooling(1.0, 10.0, 0.1), 0.1)
-    assert math.isclose(cooling(0.5, 10.0, 0.1), 1.0)
-    steps = [cooling(i / 9, 5.0, 0.01) for i in range(10)]
+    assert temperature_at(0.0, 10.0, 0.1) == 10.0 and math.isclose(
+        temperature_at(1.0, 10.0, 0.1), 0.1
+    )
+    assert math.isclose(temperature_at(0.5, 10.0, 0.1), 1.0)
+    steps = [temperature_at(i / 9, 5.0, 0.01) for i in range(10)]
     ratios = [b / a for a, b in pairwise(steps)]
     assert all(math.isclose(r, ratios[0]) and r < 1 for r in ratios)
 
 
 def run(target, position, temperatures, steps=5):
     integrator, source = Integrator(target), seed()
-    state = start(integrator, position, source)
-    yield state, {}
+    state = start_cooling(integrator, position, source)
+    yield state, None
     for temperature in temperatures:
-        state, info = move(integrator, state, temperature, steps, source)
+        state, info = cooling_move(integrator, state, temperature, steps, source)
         yield state, info
 
 
@@ -37,13 +39,13 @@ def test_the_best_point_of_every_chain_is_kept_with_its_value():
     known = pair()
     before = None
     for state, info in run(known.target, known.exact(16, seed(1)), [8.0] * 30):
-        assert torch.allclose(known.target(state["best"])[0], state["best_value"])
-        assert torch.allclose(known.target(state["position"])[0], state["value"])
-        assert (state["best_value"] >= state["value"]).all()
+        assert torch.allclose(known.target(state.best)[0], state.best_value)
+        assert torch.allclose(known.target(state.point.position)[0], state.point.value)
+        assert (state.best_value >= state.point.value).all()
         if before is not None:
-            assert (state["best_value"] >= before).all() and info["log_density"].shape == (16,)
-        before = state["best_value"]
-    assert (state["value"] < state["best_value"]).any()  # hot chains go on
+            assert (state.best_value >= before).all() and info.trajectory.log_density.shape == (16,)
+        before = state.best_value
+    assert (state.point.value < state.best_value).any()  # hot chains go on
 
 
 def test_moves_have_the_spread_of_their_temperature():
@@ -53,7 +55,7 @@ def test_moves_have_the_spread_of_their_temperature():
     known = pair()
     for temperature in (0.25, 4.0):
         *_, (state, _) = run(known.target, known.exact(2000, seed(1)), [temperature] * 40)
-        ratio = state["position"].var(0) / (temperature * known.variance)
+        ratio = state.point.position.var(0) / (temperature * known.variance)
         assert (ratio > 0.8).all() and (ratio < 1.2).all()
 
 

@@ -1,7 +1,7 @@
 import torch
 from zoo.stats import follows, has_mean, has_variance
 
-from credo.kernels.target import Point, choose, differentiable, normal, uniform
+from credo.kernels.log_density import Point, choose, differentiable, normal, uniform
 
 
 def target(position):
@@ -12,15 +12,13 @@ def some(chains=3, size=4, dtype=torch.float64):
     return torch.randn(chains, size, generator=torch.Generator().manual_seed(1), dtype=dtype)
 
 
-def test_a_point_holds_the_target_and_goes_through_a_state_unchanged():
+def test_a_point_holds_the_target():
     position = some()
     point = Point.at(target, position)
     assert torch.equal(point.value, target(position)[0]) and torch.equal(
         point.slope, target(position)[1]
     )
     assert point.position is position
-    again = Point.of({**point.state(), "other": torch.zeros(())})
-    assert all(a is b for a, b in zip(point, again, strict=True))
 
 
 def test_a_differentiable_density_gives_its_slope_chain_by_chain():

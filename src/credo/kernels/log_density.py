@@ -1,4 +1,4 @@
-"""A target: the log density of C chains at once, with its slope."""
+"""The log density of C chains at once with its slope (a target), points on it, random numbers."""
 
 from __future__ import annotations
 
@@ -10,9 +10,6 @@ from torch import Tensor
 
 #: Positions ``(C, P)`` to log densities ``(C,)``, up to a constant, and their gradients ``(C, P)``.
 Target = Callable[[Tensor], tuple[Tensor, Tensor]]
-State = dict[
-    str, Tensor
-]  #: everything the next move needs, so that a checkpoint is this and nothing else
 
 
 class Point(NamedTuple):
@@ -26,15 +23,6 @@ class Point(NamedTuple):
     def at(cls, target: Target, position: Tensor) -> Point:
         """The target evaluated at ``position``."""
         return cls(position, *target(position))
-
-    def state(self) -> State:
-        """As named tensors."""
-        return {"position": self.position, "value": self.value, "slope": self.slope}
-
-    @classmethod
-    def of(cls, state: State) -> Point:
-        """The inverse of ``state``."""
-        return cls(state["position"], state["value"], state["slope"])
 
 
 def differentiable(log_density: Callable[[Tensor], Tensor]) -> Target:

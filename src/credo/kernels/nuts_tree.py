@@ -5,7 +5,7 @@ A trajectory is doubled in a random direction of time until it, or any of its ba
 turns: rho.r <= 0 at either end, rho the sum of the momenta in between. The draw is picked by its
 weight exp(-H): evenly within the new half, then with a preference for it (multinomial sampling,
 Betancourt 2017). Of a half under construction only the momenta at the corners of unfinished
-subtrees are kept, at most one per level (the iterative form of Phan, Pradhan and Jankowiak 2019).
+subtrees are stored, at most one per level (the iterative form of Phan, Pradhan and Jankowiak 2019).
 All chains share depth and place in the tree; one that is done waits.
 """
 
@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 
 from credo.kernels.acceptance import DIVERGENT, rate_of
-from credo.kernels.hamiltonian import kinetic
+from credo.kernels.hamiltonian import TrajectoryInfo, kinetic
 from credo.kernels.leapfrog import Integrator
-from credo.kernels.target import Point, choose, normal, uniform
+from credo.kernels.log_density import Point, choose, normal, uniform
 
 
-class Walk(NamedTuple):
+class TreeMove(NamedTuple):
     """One draw: where the chains are, and per chain ``(C,)`` mean acceptance rate, divergence,
     energy, steps and depth of the tree.
     """
@@ -34,6 +34,11 @@ class Walk(NamedTuple):
     energy: Tensor
     steps: Tensor
     depth: Tensor
+
+    @property
+    def info(self) -> TrajectoryInfo:
+        """As diagnostics."""
+        return TrajectoryInfo(self.point.value, self.energy, self.divergent, self.rate)
 
 
 class _Edge(NamedTuple):
@@ -134,12 +139,15 @@ class _Tree:
         return _Half(_Edge(point, momentum), pick, energy, log_weight, total, alive)
 
     def extend(self, half: _Half, forward: Tensor, active: Tensor) -> None:
-        """Move the edges outwards; chains that are done keep theirs."""
-        for name, here in (("left", ~forward), ("right", forward)):
-            edge: _Edge = getattr(self, name)
-            moved = here & active
-            momentum = torch.where(moved.unsqueeze(-1), half.edge.momentum, edge.momentum)
-            setattr(self, name, _Edge(choose(moved, half.edge.point, edge.point), momentum))
+        """Move the edges outwards; chains that are done stay."""
+        self.left = _moved(self.left, half.edge, ~forward & active)
+        self.right = _moved(self.right, half.edge, forward & active)
+
+
+def _moved(edge: _Edge, to: _Edge, chains: Tensor) -> _Edge:
+    """The edge, of these chains ``(C,)`` further out."""
+    momentum = torch.where(chains.unsqueeze(-1), to.momentum, edge.momentum)
+    return _Edge(choose(chains, to.point, edge.point), momentum)
 
 
 def nuts(
@@ -149,7 +157,7 @@ def nuts(
     scale: Tensor,
     max_depth: int,
     generator: torch.Generator,
-) -> Walk:
+) -> TreeMove:
     """One draw of every chain with steps of size ``step`` ``(C, 1)``, from at most 2^max_depth - 1
     of them.
     """
@@ -172,6 +180,6 @@ def nuts(
         active = whole & ~turns(tree.left.momentum, tree.right.momentum, total)
         if not bool(active.any()):
             break
-    return Walk(
+    return TreeMove(
         pick, tree.rates / tree.steps.clamp_min(1), tree.divergent, energy, tree.steps, depth
     )

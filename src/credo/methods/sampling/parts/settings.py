@@ -1,0 +1,89 @@
+"""Settings that several samplers share, as dataclasses that a method mixes in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from credo.core.settings import setting
+from credo.kernels.metric import check_dense
+from credo.kernels.warmup import WarmUp
+
+
+@dataclass(frozen=True)
+class ChainSettings:
+    """How many chains there are, where they start and where their draws go."""
+
+    num_chains: int = setting(4, "Chains, run at once.", ge=1)
+    init: Any = setting(
+        "random",
+        "Start of each chain: 'random' (as the network's modules initialise themselves), "
+        "'annealing' (a mode found by simulated annealing "
+        "from there), 'prior', 'pretrained' (all at the network's values), or a state dict whose "
+        "tensors may have a leading axis of chains.",
+        kind=(str, Mapping),
+        choices=("random", "annealing", "prior", "pretrained"),
+    )
+    store: str = setting(
+        "memory",
+        "Where draws are after the fit: in 'memory', or on 'disk' with run=.",
+        choices=("memory", "disk"),
+    )
+
+
+@dataclass(frozen=True)
+class FullBatchSettings:
+    """Moves on all data that adapt their step size and metric in the warm-up.
+
+    The fit's ``batch_size`` only cuts the sums over data to fit in memory, and its ``lr`` is of
+    what is fitted alongside.
+    """
+
+    num_warmup: int = setting(
+        1000, "Moves of every chain before the first draw, during which it adapts.", ge=0
+    )
+    num_draws: int = setting(1000, "Draws of every chain.", ge=1)
+    thin: int = setting(1, "Moves per draw.", ge=1)
+    target_rate: float = setting(
+        0.8, "Acceptance rate that the step size is adapted to.", gt=0.0, le=0.99
+    )
+    mass: str = setting(
+        "diagonal",
+        "Metric learned in the warm-up: of each parameter, or of all jointly.",
+        choices=("diagonal", "dense"),
+    )
+
+    def make_warmup(self, numel: int) -> WarmUp:
+        """How chains over ``numel`` parameters adapt."""
+        dense = self.mass == "dense"
+        if dense:
+            check_dense(numel)
+        return WarmUp(self.num_warmup, self.target_rate, dense)
+
+
+@dataclass(frozen=True)
+class CompileSettings:
+    """How the steps of a trajectory run."""
+
+    compile: bool = setting(
+        False,
+        "Compile the trajectory's step, gradient included (on a GPU also capture it as a graph).",
+    )
+
+
+@dataclass(frozen=True)
+class StochasticGradientSettings:
+    """Moves that are one step on a batch."""
+
+    num_warmup: int = setting(2000, "Steps of every chain before the first draw.", ge=0)
+    num_draws: int = setting(100, "Draws of every chain.", ge=1)
+    thin: int = setting(50, "Steps per draw.", ge=1)
+    temperature: float = setting(
+        1.0, "T: samples p(w given D)^(1/T); 1 is the posterior, 0 descends.", ge=0.0
+    )
+    point_lr: float = setting(
+        1e-2,
+        "Adam's learning rate for point parameters and learned noise, during the warm-up.",
+        gt=0.0,
+    )
