@@ -10,7 +10,7 @@ from torch.distributions import ContinuousBernoulli as TorchContinuousBernoulli
 from credo.core.errors import DataError, SettingError
 from credo.likelihoods import ContinuousBernoulli
 from credo.likelihoods.continuous_bernoulli import (
-    SMALL,
+    SERIES_BELOW,
     ContinuousBernoulliLogits,
     langevin,
     langevin_slope,
@@ -42,7 +42,9 @@ def test_series_meets_closed_form(function):
     """No step where series and closed form meet, and the derivatives agree with autograd through
     both.
     """
-    u = logits(SMALL - 1e-12, SMALL + 1e-12, -SMALL + 1e-12, -SMALL - 1e-12).requires_grad_()
+    u = logits(
+        SERIES_BELOW - 1e-12, SERIES_BELOW + 1e-12, -SERIES_BELOW + 1e-12, -SERIES_BELOW - 1e-12
+    ).requires_grad_()
     value = function(u)
     torch.testing.assert_close(value[0::2], value[1::2], rtol=1e-11, atol=1e-11)
     (slope,) = torch.autograd.grad(value.sum(), u)

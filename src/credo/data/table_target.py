@@ -13,7 +13,7 @@ from torch import Tensor
 from credo.core.errors import DataError, SettingError, nearest
 from credo.data.columns import Series, codes, is_numeric, moments, numbers, words
 
-_FEW = 20  # whole numbers with at most this many distinct values are read as classes
+_MAX_CLASSES = 20  # whole numbers with at most this many distinct values are read as classes
 
 
 Predicted = Any
@@ -160,13 +160,13 @@ def fit_target(values: Series, task: str | None = None) -> Target:
     regression. ``task`` ("classification" or "regression") overrides that.
     """
     if task is None:
-        few = (
+        few_whole_numbers = (
             is_numeric(values)
-            and values.nunique() <= _FEW
+            and values.nunique() <= _MAX_CLASSES
             and bool((numbers(values) % 1 == 0).all())
             and values.dtype.kind in "iu"
         )
-        task = "classification" if few or not is_numeric(values) else "regression"
+        task = "classification" if few_whole_numbers or not is_numeric(values) else "regression"
     if task not in _TASKS:
         raise SettingError(f"Unknown task {task!r}.{nearest(task, _TASKS)}")
     return _TASKS[task].fit(values)

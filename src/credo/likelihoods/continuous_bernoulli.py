@@ -19,7 +19,7 @@ from credo.likelihoods.target_checks import unit_targets
 
 # below this |logit| / 2 the series is as exact as float64, and above it the closed forms do not
 # cancel badly
-SMALL = 0.5
+SERIES_BELOW = 0.5
 # log(sinh(u) / u) = sum_k c_k u^(2k) with c_k = 2^(2k) B_2k / (2k (2k)!), B_2k the Bernoulli
 # numbers.
 SERIES = (
@@ -39,7 +39,7 @@ def _piecewise(u: Tensor, derivative: int, closed: Callable[[Tensor], Tensor]) -
     blend, because a choice element by element costs more than all the rest.
     """
     size = u.abs()
-    z = size.clamp(max=SMALL).square()
+    z = size.clamp(max=SERIES_BELOW).square()
     terms = [
         SERIES[k - 1] * math.perm(2 * k, derivative)
         for k in range(TERMS.get(u.dtype, len(SERIES)), 0, -1)
@@ -48,7 +48,9 @@ def _piecewise(u: Tensor, derivative: int, closed: Callable[[Tensor], Tensor]) -
     for term in terms[2:]:
         total = torch.addcmul(z.new_tensor(term), total, z)  # one pass over memory
     series = total * z if derivative == 0 else total
-    return torch.lerp(closed(size.clamp(min=SMALL)), series, (size < SMALL).to(u.dtype))
+    return torch.lerp(
+        closed(size.clamp(min=SERIES_BELOW)), series, (size < SERIES_BELOW).to(u.dtype)
+    )
 
 
 class _LogSinhc(torch.autograd.Function):
