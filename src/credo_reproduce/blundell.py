@@ -85,7 +85,7 @@ class Blundell(Experiment):
     def run(self, device: torch.device, seed: int, say: Say) -> Outcome:
         """Fit every cell, then prune the largest mixture."""
         train, test = [(x * (255.0 / 126.0), y) for x, y in images("mnist", device)]
-        held, test = [
+        held_out, test = [
             (x[: self.num_test], y[: self.num_test])
             for x, y in (_after(train, self.num_data), test)
         ]
@@ -99,8 +99,8 @@ class Blundell(Experiment):
             for label, fit in self._cells(width, seed, device).items():
                 bnn = fit(train)
                 errors[label][width] = _error(bnn, test, self.samples)
-                if len(held[1]):
-                    valid[label][width] = _error(bnn, held, self.samples)
+                if len(held_out[1]):
+                    valid[label][width] = _error(bnn, held_out, self.samples)
                 row = bnn.history[-1]
                 parts.append(Row(f"{label}, {width}", {"nll": row["nll"], "KL": row["kl"] + 0.0}))
                 say(
@@ -112,7 +112,11 @@ class Blundell(Experiment):
         curve = self._prune(last, test)
         return Outcome(
             [_table("Test error, per cent", errors, widths, True)]
-            + ([_table("Validation error, per cent", valid, widths, False)] if len(held[1]) else [])
+            + (
+                [_table("Validation error, per cent", valid, widths, False)]
+                if len(held_out[1])
+                else []
+            )
             + [
                 _pruned(curve, widths[-1]),
                 Table("Where the fits ended, nats per data set", ["nll", "KL"], parts),

@@ -126,7 +126,7 @@ def toy(sizes: Toy, seed: int, say: Say) -> Found:
     return Found(
         _table(distances, passes, sizes, taught.fidelity["kl"]),
         figures,
-        [_settled(mixed), *_checks(distances)],
+        [_truth_converged(mixed), *_checks(distances)],
     )
 
 
@@ -158,7 +158,7 @@ def _table(
     )
 
 
-def _settled(mixed: Any) -> Check:
+def _truth_converged(mixed: Any) -> Check:
     return Check(
         "toy: the truth has converged", mixed.text, "R-hat, draws, energies in order", mixed.ok
     )

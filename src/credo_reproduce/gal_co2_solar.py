@@ -129,7 +129,7 @@ class GalCO2Solar(Experiment):
         whole = record(load("co2_mauna_loa_weekly"), len(trains["co2"].y))
         away = trains["co2"].y[:, 0].numpy() - whole[: len(trains["co2"].y)]
         apart = float(np.sqrt(np.square(away).mean()))
-        held = {
+        held_out = {
             "co2": later(trains["co2"], whole, float(grid.max())) if apart < AGREE else None,
             "solar": gaps,
         }
@@ -137,12 +137,12 @@ class GalCO2Solar(Experiment):
         for kind in KINDS:
             say(f"fitting {kind.label}")
             bnn = self.fit(kind, trains[kind.data], device, seed)
-            found[kind.label] = numbers = self.measure(bnn, trains[kind.data], held[kind.data])
+            found[kind.label] = numbers = self.measure(bnn, trains[kind.data], held_out[kind.data])
             if kind.data == "co2":
                 numbers["sd at the far end"] = self.spread(bnn, grid[-1:])
                 numbers["growth"] = numbers["sd at the far end"] / numbers["sd on the data"]
             rows.append(Row(kind.label, numbers))
-            figures.append(self.figure(kind, bnn, trains[kind.data], held[kind.data]))
+            figures.append(self.figure(kind, bnn, trains[kind.data], held_out[kind.data]))
         note = (
             "In units of the standardised labels. sd: of the function across draws, without "
             "noise. Held out: the months after the training "
@@ -171,7 +171,7 @@ class GalCO2Solar(Experiment):
             [Table("Fits", columns, rows, note)],
             figures,
             [*checks, *_checks(found, sd)],
-            [_told(held["co2"], self)],
+            [_told(held_out["co2"], self)],
         )
 
     def fit(self, kind: Kind, train: Part, device: torch.device, seed: int) -> BNN:
@@ -195,7 +195,7 @@ class GalCO2Solar(Experiment):
         """Deviation of the function across draws, averaged over ``x``."""
         return float(bnn.predict(x, num_samples=self.samples).epistemic.sqrt().mean())
 
-    def measure(self, bnn: BNN, train: Part, held: Part | None) -> dict[str, float]:
+    def measure(self, bnn: BNN, train: Part, held_out: Part | None) -> dict[str, float]:
         """Noise, fit and spread on the data, and scores on what was held out."""
         p = bnn.predict(train.x, num_samples=self.samples)
         out = {
@@ -203,18 +203,18 @@ class GalCO2Solar(Experiment):
             "train rmse": float((p.mean.cpu() - train.y).square().mean().sqrt()),
             "sd on the data": float(p.epistemic.sqrt().mean()),
         }
-        if held is not None:
-            p = bnn.predict(held.x, num_samples=self.samples)
-            error, wide = p.mean.cpu() - held.y, p.total.sqrt().cpu()
+        if held_out is not None:
+            p = bnn.predict(held_out.x, samples=self.samples)
+            error, wide = p.mean.cpu() - held_out.y, p.total.sqrt().cpu()
             inside = float((error.abs() <= 2 * wide).double().mean())
             out |= {"held-out rmse": float(error.square().mean().sqrt()), "within 2 sd": inside}
         return out
 
-    def figure(self, kind: Kind, bnn: BNN, train: Part, held: Part | None) -> dict[str, Any]:
+    def figure(self, kind: Kind, bnn: BNN, train: Part, held_out: Part | None) -> dict[str, Any]:
         """Mean and bands of the function, a band of the observations, training data and what was
         held out.
         """
-        right = 0.1 if held is None else max(0.1, float(held.x.max() - train.x.max()))
+        right = 0.1 if held_out is None else max(0.1, float(held_out.x.max() - train.x.max()))
         grid = torch.linspace(
             float(train.x.min()) - 0.1, float(train.x.max()) + right, 400
         ).unsqueeze(1)
@@ -229,8 +229,10 @@ class GalCO2Solar(Experiment):
             for name, (wide, colour) in widths.items()
         ]
         points = [line("training data", train.x[:, 0].tolist(), train.y[:, 0].tolist(), colour=3)]
-        if held is not None:
-            points.append(line("held out", held.x[:, 0].tolist(), held.y[:, 0].tolist(), colour=1))
+        if held_out is not None:
+            points.append(
+                line("held out", held_out.x[:, 0].tolist(), held_out.y[:, 0].tolist(), colour=1)
+            )
         return curves(
             kind.label,
             "input, standardised",
@@ -244,9 +246,9 @@ class GalCO2Solar(Experiment):
 
 
 @torch.no_grad()
-def spread_out(net: nn.Sequential, size: float, reach: float, seed: int) -> None:
+def spread_out(net: nn.Sequential, size: float, half_width: float, seed: int) -> None:
     """First-layer weights of about ``size`` and either sign, with biases that put -b / w uniformly
-    on [-reach, reach].
+    on [-half_width, half_width].
     """
     first, source = net[0], generator(seed, "first layer")
     assert isinstance(first, nn.Linear)
@@ -254,7 +256,9 @@ def spread_out(net: nn.Sequential, size: float, reach: float, seed: int) -> None
     signs = torch.where(torch.rand(shape, generator=source) < 0.5, -1.0, 1.0)
     first.weight.copy_(signs * size * (0.5 + torch.rand(shape, generator=source)))
     first.bias.copy_(
-        -first.weight[:, 0] * reach * (2 * torch.rand(first.out_features, generator=source) - 1)
+        -first.weight[:, 0]
+        * half_width
+        * (2 * torch.rand(first.out_features, generator=source) - 1)
     )
 
 
@@ -292,17 +296,17 @@ def _checks(found: dict[str, dict[str, float]], sd: float) -> list[Check]:
     ]
 
 
-def _told(held: Part | None, settings: GalCO2Solar) -> str:
+def _told(held_out: Part | None, settings: GalCO2Solar) -> str:
     size = (
         f"{settings.depth} hidden layers of {settings.hidden} units and {4 * settings.epochs} "
         "steps; the paper 1024 units and a million."
     )
-    if held is None:
+    if held_out is None:
         return (
             f"{size} The weekly record does not give the CO2 labels, so the continuation is not "
             "scored."
         )
     return (
-        f"{size} CO2 is scored on {len(held.y)} later months of the weekly record, brought to the "
-        "labels' scale."
+        f"{size} CO2 is scored on {len(held_out.y)} later months of the weekly record, brought to "
+        "the labels' scale."
     )

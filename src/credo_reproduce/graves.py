@@ -47,8 +47,8 @@ class Course(NamedTuple):
 
 
 def _digits(count: int, seed: int) -> tuple[Pair, Pair]:
-    (x, y), held = digits(seed, 1000)
-    return (x[:count], y[:count]), held
+    (x, y), held_out = digits(seed, 1000)
+    return (x[:count], y[:count]), held_out
 
 
 def _mnist(count: int, seed: int) -> tuple[Pair, Pair]:
@@ -105,11 +105,13 @@ class Graves(Experiment):
         """Five fits per split, watched after every epoch."""
         found: dict[str, list[Course]] = {label: [] for label in self.kinds()}
         for place in range(seed, seed + self.runs):
-            (x, y), held = SOURCES[self.data](self.num_train, place)
+            (x, y), held_out = SOURCES[self.data](self.num_train, place)
             train = x, _spoiled(y, self.label_noise, generator(place, "labels"))
             for label, (method, prior, settings) in self.kinds().items():
                 say(f"split {place}: {label}")
-                found[label].append(self.fit(train, held, method, prior, settings, device, place))
+                found[label].append(
+                    self.fit(train, held_out, method, prior, settings, device, place)
+                )
         return Outcome(
             [_table(found)],
             _figures({label: courses[0] for label, courses in found.items()}),
@@ -134,7 +136,7 @@ class Graves(Experiment):
     def fit(
         self,
         train: Pair,
-        held: Pair,
+        held_out: Pair,
         method: str,
         prior: Any,
         settings: dict[str, Any],
@@ -152,9 +154,9 @@ class Graves(Experiment):
             "lr_schedule": "constant",
             "progress": False,
         }
-        bnn.fit(train, method, validation=held, seed=seed, device=device, **common, **settings)
+        bnn.fit(train, method, validation=held_out, seed=seed, device=device, **common, **settings)
         history = bnn.history
-        error = 100.0 * (1.0 - bnn.evaluate(held, num_samples=50)["accuracy"])
+        error = 100.0 * (1.0 - bnn.evaluate(held_out, samples=50)["accuracy"])
         return Course(
             [row["nll"] / len(train[1]) for row in history],
             [row["validation_nll"] for row in history],

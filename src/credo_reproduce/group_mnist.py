@@ -143,9 +143,9 @@ class GroupMNIST(LeNets):
     ) -> Row:
         started = time.perf_counter()
         bnn = self.sparse(net, method, digits.train, device, seed)
-        curve = compress.curve(bnn, digits.held, at=THRESHOLDS)
+        curve = compress.curve(bnn, digits.held_out, at=THRESHOLDS)
         best = curve.best(self.slack / 100)
-        held = next(100 * point.error for point in curve.points if point.pruned is best)
+        held_out = next(100 * point.error for point in curve.points if point.pruned is best)
         tidy = compress.tidy(
             self.finished(best, bnn, digits.both, device), digits.test[0][:64].cpu()
         )
@@ -157,7 +157,7 @@ class GroupMNIST(LeNets):
         )
         measured = {
             "error %": error(tidy.net, digits.test),
-            "held-out error %": held,
+            "held-out error %": held_out,
             "units": "-".join(map(str, units(tidy))),
             "bits": "-".join(map(str, bits.values())),
             "pruning": total / max(kept, 1),

@@ -100,7 +100,7 @@ class LaplaceCalibration(Experiment):
                 f"held={self.held}: fewer images than num_train={self.num_train} can be held out."
             )
         images, test = colour_images("cifar10", device, self.num_train, self.num_test)
-        train, held = [
+        train, held_out = [
             (images[0][part], images[1][part])
             for part in (slice(self.held, None), slice(self.held))
         ]
@@ -114,7 +114,7 @@ class LaplaceCalibration(Experiment):
         say(f"the network: {_text(scores['the network'])}, trained in {trained:.0f} s")
         for label, settings in ROWS.items():
             started = time.perf_counter()
-            bnn = self._around(net, settings, train, held, device)
+            bnn = self._around(net, settings, train, held_out, device)
             seconds = time.perf_counter() - started
             predictive = bnn.predict(test[0], self.samples, batch_size=500)
             scores[label] = score = Score.of(predictive, test[1])
@@ -162,7 +162,7 @@ class LaplaceCalibration(Experiment):
         net: nn.Module,
         settings: dict[str, Any],
         train: Pair,
-        held: Pair,
+        held_out: Pair,
         device: torch.device,
     ) -> BNN:
         given = dict(settings)
@@ -175,7 +175,7 @@ class LaplaceCalibration(Experiment):
             given["subset"] = tuple(f"{path}.*" for path in paths)
         bnn = BNN(net, prior=self._prior(len(train[1])))
         if given.get("tune") == "validation":
-            given["validation"] = held
+            given["validation"] = held_out
         return bnn.fit(train, "laplace", train=False, device=device, progress=False, **given)
 
 

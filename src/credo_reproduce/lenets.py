@@ -48,7 +48,7 @@ class Digits(NamedTuple):
     """
 
     train: Pair
-    held: Pair
+    held_out: Pair
     both: Pair
     test: Pair
 

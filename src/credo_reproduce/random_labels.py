@@ -32,7 +32,7 @@ from credo_reproduce.message_length import Length, label_bits, model_bits
 from credo_reproduce.outcome import Check, Outcome, Row, Table
 from credo_reproduce.plots import curves, line
 from credo_reproduce.probes import Pair, colour_images, images
-from credo_reproduce.sparse_vgg import accuracy, numbers, settled
+from credo_reproduce.sparse_vgg import accuracy, numbers, with_batch_statistics
 
 CLASSES = 10
 LEARNED = 90.0  # per cent of the training labels from which they count as learned by heart
@@ -248,7 +248,7 @@ class RandomLabels(Experiment):
             predictive.likelihood.log_prob(predictive.outputs, y).double().sum(-1).mean()
         ) / math.log(2)
         left, counted, sparsity = model_bits(bnn)
-        net = settled(compress.prune(bnn), bnn, case.train, self.batch, seed)
+        net = with_batch_statistics(compress.prune(bnn), bnn, case.train, self.batch, seed)
         steps = bnn.history[-1]["nll"] / math.log(2)
         return Length(
             accuracy(net, case.train),

@@ -3,7 +3,7 @@ time and result.
 
 (a) On a network small enough to go through all its masks, the gradient of the expected nll for the
 logit of every layer's drop rate is known exactly; relaxed masks are biased, the other two may not
-be. (b) On the embedded digits, with weights trained at rates held at 0.1, means and variances of
+be. (b) On the embedded digits, with weights trained at fixed rates of 0.1, means and variances of
 the same gradients on one fixed batch, so that all randomness is that of the masks; then variances
 at other rates. ARM runs two passes for one gradient, so its variance at equal cost is twice as
 large. REINFORCE has a strong baseline here, the mean loss of the batch's other examples. (c) Fits

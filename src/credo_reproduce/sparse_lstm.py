@@ -54,7 +54,7 @@ class Windows(NamedTuple):
     """
 
     train: Pair
-    held: Pair
+    held_out: Pair
     test: Pair
     vocab: int
 
@@ -179,15 +179,15 @@ class SparseLSTM(Experiment):
                 "characters leave no window to "
                 f"test on; expected more than {20 * (self.length + 1)} characters."
             )
-        train, held, test = (
+        train, held_out, test = (
             (x.to(device), y.to(device)) for x, y in (windows(part, self.length) for part in parts)
         )
-        return Windows(train, held, test, len(kinds))
+        return Windows(train, held_out, test, len(kinds))
 
     def _chosen(self, bnn: BNN, data: Windows, device: torch.device) -> Pruned:
         """The sparsest of several thresholds within ``slack`` of the best on held-out text."""
         tried = [compress.prune(bnn, threshold=limit) for limit in THRESHOLDS]
-        bits = [bits_per_character(each.net, data.held, data.vocab, device) for each in tried]
+        bits = [bits_per_character(each.net, data.held_out, data.vocab, device) for each in tried]
         fine = [
             each for each, cost in zip(tried, bits, strict=True) if cost <= min(bits) + self.slack
         ]
@@ -199,7 +199,7 @@ class State(NamedTuple):
 
     label: str
     bits: float
-    held: float
+    held_out: float
     sparsity: dict[str, float]
     left: int
     weights: int
@@ -268,13 +268,22 @@ def _state(
         for n, p in net.named_parameters()
         if p.dim() > 1
     }
-    held, bits = (
-        bits_per_character(net, part, data.vocab, device) for part in (data.held, data.test)
+    held_out, bits = (
+        bits_per_character(net, part, data.vocab, device) for part in (data.held_out, data.test)
     )
     left = sum(int(p.count_nonzero()) for p in net.parameters() if p.dim() > 1)
     words = int((net.get_parameter("embed.weight") != 0).any(1).sum())
     return State(
-        label, bits, held, zeros, left, _weights(net), pruned.ratio, gates_left(net), words, seconds
+        label,
+        bits,
+        held_out,
+        zeros,
+        left,
+        _weights(net),
+        pruned.ratio,
+        gates_left(net),
+        words,
+        seconds,
     )
 
 
@@ -291,7 +300,7 @@ def _tables(states: list[State]) -> list[Table]:
     for s in states:
         measured: dict[str, Value] = {
             "bits per character": s.bits,
-            "held-out": s.held,
+            "held-out": s.held_out,
             "weights left": s.left,
             "seconds": s.seconds,
         }
@@ -337,7 +346,9 @@ def _tables(states: list[State]) -> list[Table]:
 
 
 def _checks(states: list[State]) -> list[Check]:
-    dense = min((s for s in states if s.label.startswith("deterministic")), key=lambda s: s.held)
+    dense = min(
+        (s for s in states if s.label.startswith("deterministic")), key=lambda s: s.held_out
+    )
     best = next(s for s in states if s.label.startswith("sparse_vd") and s.label.endswith("chosen"))
     share, cost = best.left / best.weights, best.bits - dense.bits
     return [

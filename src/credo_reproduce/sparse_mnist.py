@@ -188,7 +188,7 @@ class SparseMNIST(LeNets):
         for pruned in compress.shrink(
             start, bnn, digits.train, counts, self.retrain, device=device
         ):
-            wrong = error(pruned.net, digits.held)
+            wrong = error(pruned.net, digits.held_out)
             say(f"round: {pruned.counts[0]} weights, held-out error {wrong:.2f} %")
             yield pruned, wrong
             least = min(least, wrong)

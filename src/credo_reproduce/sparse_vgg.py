@@ -100,12 +100,12 @@ class SparseVGG(Experiment):
                 "expected images to train on, no last batch of one."
             )
         given, test = colour_images("cifar10", device, self.num_train, self.num_test)
-        held, train = (
+        held_out, train = (
             (given[0][part], given[1][part]) for part in (slice(self.held), slice(self.held, None))
         )
         rows, lines, scores = [], [], {}
         for k in widths:
-            found, scores[k], curve = self._one(k, train, held, test, seed, device, say)
+            found, scores[k], curve = self._one(k, train, held_out, test, seed, device, say)
             rows += found
             ratios = [p.pruned.ratio for p in curve.points]
             errors = [100 * p.error for p in curve.points]
@@ -116,7 +116,7 @@ class SparseVGG(Experiment):
         self,
         k: float,
         train: Pair,
-        held: Pair,
+        held_out: Pair,
         test: Pair,
         seed: int,
         device: torch.device,
@@ -149,9 +149,9 @@ class SparseVGG(Experiment):
         points = {}
         for threshold in THRESHOLDS:
             pruned = compress.prune(bnn, threshold=threshold)
-            ready = settled(pruned, bnn, train, self.batch, seed)
+            ready = with_batch_statistics(pruned, bnn, train, self.batch, seed)
             points[threshold] = (
-                Point(threshold, pruned, {"accuracy": accuracy(ready, held) / 100.0}),
+                Point(threshold, pruned, {"accuracy": accuracy(ready, held_out) / 100.0}),
                 ready,
             )
         curve = Curve("own", tuple(point for point, _ in points.values()))
@@ -223,7 +223,7 @@ def accuracy(net: nn.Module, data: Pair) -> float:
     )
 
 
-def settled(pruned: Pruned, bnn: BNN, data: Pair, batch: int, seed: int) -> nn.Module:
+def with_batch_statistics(pruned: Pruned, bnn: BNN, data: Pair, batch: int, seed: int) -> nn.Module:
     """The pruned network on the device of the fit, with statistics of its batch normalisation from
     one pass of its own over these images.
     """

@@ -8,7 +8,6 @@ import torch
 from credo.core.errors import DataError, SettingError
 from credo.data import load
 from credo.report.html import render
-from credo_reproduce import latent_draws  # noqa: F401  (registers the experiment)
 from credo_reproduce.base import make_experiment, perform
 
 

@@ -15,7 +15,7 @@ from credo.nets import Augmented, CropFlip, vgg
 from credo.report.html import render
 from credo_reproduce import probes
 from credo_reproduce.base import make_experiment, perform
-from credo_reproduce.sparse_vgg import Score, _checks, accuracy, settled
+from credo_reproduce.sparse_vgg import Score, _checks, accuracy, with_batch_statistics
 
 CPU = torch.device("cpu")
 
@@ -76,7 +76,7 @@ def test_statistics_are_those_of_the_pruned_means():
         net = Augmented(vgg(10, 0.03), CropFlip())
     bnn = BNN(net).fit(train, "sparse_vd", epochs=1, batch_size=20, init_std=0.1, progress=False)
     pruned = compress.prune(bnn)
-    ready = settled(pruned, bnn, train, 40, 0)
+    ready = with_batch_statistics(pruned, bnn, train, 40, 0)
     assert not ready.training and all(
         torch.equal(a, b) for a, b in zip(ready.parameters(), pruned.net.parameters(), strict=True)
     )

@@ -1,0 +1,3 @@
+"""Every experiment is registered, whichever tests of this folder run."""
+
+import credo_reproduce.catalogue  # noqa: F401
