@@ -71,7 +71,7 @@ def write(quantised: Quantised, path: str | os.PathLike[str], note: str = "") ->
     """Write codes to a file, whole or not at all, with a few words of your own; a note costs its
     bytes.
 
-    Needs the package constriction (``credo[compress]``).
+    Needs the package constriction (``credo-bayes[compress]``).
     """
     path = Path(path)
     said = Recorder()
