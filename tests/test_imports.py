@@ -45,11 +45,11 @@ def loaded_by(code):
     return set(json.loads(done.stdout.splitlines()[-1]))
 
 
-def run_of(*words):
+def run_of(*words, code=0):
     return (
         f"sys.argv = ['credo', *{words!r}]\n"
         "from credo.cli import main\n"
-        "try:\n    main()\nexcept SystemExit as done:\n    assert not done.code, done.code"
+        f"try:\n    main()\nexcept SystemExit as done:\n    assert (done.code or 0) == {code}"
     )
 
 
@@ -74,6 +74,11 @@ def test_the_command_line_explains_itself_without_torch(words):
     loaded = loaded_by(run_of(*words))
     assert "typer" in loaded
     assert not {"torch", "numpy", *HEAVY} - {"typer", "rich"} & loaded
+
+
+def test_the_demo_names_a_missing_package_before_it_imports_torch():
+    hide = "import importlib.util\nimportlib.util.find_spec = lambda name: None\n"
+    assert "torch" not in loaded_by(hide + run_of("demo", code=2))
 
 
 def test_importing_credo_costs_nothing_and_a_model_only_torch():

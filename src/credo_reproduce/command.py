@@ -32,12 +32,14 @@ def reproduce(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     seed: Annotated[int, typer.Option(min=0, help="Seed of every random choice.")] = 0,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Small sizes, to see that everything runs.")
+        bool, typer.Option("--quick", help="Run with small sizes, to check that everything works.")
     ] = False,
     set_: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="NAME=VALUE", help="A setting of the experiment; repeat for more."
+            "--set",
+            metavar="NAME=VALUE",
+            help="A setting of the experiment; repeat the option for more.",
         ),
     ] = None,
 ) -> None:
@@ -78,7 +80,7 @@ def _list() -> None:
         for name, kind in experiments.items()
     ]
     print_table("Experiments", ["experiment", "what", "cost", "data"], rows)
-    typer.echo("credo reproduce NAME runs one; add --quick to see in seconds that it runs.")
+    typer.echo("credo reproduce NAME runs one; add --quick to check in seconds that it works.")
 
 
 def _print(result: Result) -> None:

@@ -204,7 +204,7 @@ class GalCO2Solar(Experiment):
             "sd on the data": float(p.epistemic.sqrt().mean()),
         }
         if held_out is not None:
-            p = bnn.predict(held_out.x, samples=self.samples)
+            p = bnn.predict(held_out.x, num_samples=self.samples)
             error, wide = p.mean.cpu() - held_out.y, p.total.sqrt().cpu()
             inside = float((error.abs() <= 2 * wide).double().mean())
             out |= {"held-out rmse": float(error.square().mean().sqrt()), "within 2 sd": inside}

@@ -156,7 +156,7 @@ class Graves(Experiment):
         }
         bnn.fit(train, method, validation=held_out, seed=seed, device=device, **common, **settings)
         history = bnn.history
-        error = 100.0 * (1.0 - bnn.evaluate(held_out, samples=50)["accuracy"])
+        error = 100.0 * (1.0 - bnn.evaluate(held_out, num_samples=50)["accuracy"])
         return Course(
             [row["nll"] / len(train[1]) for row in history],
             [row["validation_nll"] for row in history],

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import credo
-from credo.cli.audit_reference import HELD, _digest, check, draw, rows_of_fit, sampler_settings
-from credo.cli.fit import _hold_out
+from credo.cli.audit_reference import DIGEST, _digest, check, draw, rows_of_fit, sampler_settings
+from credo.cli.fit import hold_out
 from credo.cli.run_files import RunFiles
 from credo.core.errors import CredoError, RunError, SettingError
 from credo.data.intake import intake
@@ -55,15 +55,15 @@ def table():
 )
 def test_what_cannot_be_a_reference_is_refused(method, pairs, message):
     with pytest.raises(SettingError, match=message):
-        sampler_settings(method, pairs, kept=False)
+        sampler_settings(method, pairs, stored=False)
 
 
 def test_settings_are_read_as_the_sampler_declares_them():
-    assert sampler_settings("hmc", ["num_steps=3", "store=disk"], kept=True) == {
+    assert sampler_settings("hmc", ["num_steps=3", "store=disk"], stored=True) == {
         "num_steps": 3,
         "store": "disk",
     }
-    assert sampler_settings("nuts", [], kept=False) == {}
+    assert sampler_settings("nuts", [], stored=False) == {}
 
 
 def test_a_flat_prior_and_the_same_chains_again_are_refused(price):
@@ -93,7 +93,7 @@ def test_the_rows_of_the_fit_need_no_word():
 
 def test_rows_that_the_fit_held_out_are_left_out_again():
     x, y = table()
-    kept, _ = _hold_out(x, y, 0.3, seed=4)
+    kept, _ = hold_out(x, y, 0.3, seed=4)
     fit = {"num_data": 7, "seed": 4, "data": intake(kept).fingerprint()}
     places, note = rows_of_fit(x, y, fit, RUN, DATA)
     assert torch.equal(x[places], kept[0]) and torch.equal(y[places], kept[1])
@@ -117,7 +117,8 @@ def test_a_reference_is_kept_as_a_run_and_taken_from_there(price, tmp_path, caps
         capsys.readouterr().err
         == "Drawing the reference: hmc, 2 chain(s) of 10 + 10 moves on 60 rows.\n"
     )
-    assert json.loads((tmp_path / "ref" / HELD).read_text()) == {"run": "run", "held": _digest(bnn)}
+    stored = json.loads((tmp_path / "ref" / DIGEST).read_text())
+    assert stored == {"run": "run", "held": _digest(bnn)}
     before = {path: path.read_bytes() for path in (tmp_path / "ref").iterdir()}
     again = draw(files, bnn, pair, tmp_path / "ref", RUN, **MOVES)
     assert capsys.readouterr().err.startswith("Reused the reference")

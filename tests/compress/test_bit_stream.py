@@ -106,5 +106,5 @@ def test_a_number_without_end_is_refused():
 
 def test_a_missing_coder_says_what_to_install(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(SettingError, match=r"pip install 'credo\[compress\]'"):
+    with pytest.raises(SettingError, match=r"pip install 'credo-bayes\[compress\]'"):
         BitWriter().encoded()

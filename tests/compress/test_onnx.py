@@ -217,7 +217,7 @@ def test_a_missing_package_is_named_with_what_to_install(monkeypatch, tmp_path):
         return found(name, *rest)
 
     monkeypatch.setattr(importlib, "import_module", missing)
-    with pytest.raises(CredoError, match=r"'onnxscript'.*pip install 'credo\[onnx\]'"):
+    with pytest.raises(CredoError, match=r"'onnxscript'.*pip install 'credo-bayes\[onnx\]'"):
         to_onnx(nn.Linear(3, 2), tmp_path / "a.onnx", normal(2, 3))
 
 

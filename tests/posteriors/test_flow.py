@@ -107,7 +107,7 @@ def test_one_weight_is_too_few():
 
 def test_without_the_package_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(SettingError, match=r"needs the package 'zuko'; install credo\[flows\]"):
+    with pytest.raises(SettingError, match=r"'zuko': pip install 'credo-bayes\[flows\]'"):
         Flow({"w": (4,)})
 
 

@@ -266,5 +266,5 @@ def test_a_layer_that_no_process_can_replace_is_named(how, message):
 
 def test_without_the_package_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(SettingError, match=r"needs the package 'gpytorch'; install credo\[gp\]"):
+    with pytest.raises(SettingError, match=r"'gpytorch': pip install 'credo-bayes\[gp\]'"):
         SparseGP("", 2, 1, 4)

@@ -81,7 +81,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, monkeypatch):
 def test_missing_packages_are_named_before_any_work(monkeypatch):
     require()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(SettingError, match=r"'jinja2'; install credo\[report\]"):
+    with pytest.raises(SettingError, match=r"'jinja2': pip install 'credo-bayes\[report\]'"):
         require()
 
 

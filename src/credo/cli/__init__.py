@@ -1,5 +1,5 @@
-"""The command line: ``credo demo | fit | predict | evaluate | audit | methods | reproduce |
-vae``.
+"""The command line: ``credo demo | fit | predict | evaluate | audit | compress | methods``,
+``credo task ...``, ``credo vae ...``, and what packages beside credo add.
 """
 
 from credo.cli.app import main

@@ -10,12 +10,12 @@ import typer
 from credo.cli.audit import audit
 from credo.cli.compress import compress
 from credo.cli.demo import demo
-from credo.cli.evaluate import evaluate
+from credo.cli.evaluate_run import evaluate
 from credo.cli.fit import fit
 from credo.cli.methods import methods
 from credo.cli.predict import predict
 from credo.cli.task import task
-from credo.cli.vae import vae
+from credo.cli.vae_app import vae
 
 app = typer.Typer(
     name="credo",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from credo.audit import Diagnosis
     from credo.bnn import BNN
 
-_UNSETTLED = (
+_NOT_CONVERGED = (
     "The reference has not converged, so verdicts carry a question mark; raise --warmup and "
     "--draws."
 )
@@ -44,11 +44,16 @@ def audit(
         ),
     ] = None,
     inputs: Annotated[
-        int, typer.Option(min=1, help="Rows to compare predictions at, at most; picked at random.")
+        int,
+        typer.Option(
+            min=1, help="Compare predictions at this many rows at most, picked at random."
+        ),
     ] = 200,
     rows: Annotated[
         int | None,
-        typer.Option(min=1, help="Draw the reference on so many random rows of DATA only."),
+        typer.Option(
+            min=1, help="Draw the reference from this many random rows of DATA in place of all."
+        ),
     ] = None,
     method: Annotated[
         str,
@@ -56,15 +61,17 @@ def audit(
             help="Sampler of the reference: hmc, nuts, or another that is exact in the limit."
         ),
     ] = "hmc",
-    chains: Annotated[int, typer.Option(min=1, help="Chains of the reference.")] = 4,
+    chains: Annotated[int, typer.Option(min=1, help="Number of chains of the reference.")] = 4,
     warmup: Annotated[
-        int, typer.Option(min=0, help="Moves of every chain before its first draw.")
+        int, typer.Option(min=0, help="Moves that each chain makes before its first draw.")
     ] = 500,
-    draws: Annotated[int, typer.Option(min=4, help="Draws of every chain.")] = 500,
+    draws: Annotated[int, typer.Option(min=4, help="Number of draws that each chain gives.")] = 500,
     samples: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Draws of the run's posterior; as many as the reference has if not given."
+            min=1,
+            help="Number of draws from the run's posterior; without it, as many as the reference "
+            "has.",
         ),
     ] = None,
     seed: Annotated[
@@ -74,20 +81,22 @@ def audit(
     set_: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="NAME=VALUE", help="A setting of the sampler; repeat for more."
+            "--set",
+            metavar="NAME=VALUE",
+            help="A setting of the sampler; repeat the option for more.",
         ),
     ] = None,
     reference: Annotated[
         Path | None,
         typer.Option(
-            help="Directory to keep the reference in, as a run; one that is there is continued or "
-            "used again."
+            help="Directory to keep the reference in; a reference that is there already is "
+            "continued or used again."
         ),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Directory for the report; RUN-audit if not given, and none with --json."
+            help="Directory for the report; without it RUN-audit, or no report with --json."
         ),
     ] = None,
     as_json: Annotated[
@@ -156,7 +165,7 @@ def audit(
         "method": bnn.method.name if bnn.method else "the run",
         "table": str(test or data),
         "inputs": len(numbers),
-        "notes": notes if mixed.ok else [*notes, _UNSETTLED],
+        "notes": notes if mixed.ok else [*notes, _NOT_CONVERGED],
         "reference": {"method": method, "settings": moves, **drawn_on}
         | {
             key: finite(value) if isinstance(value, float) else value
@@ -252,7 +261,7 @@ def _print(summary: dict[str, Any]) -> None:
         "worse than that."
     )
     if not summary["reference"]["ok"]:
-        typer.echo(_UNSETTLED)
+        typer.echo(_NOT_CONVERGED)
     seconds = summary["seconds"]
     typer.echo(
         f"Seconds: {seconds['reference']:.1f} for the reference, {seconds['comparison']:.1f} to "

@@ -80,12 +80,12 @@ MEASURES = {
 }
 
 
-def judge(found: dict[str, float], settled: bool) -> list[dict[str, Any]]:
+def judge(found: dict[str, float], converged: bool) -> list[dict[str, Any]]:
     """One row per distance of ``credo.audit.compare``: key, label, value, error, ceiling, verdict,
     about; None for what is not finite.
 
     "as good as exact": at most two Monte Carlo errors worse than the reference's distance from
-    itself, else "off"; "unknown" where one of the three is not finite. Without a ``settled``
+    itself, else "off"; "unknown" where one of the three is not finite. Without a ``converged``
     reference every verdict ends in a question mark.
     """
     rows = []
@@ -95,7 +95,7 @@ def judge(found: dict[str, float], settled: bool) -> list[dict[str, Any]]:
         value, error, ceiling = (found[name] for name in (key, f"{key}_error", f"{key}_ceiling"))
         known = all(map(math.isfinite, (value, error, ceiling)))
         near = known and measure.excess(value, ceiling) <= ERRORS * error + ROUNDING
-        verdict = (EXACT if near else OFF if known else UNKNOWN) + ("" if settled else "?")
+        verdict = (EXACT if near else OFF if known else UNKNOWN) + ("" if converged else "?")
         numbers = {"value": finite(value), "error": finite(error), "ceiling": finite(ceiling)}
         rows.append(
             {

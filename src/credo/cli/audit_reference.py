@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
     from credo.bnn import BNN
 
-HELD = "audit.json"  # in the directory of a reference: what its model was held at
+#: In the directory of a reference: a digest of what its model was held at.
+DIGEST = "audit.json"
 _OPTIONS = {"num_chains": "--chains", "num_warmup": "--warmup", "num_draws": "--draws"}
 
 
-def sampler_settings(method: str, pairs: list[str], kept: bool) -> dict[str, Any]:
+def sampler_settings(method: str, pairs: list[str], stored: bool) -> dict[str, Any]:
     """Settings ``name=value`` of a sampler that can be ground truth; any other method is refused,
     and options of their own.
     """
@@ -47,7 +48,7 @@ def sampler_settings(method: str, pairs: list[str], kept: bool) -> dict[str, Any
                 f"{settings[name]}."
             )
     make_method(method, settings)
-    if settings.get("store") == "disk" and not kept:
+    if settings.get("store") == "disk" and not stored:
         raise SettingError(
             "--set store=disk keeps the draws in the reference's directory; name one with "
             "--reference."
@@ -85,7 +86,7 @@ def rows_of_fit(
     """
     import torch
 
-    from credo.cli.fit import _hold_out
+    from credo.cli.fit import hold_out
     from credo.data.intake import intake
 
     total, count, digest = len(y), fit.get("num_data"), fit.get("data")
@@ -93,10 +94,10 @@ def rows_of_fit(
     if digest is None or intake((x, y)).fingerprint() == digest:
         return every, None
     if count is not None and count < total:
-        kept = _hold_out(x, every, (total - count) / total, fit.get("seed", 0))[0][1]
-        if intake((x[kept], y[kept])).fingerprint() == digest:
+        training = hold_out(x, every, (total - count) / total, fit.get("seed", 0))[0][1]
+        if intake((x[training], y[training])).fingerprint() == digest:
             return (
-                kept,
+                training,
                 f"{run} was fitted to {count} of the {total} rows of {data} and held out the "
                 "others; so does the reference.",
             )
@@ -127,7 +128,7 @@ def draw(
     digest = _digest(bnn)
     before = None if folder is None else Run(folder).config()
     if folder is not None and before is not None:
-        _check_kept(folder, before, digest, run)
+        _check_stored(folder, before, digest, run)
     existed = folder is not None and folder.is_dir()
     size = options["rows"] or len(pair[1])
     moves = (
@@ -147,7 +148,7 @@ def draw(
     directory = None if folder is None else Run(folder)
     if directory is not None:
         files.attach(directory)
-        directory.attach(HELD, {"run": str(run), "held": digest})
+        directory.attach(DIGEST, {"run": str(run), "held": digest})
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings(
@@ -164,16 +165,16 @@ def draw(
     return truth
 
 
-def _check_kept(folder: Path, config: dict[str, Any], digest: str, run: Path) -> None:
+def _check_stored(folder: Path, config: dict[str, Any], digest: str, run: Path) -> None:
     from credo.engine.run import read_json
 
-    if not (folder / HELD).is_file():
+    if not (folder / DIGEST).is_file():
         if config.get("complete"):
             raise RunError(
                 f"{folder} holds a run that credo audit did not draw; choose another --reference."
             )
         return  # killed before its first move
-    if read_json(folder / HELD).get("held") != digest:
+    if read_json(folder / DIGEST).get("held") != digest:
         raise RunError(
             f"{folder} holds the reference of another fit: what {run} learned beside its weights "
             "(noise, prior, point parameters) "

@@ -25,33 +25,44 @@ def compress(
     ] = "auto",
     threshold: Annotated[
         float | None,
-        typer.Option(help="Threshold of the rule; own has one by itself.", show_default=False),
+        typer.Option(
+            help="Threshold of the pruning rule; the rule own has one of its own.",
+            show_default=False,
+        ),
     ] = None,
     share: Annotated[
         float | None,
         typer.Option(
-            help="Share of weights that goes, in place of a threshold.", show_default=False
+            help="Share of the weights to prune, in place of a threshold.", show_default=False
         ),
     ] = None,
     step: Annotated[
         float,
-        typer.Option(help="Largest rounding error, in posterior standard deviations of a layer."),
+        typer.Option(
+            help="Largest rounding error of a weight, in posterior deviations of its layer."
+        ),
     ] = 1.0,
     levels: Annotated[
         int | None,
-        typer.Option(min=1, help="Values per layer, in place of a grid.", show_default=False),
+        typer.Option(
+            min=1,
+            help="Number of different values in each layer, in place of rounding to a grid.",
+            show_default=False,
+        ),
     ] = None,
     data: Annotated[
         Path | None,
         typer.Option(
-            help="Table with targets, to measure what each step costs.", show_default=False
+            help="Table with targets, on which the loss is measured after each step.",
+            show_default=False,
         ),
     ] = None,
     tune: Annotated[
         int,
         typer.Option(
             min=0,
-            help="Epochs of retraining the kept weights and then the shared values on --train.",
+            help="Epochs in which the weights that are left, and then the values they share, are "
+            "trained on --train.",
         ),
     ] = 0,
     train: Annotated[

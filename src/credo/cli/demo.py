@@ -19,18 +19,22 @@ from credo.core.errors import RunError
 def demo(
     out: Annotated[Path, typer.Option(help="Directory for the report.")] = Path("credo-demo"),
     fast: Annotated[
-        bool, typer.Option("--fast", help="A tenth of the training, to see that everything runs.")
+        bool,
+        typer.Option(
+            "--fast", help="Train for a tenth of the time, to check that everything works."
+        ),
     ] = False,
 ) -> None:
     """Compare point estimates, variational posteriors and dropout on embedded data, and write a
     report.
     """
-    from credo.cli.demo_tasks import ENTRIES, diabetes, digits
     from credo.report import require, write
 
-    require()
+    require()  # before torch is imported, which takes seconds
     if out.is_file():
         raise RunError(f"--out {out} is a file; expected a directory to write the report into.")
+    from credo.cli.demo_tasks import ENTRIES, diabetes, digits
+
     # Networks this small gain nothing from threads, and lose much where other programs want the
     # cores too.
     with _one_thread(), _reporting(2 * len(ENTRIES)) as report:

@@ -108,7 +108,7 @@ def diabetes(fast: bool, report: Callable[[str], None]) -> dict[str, Any]:
     inside, outside = frame.iloc[train.numpy()], frame.iloc[test.numpy()]
     schema = TableSchema.fit(inside, "progression", "regression")
     pair = schema.encode(inside), schema.encode_target(inside)
-    held = schema.encode(outside), schema.encode_target(outside)
+    test_pair = schema.encode(outside), schema.encode_target(outside)
     grid = torch.linspace(-2.5, 4.0, 60)
     along = list(inside.columns).index("bmi")
     slice_ = torch.zeros(len(grid), schema.num_features).index_copy(
@@ -127,8 +127,8 @@ def diabetes(fast: bool, report: Callable[[str], None]) -> dict[str, Any]:
             20 if fast else 200,
             lr=5e-3,
         )
-        found = schema.target.metrics(bnn.evaluate(held, num_samples=_samples(fast)))
-        columns = schema.target.columns(bnn.predict(held[0], num_samples=_samples(fast)), LEVEL)
+        found = schema.target.metrics(bnn.evaluate(test_pair, num_samples=_samples(fast)))
+        columns = schema.target.columns(bnn.predict(test_pair[0], _samples(fast)), LEVEL)
         truth = outside["progression"].to_numpy()
         covered = float(((columns["lower"] <= truth) & (truth <= columns["upper"])).mean())
         width = float((columns["upper"] - columns["lower"]).mean())

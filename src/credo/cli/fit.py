@@ -24,7 +24,7 @@ def fit(
     ],
     target: Annotated[str, typer.Option(help="Column to predict.", show_default=False)],
     method: Annotated[
-        str, typer.Option(help="Method that fits the posterior; see credo methods.")
+        str, typer.Option(help="Method that fits the posterior; credo methods lists them.")
     ] = "vi",
     task: Annotated[
         str | None,
@@ -34,14 +34,16 @@ def fit(
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
     hidden: Annotated[
         str,
-        typer.Option(help="Sizes of the hidden layers, with commas between them; empty: linear."),
+        typer.Option(
+            help="Sizes of the hidden layers, with commas between them; an empty text gives a "
+            "linear model."
+        ),
     ] = "50,50",
     epochs: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="Passes over the data; if not given the method's default, and at least 2,000 "
-            "steps.",
+            help="Passes over the data; without it the method's default, but at least 2,000 steps.",
         ),
     ] = None,
     batch_size: Annotated[
@@ -52,7 +54,10 @@ def fit(
     ] = None,
     validation: Annotated[
         float | None,
-        typer.Option(help="Share of the rows held out to watch training, such as 0.1."),
+        typer.Option(
+            help="Share of the rows to hold out, on which the loss is measured during training, "
+            "such as 0.1."
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of every random choice.")] = 0,
     prior: Annotated[
@@ -65,7 +70,10 @@ def fit(
     set_: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="NAME=VALUE", help="A setting of the method; repeat for more."
+            "--set",
+            metavar="NAME=VALUE",
+            help="A setting of the method (credo methods NAME lists them); repeat the option for "
+            "more.",
         ),
     ] = None,
 ) -> None:
@@ -93,7 +101,7 @@ def fit(
     files = _describe(frame, target, task, sizes)
     if resume and (out / TABLE).is_file():
         _check_same(files, RunFiles.read(out), out)
-    pair, held_out = _hold_out(
+    pair, held_out = hold_out(
         files.schema.encode(frame), files.schema.encode_target(frame), validation, seed
     )
     if methods[method].takes_epochs:
@@ -132,7 +140,7 @@ def enough_epochs(method: Any, rows: int, batch_size: int | None) -> int:
     return max(method.epochs, math.ceil(_STEPS / math.ceil(rows / size)))
 
 
-def _hold_out(
+def hold_out(
     x: Any, y: Any, share: float | None, seed: int
 ) -> tuple[tuple[Any, Any], tuple[Any, Any] | None]:
     """Training rows, and a random share of the rows to watch training by."""
@@ -147,8 +155,8 @@ def _hold_out(
             "either side."
         )
     order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))
-    held, kept = order[:count], order[count:]
-    return (x[kept], y[kept]), (x[held], y[held])
+    watched, training = order[:count], order[count:]
+    return (x[training], y[training]), (x[watched], y[watched])
 
 
 def _print_relevance(bnn: Any, files: RunFiles) -> None:

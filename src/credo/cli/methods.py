@@ -15,7 +15,9 @@ from credo.cli.method_index import list_methods
 def methods(
     name: Annotated[
         str | None,
-        typer.Argument(help="A method, to see its settings and reference.", show_default=False),
+        typer.Argument(
+            help="Name of a method, to show its settings and its reference.", show_default=False
+        ),
     ] = None,
 ) -> None:
     """List the methods, or the settings and the reference of one."""

@@ -26,9 +26,10 @@ def predict(
         Path | None,
         typer.Option(help="File to write, .csv or .parquet; stdout (CSV) if not given."),
     ] = None,
-    samples: Annotated[int, typer.Option(min=1, help="Posterior draws.")] = 100,
+    samples: Annotated[int, typer.Option(min=1, help="Number of draws from the posterior.")] = 100,
     level: Annotated[
-        float, typer.Option(help="Probability that the interval of a regression holds.")
+        float,
+        typer.Option(help="Probability with which a regression's interval contains the target."),
     ] = 0.9,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the draws.")] = 0,
     batch_size: Annotated[

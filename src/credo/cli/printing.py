@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table with a title; every column but the first is aligned to the right where all of it
-    looks numeric.
+    is numeric.
     """
     from rich import box
     from rich.console import Console
@@ -16,7 +16,7 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]
 
     table = Table(box=box.SIMPLE_HEAD)
     for place, name in enumerate(header):
-        numeric = place > 0 and all(_looks_numeric(row[place]) for row in rows)
+        numeric = place > 0 and all(_is_numeric(row[place]) for row in rows)
         table.add_column(
             name, justify="right" if numeric else "left", no_wrap=numeric or place == 0
         )
@@ -32,7 +32,7 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]
     console.print(table)
 
 
-def _looks_numeric(text: str) -> bool:
+def _is_numeric(text: str) -> bool:
     return (
         text == "–"
         or text.replace(",", "")

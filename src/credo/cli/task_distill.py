@@ -47,11 +47,12 @@ def distill(
     inputs: Annotated[
         str,
         typer.Option(
-            help="training: the rows as they are; perturbed: with fresh noise in every epoch."
+            help="Inputs to teach at: training takes the rows as they are, perturbed adds fresh "
+            "noise in every epoch."
         ),
     ] = "training",
     noise: Annotated[
-        float, typer.Option(help="Noise of perturbed rows, in deviations of every column.")
+        float, typer.Option(help="Noise of perturbed rows, in standard deviations of each column.")
     ] = 0.1,
     samples: Annotated[
         int | None,
@@ -66,8 +67,7 @@ def distill(
         int | None,
         typer.Option(
             min=1,
-            help="Passes over the rows; if not given the method's default, and at least 2,000 "
-            "steps.",
+            help="Passes over the rows; without it the method's default, but at least 2,000 steps.",
         ),
     ] = None,
     batch_size: Annotated[
@@ -87,7 +87,9 @@ def distill(
     set_: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="NAME=VALUE", help="A setting of the method; repeat for more."
+            "--set",
+            metavar="NAME=VALUE",
+            help="A setting of the method; repeat the option for more.",
         ),
     ] = None,
     as_json: Annotated[

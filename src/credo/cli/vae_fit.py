@@ -56,7 +56,8 @@ def fit(
         bool,
         typer.Option(
             "--binarise",
-            help="Draw black and white images from the grey values at every step; with bernoulli.",
+            help="Draw black and white images from the grey values at every step; needs the "
+            "bernoulli likelihood.",
         ),
     ] = False,
     net: Annotated[
@@ -70,16 +71,20 @@ def fit(
         ),
     ] = None,
     posterior: Annotated[
-        str, typer.Option(help="Family of q(z|x): diagonal, full, flow or categorical.")
+        str,
+        typer.Option(
+            help="Distribution of an image's code, q(z|x): diagonal, full, flow or categorical."
+        ),
     ] = "diagonal",
     prior: Annotated[
-        str | None, typer.Option(help="p(z): normal, mixture or vamp (uniform for categorical).")
+        str | None,
+        typer.Option(
+            help="Prior of the codes, p(z): normal, mixture or vamp; uniform for categorical codes."
+        ),
     ] = None,
     epochs: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="Passes over the data; if not given 20, and at least 2,000 steps."
-        ),
+        typer.Option(min=1, help="Passes over the data; without it 20, but at least 2,000 steps."),
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images per step.")] = 100,
     lr: Annotated[float, typer.Option(help="Learning rate.")] = 1e-3,
@@ -97,7 +102,7 @@ def fit(
         str | None,
         typer.Option(
             metavar="HEIGHT,WIDTH",
-            help="Resize the images of a folder to this; read flat rows of an array as such.",
+            help="Size to give the images of a folder, or to read the flat rows of an array in.",
         ),
     ] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
@@ -106,7 +111,8 @@ def fit(
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
-            help="A setting of the bound (such as beta=4) or of the method; repeat for more.",
+            help="A setting of the bound (such as beta=4) or of the method; repeat the option for "
+            "more.",
         ),
     ] = None,
 ) -> None:
@@ -130,7 +136,7 @@ def fit(
     images = read_source(**source)
     name, why = (likelihood, "") if likelihood else _choice(images, binarise)
     chosen = make_likelihood(name, images.levels)
-    x, held = (counted(chosen, part) for part in (images.x, images.test_x) if part is not None)
+    x, test = (counted(chosen, part) for part in (images.x, images.test_x) if part is not None)
     outputs = chosen.num_outputs(_checked(chosen, x, binarise))
     fitted = {
         "epochs": epochs or _enough_epochs(len(x), batch_size),
@@ -143,7 +149,8 @@ def fit(
     )
     if resume and (out / FILE).is_file() and VaeFiles.read(out) != files:
         raise RunError(
-            f"{out} was fitted to other data, with other networks or another course; resume with "
+            f"{out} was fitted to other data, with other networks or another length of training; "
+            "resume with "
             "the same options."
         )
     model = files.model(latent, chosen, posterior, prior, binarise)
@@ -153,7 +160,7 @@ def fit(
         model,
         files,
         x,
-        held[:: max(1, len(held) // _WATCHED)],
+        test[:: max(1, len(test) // _WATCHED)],
         out,
         existed,
         resume,
@@ -226,7 +233,7 @@ def _train(
     model: VAE,
     files: VaeFiles,
     x: Any,
-    held: Any,
+    watched: Any,
     out: Path,
     existed: bool,
     resume: bool,
@@ -237,7 +244,7 @@ def _train(
     run = Run(out)
     files.attach(run)
     try:
-        model.fit(x, validation=held, run=run, progress=is_terminal(), **files.fit, **options)
+        model.fit(x, validation=watched, run=run, progress=is_terminal(), **files.fit, **options)
     except (CredoError, OSError):
         if not resume:
             discard(out, existed=existed)

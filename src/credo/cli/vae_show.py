@@ -76,7 +76,9 @@ def report(
     ] = True,
     manifold_epochs: Annotated[
         int | None,
-        typer.Option(min=1, help="Epochs of that second model; as many as the run if not given."),
+        typer.Option(
+            min=1, help="Epochs of that second model; without it, as many as the run had."
+        ),
     ] = None,
     draws: Annotated[
         int, typer.Option(min=1, help="Draws of z per image for log p(x); fewer are quicker.")
@@ -108,7 +110,7 @@ def report(
             f"The images have shape {times(images.shape)}; {run} was fitted to "
             f"{times(model.shape)}: give others."
         )
-    x, held = (
+    x, test = (
         counted(model.likelihood, part) for part in (images.x, images.test_x) if part is not None
     )
     flat = None
@@ -122,7 +124,7 @@ def report(
     results = page(
         model,
         x,
-        held,
+        test,
         images.test_labels,
         flat,
         f"Variational autoencoder of {data or files.data['source']}",
@@ -182,9 +184,9 @@ def _npy(model: VAE, n: int, seed: int, noise: bool) -> bytes:
     import numpy as np
 
     values = model.sample(n, seed=seed, noise=noise)
-    held = io.BytesIO()
-    np.save(held, model.likelihood.inputs(values.flatten(1)).reshape(values.shape).numpy())
-    return held.getvalue()
+    file = io.BytesIO()
+    np.save(file, model.likelihood.inputs(values.flatten(1)).reshape(values.shape).numpy())
+    return file.getvalue()
 
 
 _WRITERS = {".png": _png, ".npy": _npy}

@@ -34,7 +34,7 @@ def coder_of(owner: str) -> Any:
     if importlib.util.find_spec("constriction") is None:
         raise SettingError(
             f"{owner} needs the package 'constriction'; install it with pip install "
-            "'credo[compress]'."
+            "'credo-bayes[compress]'."
         )
     return importlib.import_module("constriction").stream
 

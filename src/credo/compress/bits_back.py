@@ -136,7 +136,7 @@ def bits_back(
     categorical; anything else is refused. ``precision_bits``: the grid's width is 2^-bits, by
     default at most a quarter of the narrowest standard deviation of q as far as the coder's 24-bit
     probabilities allow. ``seed`` makes the random bits. Needs the package constriction
-    (``credo[compress]``).
+    (``credo-bayes[compress]``).
     """
     stream = coder_of("Bits-back coding")
     densities, path = _densities(bnn), Path(path)

@@ -73,7 +73,7 @@ class FileReport:
 def write(quantised: Quantised, path: str | os.PathLike[str], note: str = "") -> FileReport:
     """Write codes to a file, whole or not at all; ``note`` is any text, which costs its bytes.
 
-    Needs the package constriction (``credo[compress]``).
+    Needs the package constriction (``credo-bayes[compress]``).
     """
     path = Path(path)
     writer = BitWriter()

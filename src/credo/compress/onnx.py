@@ -198,7 +198,7 @@ def _packages(*names: str) -> None:
         except ImportError as error:
             raise CredoError(
                 f"ONNX export needs the package {name!r}, which is not installed: pip install "
-                "'credo[onnx]'."
+                "'credo-bayes[onnx]'."
             ) from error
 
 

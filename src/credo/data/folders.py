@@ -62,8 +62,8 @@ def _pillow() -> Any:
         from PIL import Image
     except ImportError as error:
         raise SettingError(
-            "A folder of images needs the package 'pillow'; install credo[images], or give an "
-            "array file (.npy, .npz)."
+            "A folder of images needs the package 'pillow': pip install 'credo-bayes[images]', or "
+            "give an array file (.npy, .npz)."
         ) from error
     return Image
 

@@ -25,7 +25,7 @@ def flows_of(owner: str) -> Any:
     which is put back.
     """
     if importlib.util.find_spec("zuko") is None:
-        raise SettingError(f"{owner} needs the package 'zuko'; install credo[flows].")
+        raise SettingError(f"{owner} needs the package 'zuko': pip install 'credo-bayes[flows]'.")
     names = ("_validate_args", "arg_constraints")
     before = {name: vars(Distribution)[name] for name in names}
     try:

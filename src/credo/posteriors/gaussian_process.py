@@ -1,5 +1,5 @@
 """Sparse variational Gaussian processes: functions known by their values at a few inducing points
-(needs gpytorch, ``credo[gp]``).
+(needs gpytorch, ``credo-bayes[gp]``).
 
 f ~ GP(m, k), u = f(Z) = m + L v with L L^T = k(Z, Z) + jitter, and q(v) = N(a, S): all of f is then
 q(f) = integral of p(f given u) q(u), with mean m + A^T a and variance k(x, x) + A^T (S - I) A for A
@@ -34,7 +34,7 @@ _LOCK = (
 def gpytorch_of(owner: str) -> Any:
     """The package gpytorch, or an error that says who needs it."""
     if importlib.util.find_spec("gpytorch") is None:
-        raise SettingError(f"{owner} needs the package 'gpytorch'; install credo[gp].")
+        raise SettingError(f"{owner} needs the package 'gpytorch': pip install 'credo-bayes[gp]'.")
     import gpytorch
 
     return gpytorch

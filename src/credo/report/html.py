@@ -52,7 +52,9 @@ def require() -> None:
     """Refuse before any work is done where the packages a report needs are not installed."""
     for package in ("jinja2", "plotly"):
         if importlib.util.find_spec(package) is None:
-            raise SettingError(f"A report needs the package {package!r}; install credo[report].")
+            raise SettingError(
+                f"A report needs the package {package!r}: pip install 'credo-bayes[report]'."
+            )
 
 
 def render(results: dict[str, Any]) -> str:

@@ -227,7 +227,7 @@ def test_what_is_refused():
 def test_without_the_package_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(
-        SettingError, match=r"dkl needs the package 'gpytorch'; install credo\[gp\]"
+        SettingError, match=r"dkl needs the package 'gpytorch': pip install 'credo-bayes\[gp\]'"
     ):
         quick(perceptron(), "gaussian", data())
 

@@ -8,7 +8,7 @@ mean (the main directions of their inputs, where they are narrower). The network
 outputs there are: it is not part of the model, and its parameters stay as they are; inputs are
 flattened. Layers are independent under q, so depth adds no uncertainty by itself, and learned
 hidden layers tend to end nearly certain; RBF kernels on raw pixels see little. Needs the package
-gpytorch (``credo[gp]``).
+gpytorch (``credo-bayes[gp]``).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ likelihood. Features are moved and scaled by fixed numbers, their means and devi
 as the network starts, so that kernels start at the right length; nothing bounds them after that.
 Fails by feature collapse: h has no prior and may map inputs unlike any in the data onto features of
 the data, where the process is then sure of itself, or overfit as a network does. Uncertainty grows
-away from the data only as far as features do. Needs the package gpytorch (``credo[gp]``).
+away from the data only as far as features do. Needs the package gpytorch (``credo-bayes[gp]``).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 w = mean + std * T(z), z standard normal, T a stack of coupling transforms whose density is known
 exactly. Captures skew and several bumps that no Gaussian can; its KL is always sampled, and every
 weight it covers brings some 3 * hidden * transforms numbers to learn, so choose few layers (the
-last by default). Needs the package zuko (``credo[flows]``).
+last by default). Needs the package zuko (``credo-bayes[flows]``).
 """
 
 from __future__ import annotations

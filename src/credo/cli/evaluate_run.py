@@ -23,7 +23,7 @@ def evaluate(
             help="Table with the target column: .csv, .tsv or .parquet.", show_default=False
         ),
     ],
-    samples: Annotated[int, typer.Option(min=1, help="Posterior draws.")] = 100,
+    samples: Annotated[int, typer.Option(min=1, help="Number of draws from the posterior.")] = 100,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the draws.")] = 0,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON in place of a table.")
