@@ -16,7 +16,6 @@ from typing import Any, final
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from credo.bnn import BNN
 from credo.compress.cost import rows
@@ -25,11 +24,11 @@ from credo.core.atomic import write_atomic
 from credo.core.errors import CredoError, SettingError
 from credo.core.settings import positive, whole
 from credo.core.shell import pick, unwrap
+from credo.core.tree import map_leaves, map_tensors, num_rows, tensors
 from credo.curvature.linear import way_of
 from credo.engine.draws import Draws
 from credo.engine.outputs import with_drawn
 from credo.estimators import LIKELIHOOD
-from credo.estimators.plan import batch_of
 from credo.likelihoods.base import Likelihood
 
 TOLERANCE = 1e-4  # of the largest output: two runtimes sum float32 in different orders
@@ -88,7 +87,7 @@ def to_onnx(
             f"The network takes {size:,} bytes; one ONNX file holds less than {_LIMIT:,}. Export "
             "fewer samples, or a slimmed network."
         )
-    inputs = pytree.tree_map(lambda t: t.detach().cpu() if isinstance(t, Tensor) else t, example)
+    inputs = map_tensors(lambda t: t.detach().cpu(), example)
     write_atomic(target, lambda beside: _export(module.cpu(), beside, inputs))
     return target
 
@@ -117,10 +116,11 @@ def opened(path: str | os.PathLike[str]) -> Callable[[Any], list[Tensor]]:
     names = [entry.name for entry in file.get_inputs()]
 
     def run(x: Any) -> list[Tensor]:
-        tensors = [t for t in pytree.tree_leaves(x) if isinstance(t, Tensor)]
         return [
             torch.from_numpy(out)
-            for out in file.run(None, dict(zip(names, (t.numpy() for t in tensors), strict=True)))
+            for out in file.run(
+                None, dict(zip(names, (t.numpy() for t in tensors(x)), strict=True))
+            )
         ]
 
     return run
@@ -225,10 +225,10 @@ def _quiet() -> Iterator[None]:
 @torch.no_grad()
 def _export(module: nn.Module, path: Path, example: Any) -> None:
     several = rows(
-        example, max(2, batch_of(example))
+        example, max(2, num_rows(example))
     )  # one example alone would be taken for a constant size
-    total, batch = batch_of(several), torch.export.Dim("batch", min=1)
-    shapes = pytree.tree_map(
+    total, batch = num_rows(several), torch.export.Dim("batch", min=1)
+    shapes = map_leaves(
         lambda t: {0: batch} if isinstance(t, Tensor) and t.dim() and t.shape[0] == total else None,
         several,
     )
@@ -259,8 +259,8 @@ def _export(module: nn.Module, path: Path, example: Any) -> None:
 
 def _check(module: nn.Module, run: Callable[[Any], list[Tensor]], several: Any) -> None:
     """The file must give what the module gives, also for another number of examples."""
-    for x in (several, rows(several, batch_of(several) + 1)):
-        wanted = [t for t in pytree.tree_leaves(module(x)) if isinstance(t, Tensor)]
+    for x in (several, rows(several, num_rows(several) + 1)):
+        wanted = tensors(module(x))
         for want, got in zip(wanted, run(x), strict=True):
             gap, largest = float((want - got).abs().max()), float(want.abs().max())
             if want.shape != got.shape or not gap <= TOLERANCE * largest + 1e-6:

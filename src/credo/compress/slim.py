@@ -15,7 +15,6 @@ from typing import Any, final
 
 import torch
 from torch import Tensor, fx, nn
-from torch.utils import _pytree as pytree
 
 from credo.bnn import BNN
 from credo.compress import pruned
@@ -25,6 +24,7 @@ from credo.compress.rules import analyse
 from credo.compress.units import Channelwise, Dense, Units
 from credo.core.errors import CredoError, NetworkError
 from credo.core.shell import unwrap
+from credo.core.tree import leaves
 
 TOLERANCE = 1e-4  # of the largest output: float32 sums in another order differ by less
 COPY = 16  # multiply-adds that take as long as copying one number
@@ -130,9 +130,7 @@ def _difference(
     """Largest absolute difference of outputs (infinite where they do not compare), largest output,
     and their type.
     """
-    pairs = list(
-        zip(pytree.tree_leaves(net(example)), pytree.tree_leaves(smaller(example)), strict=True)
-    )
+    pairs = list(zip(leaves(net(example)), leaves(smaller(example)), strict=True))
     pairs = [(a, b) for a, b in pairs if isinstance(a, Tensor) and a.is_floating_point()]
     gaps = [float((a - b).abs().max()) if a.shape == b.shape else torch.inf for a, b in pairs]
     worst = torch.inf if any(gap != gap for gap in gaps) else max(gaps, default=0.0)

@@ -11,18 +11,9 @@ from torch import Tensor
 from credo.core.errors import SettingError
 from credo.core.seeds import generator
 from credo.core.sites import Site
+from credo.core.tree import take
 from credo.curvature.blocks import Block, DiagonalBlock, FullBlock, KronBlock, LowRankBlock
-from credo.curvature.sweep import (
-    BATCH,
-    BUDGET,
-    Looked,
-    Sweep,
-    cut,
-    example_rows,
-    look,
-    rest,
-    whole_rows,
-)
+from credo.curvature.sweep import BATCH, BUDGET, Looked, Sweep, example_rows, look, rest, whole_rows
 from credo.curvature.taps import Tap, layer_rows
 from credo.engine.model import Model
 from credo.posteriors import Family, Full, MeanField, PosteriorPrior
@@ -220,12 +211,7 @@ def _flat_rows(
         }
     if others:
         parts |= example_rows(
-            sweep.model,
-            sweep.values,
-            sweep.buffers,
-            others,
-            cut(x, rows, seen.examples),
-            seen.root[rows],
+            sweep.model, sweep.values, sweep.buffers, others, take(x, rows), seen.root[rows]
         )
     return torch.cat([parts[n] for n in layout.shapes], -1)
 

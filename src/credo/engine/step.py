@@ -13,8 +13,8 @@ from torch.utils import _pytree as pytree
 
 from credo.core.errors import SettingError
 from credo.core.seeds import put_state, take_state
+from credo.core.tree import num_rows
 from credo.engine.elbo import Elbo
-from credo.estimators.plan import batch_of
 from credo.estimators.slot import Replan
 
 
@@ -97,7 +97,7 @@ class EagerStep(Capturable):
                     f"estimator={self.elbo.estimator.name!r} and this "
                     f"posterior ({str(error).splitlines()[0]}); use compile=False."
                 ) from error
-        loss = nll / batch_of(x) + kl * (weight / self.num_data)
+        loss = nll / num_rows(x) + kl * (weight / self.num_data)
         loss.backward()
         self.optimizer.step()
         return nll.detach(), kl.detach()
@@ -110,7 +110,7 @@ class EagerStep(Capturable):
         """Forward, backward, optimizer, without a way back."""
         self.optimizer.zero_grad(set_to_none=True)
         nll, kl = self.forward(x, y)
-        (nll / batch_of(x) + kl * scale).backward()
+        (nll / num_rows(x) + kl * scale).backward()
         self.optimizer.step()
         return nll.detach(), kl.detach()
 

@@ -7,7 +7,7 @@ from credo.estimators.gates import Arm, Reinforce
 from credo.estimators.local import Local
 from credo.estimators.per_example import PerExample
 from credo.estimators.placement import LIKELIHOOD, Plan, place
-from credo.estimators.plan import make_plan, structure
+from credo.estimators.plan import make_plan
 from credo.estimators.score import Score
 from credo.estimators.straight_through import Gumbel, StraightThrough
 from credo.estimators.weights import Weights
@@ -30,5 +30,4 @@ __all__ = [
     "estimators",
     "make_plan",
     "place",
-    "structure",
 ]

@@ -28,7 +28,7 @@ from credo.audit.reference import subsample
 from credo.bnn import BNN
 from credo.core.errors import CredoError, NetworkError, RunError, SettingError, nearest
 from credo.core.settings import positive, whole
-from credo.core.tree import Tree, map_leaves, take
+from credo.core.tree import Tree, map_leaves, num_rows, take
 from credo.data.checks import check_inputs, check_pair
 from credo.data.source import Arrays, Source
 from credo.engine.fit_job import Callback
@@ -37,7 +37,7 @@ from credo.engine.run import read_json, write_json
 from credo.likelihoods.base import Likelihood, get
 from credo.likelihoods.soft import Soft
 from credo.tasks.fidelity import fidelity
-from credo.tasks.teaching import Jitter, Perturb, Perturbed, Teacher, num_rows
+from credo.tasks.teaching import Jitter, Perturb, Perturbed, Teacher
 
 SAMPLES = {
     "training": 100,
@@ -122,7 +122,7 @@ def distill(
     )
     outputs = _check_student(teacher, BNN(student, own), x)
     held_out = None if test is None else _held_out(teacher, test)
-    x = map_leaves(lambda _, leaf: leaf.to(home), x, "data")
+    x = map_leaves(lambda leaf: leaf.to(home), x)
     lessons = Teacher(teacher, own, count)
     apprentice = BNN(student, Soft(own, outputs))
     source: Any

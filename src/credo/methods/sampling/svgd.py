@@ -15,10 +15,10 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from credo.core.errors import SettingError
 from credo.core.settings import setting
+from credo.core.tree import take
 from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.method import Method, methods
 from credo.engine.model import Model
@@ -126,7 +126,7 @@ class Swarm(Fitting):
 
     def move(self, state: State, index: int, source: torch.Generator) -> tuple[State, State]:
         """One step along the Stein force of a batch, with Adam's scaling."""
-        batch = pytree.tree_map(lambda leaf: leaf[0], self.feed.at(index))
+        batch = take(self.feed.at(index), 0)
         factor = self.num_data / len(batch[1])
         position = state["position"]
         value, slope = self.density.slope(position, [batch], factor)

@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from credo.core.errors import SettingError, nearest
+from credo.core.tree import take
 from credo.curvature.blocks import DiagonalBlock, SubnetworkBlock
 from credo.curvature.centred_prior import centred
 from credo.curvature.structures import Gram, Measured, diagonal
-from credo.curvature.sweep import BUDGET, Looked, Sweep, cut, example_rows, look, rest
+from credo.curvature.sweep import BUDGET, Looked, Sweep, example_rows, look, rest
 from credo.curvature.taps import Tap, layer_rows
 from credo.engine.model import Model
 
@@ -136,7 +137,7 @@ def subnetwork(sweep: Sweep, chosen: Chosen) -> Measured:
                         sweep.values,
                         sweep.buffers,
                         others,
-                        cut(x, rows, seen.examples),
+                        take(x, rows),
                         column[rows],
                     )
                     parts |= {name: found[name][..., chosen[name]] for name in others}
