@@ -26,7 +26,7 @@ from credo.core.atomic import write_atomic
 from credo.core.errors import CredoError, RunError
 from credo.core.seeds import generator, isolated, mix
 from credo.data import load
-from credo.engine.descent import GradientMethod
+from credo.engine.descent import DescentSettings
 from credo.likelihoods import Likelihood
 from credo.methods import make_method, methods
 from credo.nets import mlp
@@ -180,7 +180,7 @@ def _for(method: str, given: dict[str, Any], terms: Terms, device: torch.device)
     kind = methods[method]
     if "compile" not in kind.__dataclass_fields__:
         return given
-    if issubclass(kind, GradientMethod):
+    if issubclass(kind, DescentSettings):
         return given | {"compile": "graph" if device.type == "cuda" else False}
     return given | {"compile": given.get("compile", False) and terms.effort >= WORTHWHILE}
 

@@ -28,7 +28,7 @@ _LOOP_BUDGET = (
     1 << 21
 )  # numbers drawn together by the loop: several small networks at once, without leaving the cache
 _CHUNKS = 8  # that vmapped draws are cut into on a CPU, for the cache's sake
-_SHARED = 0.25  # of the parameters, embeddings apart, that must come first
+_SHARED = 0.25  # of the parameters, embeddings not counted, that must come first
 _BUDGET = {"cpu": 1 << 26, "cuda": 1 << 28}  # numbers held at once by vmapped draws
 
 

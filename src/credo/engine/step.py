@@ -25,23 +25,22 @@ class Step(ABC):
     """``step(x, y, weight)`` moves what is learned along the gradient of sum(nll) / B + weight KL /
     N; returns (nll sum, KL), detached.
 
-    The ways to run one, and the file in ``benchmarks/results`` that says what each is for, in
-    times of the way named first:
+    The ways to run one, each with the file in ``benchmarks/results`` that justifies it:
 
-    =================================  ============================================================
-    :class:`EagerStep`                 the reference; 1.0 of plain PyTorch with its own noise
-                                       (``cpu_bench.md``)
-    :class:`EagerStep`, compiled       under a captured step on a GPU: 0.8 of one that is not
-                                       compiled (``h200_bench.md``)
-    :class:`CapturedStep`              one CUDA graph: 0.04 to 0.2 of the eager step on a GPU
-                                       (``h200_joint.md``)
-    ``MembersStep``                    all members of an ensemble at once: 0.65 of one after
-                                       another on a CPU (``cpu_ensembles.md``), 0.013 when captured
-                                       (``h200_ensembles.md``); with convolutions they take turns,
-                                       since vmap needs 1.65 of a loop (``cpu_bench.md``)
-    ``ThreadedMembers``                a thread for each member: 0.48 of one after another on a CPU
-                                       (``cpu_ensembles.md``)
-    =================================  ============================================================
+    ======================  ========================================================================
+    :class:`EagerStep`      plain autograd, the reference of all others (``cpu_bench.md``)
+    the same, compiled      a captured step of the plain network takes 0.8 of its time when it is
+                            also compiled (``h200_bench.md``). On a CPU only some convolutional
+                            networks gain, and dense ones lose (``cpu_compiled.md``)
+    :class:`CapturedStep`   one CUDA graph, compiled: 0.05 to 0.2 of the eager step on a GPU
+                            (``h200_joint.md``)
+    ``MembersStep``         all members of an ensemble at once: 0.6 to 0.7 of one after another on a
+                            CPU (``cpu_ensembles.md``), 0.23 on a GPU and 0.013 when captured
+                            (``h200_ensembles.md``). With convolutions members take turns: vmap
+                            takes 1.6 of a loop (``cpu_bench.md``)
+    ``ThreadedMembers``     each member on a thread: 0.5 of one after another on a CPU
+                            (``cpu_ensembles.md``)
+    ======================  ========================================================================
 
     The last two are in ``credo.methods.ensembles.parts``.
     """
@@ -77,7 +76,7 @@ class Capturable(Protocol):
         ...
 
     def changed_tensors(self) -> Iterator[Tensor]:
-        """Parameters and buffers that a run changes, the optimizer's apart."""
+        """Parameters and buffers that a run changes, without the optimizer's state."""
         ...
 
 
@@ -85,7 +84,7 @@ class Capturable(Protocol):
 class EagerStep(Step):
     """Plain autograd; with ``compile`` the loss is one compiled graph (``fullgraph=True``).
 
-    Measured in ``cpu_bench.md``, compiled in ``h200_bench.md``.
+    Measured in ``cpu_bench.md``, compiled in ``h200_bench.md`` and ``cpu_compiled.md``.
     """
 
     def __init__(

@@ -207,7 +207,7 @@ def test_questions_without_an_answer_are_refused(ask, text):
 
 @pytest.mark.parametrize("normalise", [False, True])
 def test_traced_passes_train_like_plain_ones(normalise):
-    plain, traced = (
+    plain, recorded = (
         fit(network(normalise), compile=compile).posterior.state_dict() for compile in (False, True)
     )
-    assert all(torch.allclose(traced[n], t, rtol=0, atol=1e-10) for n, t in plain.items())
+    assert all(torch.allclose(recorded[n], t, rtol=0, atol=1e-10) for n, t in plain.items())
