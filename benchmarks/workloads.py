@@ -28,9 +28,9 @@ from credo.engine.model import Model
 from credo.engine.step import make_step
 from credo.engine.training_loop import MakeOptimizer
 from credo.estimators import estimators
-from credo.methods.ensembles.parts.members import Flock, member_seeds
-from credo.methods.ensembles.parts.members_step import moving
-from credo.methods.ensembles.parts.threaded_members import stepping
+from credo.methods.ensembles.parts.members import Members, member_seeds
+from credo.methods.ensembles.parts.members_fit import step_maker
+from credo.methods.ensembles.parts.members_step import members_optimizer
 from credo.methods.laplace.parts.mode import Mode
 from credo.methods.sampling.hmc import HMCMoves
 from credo.methods.sampling.nuts import NUTSMoves
@@ -272,17 +272,18 @@ def ensemble_epoch(
     """
     model = credo.BNN(nets[0], "categorical", prior=Normal(0.0, 1.0)).model
     starts = [{name: p.detach().clone() for name, p in net.named_parameters()} for net in nets]
-    flock = Flock(model, starts, member_seeds(0, len(nets)))
+    members = Members(model, starts, member_seeds(0, len(nets)))
     fit_job = FitJob(Source(Arrays(x, y), len(y)), epochs=1, batch_size=batch_size, lr=1e-3)
     lr = torch.tensor(1e-3, device=x.device) if x.is_cuda else 1e-3
-    step = stepping()(flock, moving("adam", 0.9)(flock, lr, len(y)), len(y), compile)
+    optimizer = members_optimizer("adam", 0.9)(members, lr, len(y))
+    step = step_maker()(members, optimizer, len(y), compile)
     source, epochs = on_device(fit_job.source, model), itertools.count()
     shell = model.shell()
     shell.train(True)
 
     def epoch() -> None:
         with isolated(0, x.device):
-            for xs, ys in flock.batches(source, fit_job, next(epochs)):
+            for xs, ys in members.batches(source, fit_job, next(epochs)):
                 step(xs, ys, 1.0)
 
     return epoch

@@ -112,7 +112,7 @@ class WeightNoise:
         if not noise:
             for raw in family.raw_alpha:
                 raw.data.fill_(-math.inf)
-        return Elbo(self.model, Posterior([family]), estimators[estimator], kl="apart")
+        return Elbo(self.model, Posterior([family]), estimators[estimator], kl="optimizer")
 
     @torch.no_grad()
     def error(self, x: Tensor, y: Tensor) -> float:

@@ -73,7 +73,7 @@ def gradients(
         for logit in family.logits:
             logit.fill_(math.log(rate / (1 - rate)))
     family.logits.requires_grad_(True)
-    elbo = Elbo(bnn.model, posterior, estimators[kind.estimator], kl="apart")
+    elbo = Elbo(bnn.model, posterior, estimators[kind.estimator], kl="optimizer")
     shell = bnn.model.shell()
     shell.place(bnn.model.frozen())
     shell.train(True)

@@ -25,7 +25,7 @@ def probe(bnn: BNN, estimator: str) -> Elbo:
     """The posterior of ``bnn`` in an ``Elbo`` with this estimator, ready for forward passes; the KL
     is left out.
     """
-    elbo = Elbo(bnn.model, bnn.posterior, estimators[estimator], kl="apart")
+    elbo = Elbo(bnn.model, bnn.posterior, estimators[estimator], kl="optimizer")
     shell = bnn.model.shell()
     shell.place(bnn.model.frozen())
     shell.train(True)

@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as F
 
 from credo.core.errors import SettingError
-from credo.core.recorded_pass import Traced, draws, record
+from credo.core.recorded_pass import RecordedPass, draws, record
 
 W = torch.randn(3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
@@ -23,22 +23,22 @@ def test_a_replay_gives_what_the_function_gives_derivatives_included():
         calls.append(1)
         return slopes(w, x)
 
-    traced = Traced([W])
+    recorded = RecordedPass([W])
     for seed in range(4):
         x = torch.randn(5, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-        assert torch.equal(traced("key", watched, [x])[0], slopes(W, x)[0])
+        assert torch.equal(recorded("key", watched, [x])[0], slopes(W, x)[0])
     assert len(calls) == 1
-    traced("key", watched, [torch.ones(2, 3, dtype=torch.float64)])
-    traced("other", watched, [torch.ones(2, 3, dtype=torch.float64)])
+    recorded("key", watched, [torch.ones(2, 3, dtype=torch.float64)])
+    recorded("other", watched, [torch.ones(2, 3, dtype=torch.float64)])
     assert len(calls) == 3, "another shape or key is recorded anew"
 
 
 def test_fixed_tensors_count_by_what_they_hold_now():
     w, x = W.clone(), torch.ones(5, 3, dtype=torch.float64)
-    traced = Traced([w])
-    traced(0, slopes, [x])
+    recorded = RecordedPass([w])
+    recorded(0, slopes, [x])
     w.mul_(2.0)
-    assert torch.equal(traced(0, slopes, [x])[0], slopes(w, x)[0])
+    assert torch.equal(recorded(0, slopes, [x])[0], slopes(w, x)[0])
 
 
 def test_recording_changes_nothing_and_replaying_does():
@@ -48,13 +48,13 @@ def test_recording_changes_nothing_and_replaying_does():
         count.add_(1)
         return [F.dropout(x, 0.5, True)]
 
-    traced = Traced([count])
+    recorded = RecordedPass([count])
     x = torch.ones(1000)
-    first = traced(0, noisy, [x])[0]
+    first = recorded(0, noisy, [x])[0]
     assert int(count) == 1, "only the replay counts"
     torch.set_rng_state(state)
     assert torch.equal(first, F.dropout(x, 0.5, True)), "the recording drew nothing"
-    assert not torch.equal(first, traced(0, noisy, [x])[0]) and int(count) == 2
+    assert not torch.equal(first, recorded(0, noisy, [x])[0]) and int(count) == 2
 
 
 def test_what_cannot_be_traced_is_said_in_one_sentence():
@@ -63,10 +63,9 @@ def test_what_cannot_be_traced_is_said_in_one_sentence():
 
     with pytest.raises(
         SettingError,
-        match=r"compile=True: the passes of this network cannot be traced \(.*\); use "
-        r"compile=False",
+        match=r"compile=True: the compiler cannot trace this network \(.*\); use compile=False",
     ):
-        Traced([])(0, branching, [torch.ones(2)])
+        RecordedPass([])(0, branching, [torch.ones(2)])
 
 
 def test_what_follows_from_shapes_is_folded_unless_it_is_returned_or_written_into():

@@ -13,7 +13,7 @@ from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.training_loop import Learner
 from credo.estimators import estimators
 from credo.likelihoods import Gaussian
-from credo.methods.ensembles.parts.members import Flock
+from credo.methods.ensembles.parts.members import Members
 
 
 class Least(Learner):
@@ -68,12 +68,12 @@ def test_what_must_be_said_is_asked_for():
         Learner()  # type: ignore[abstract]
 
 
-def test_objectives_and_flocks_are_learners():
+def test_objectives_and_members_are_learners():
     one = model()
     elbo = Elbo(one, make_posterior("mean_field", one), estimators["weights"])
-    flock = Flock(one, [one.values()] * 2, (0, 1))
-    assert isinstance(elbo, Learner) and isinstance(flock, Learner)
-    assert elbo.model is flock.model is one and get_type_hints(Learner.fitted)["return"] is Fitted
-    assert elbo.divergence() is None and float(flock.divergence()) > 0
-    assert flock.examples(torch.zeros(2, 7)) == 7
-    assert isinstance(elbo.fitted().posterior, type(flock.fitted().posterior))
+    members = Members(one, [one.values()] * 2, (0, 1))
+    assert isinstance(elbo, Learner) and isinstance(members, Learner)
+    assert elbo.model is members.model is one and get_type_hints(Learner.fitted)["return"] is Fitted
+    assert elbo.divergence() is None and float(members.divergence()) > 0
+    assert members.examples(torch.zeros(2, 7)) == 7
+    assert isinstance(elbo.fitted().posterior, type(members.fitted().posterior))

@@ -2,17 +2,19 @@ import pytest
 import torch
 from torch import nn
 from torch.distributions import Normal
+from zoo.graphs import play
 from zoo.models import make_model, make_posterior
 from zoo.networks import make
 
 from credo.core.errors import SettingError
-from credo.core.seeds import isolated
+from credo.core.seeds import isolated, take_state
 from credo.engine.elbo import Elbo
-from credo.engine.step import Capturable, EagerStep, GraphStep, make_step
+from credo.engine.step import CapturedStep, EagerStep, make_step, wants_graph
 from credo.estimators import estimators
 from credo.likelihoods import Gaussian
-from credo.methods.ensembles.parts.members import Flock
-from credo.methods.ensembles.parts.members_step import FlockStep, moving
+from credo.methods.ensembles.parts.member_gradients import MemberGradients
+from credo.methods.ensembles.parts.members import Members
+from credo.methods.ensembles.parts.members_step import MembersStep, members_optimizer
 
 Y = torch.randn(3, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
@@ -90,11 +92,19 @@ def start_state(net, x):
     return elbo.posterior.state_dict()
 
 
+def test_a_graph_is_wanted_on_a_gpu_alone():
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert not wants_graph(cpu, True) and not wants_graph(cpu, False)
+    assert wants_graph(gpu, True) and wants_graph(gpu, "graph") and not wants_graph(gpu, False)
+    with pytest.raises(SettingError, match="compile='graph' captures the step as a CUDA graph"):
+        wants_graph(cpu, "graph")
+
+
 def test_make_step_takes_a_graph_only_on_a_gpu():
     net, _ = make("mlp")
     elbo = make_elbo(net)
     assert isinstance(make_step(elbo, adam(elbo), 3, True), EagerStep) and not isinstance(
-        make_step(elbo, adam(elbo), 3, False), GraphStep
+        make_step(elbo, adam(elbo), 3, False), CapturedStep
     )
 
 
@@ -149,60 +159,81 @@ def test_the_compiled_step_with_the_default_backend():
     assert all(torch.isfinite(nll + kl) for nll, kl in rows)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_the_captured_graph_trains_like_the_eager_step():
+@pytest.fixture(params=["cpu", "cuda"])
+def device(request, monkeypatch):
+    """A GPU where there is one, and a CPU that plays at being one."""
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    if request.param == "cpu":
+        play(monkeypatch)
+    return torch.device(request.param)
+
+
+def on(device, net, prior, likelihood):
+    model = make_model(net.to(device), likelihood=likelihood, prior=prior)
+    model.device, model.likelihood = device, model.likelihood.to(device)
+    return model
+
+
+def test_the_captured_graph_trains_like_the_eager_step(device):
     net, x = make("mlp", dtype=torch.float32)
-    net, x, y = net.cuda(), x.cuda(), Y.float().cuda()
+    x, y = x.to(device), Y.float().to(device)
     results = []
     for graph in (False, True):
-        model = make_model(net, likelihood=Gaussian(std=0.5), prior=Normal(0.0, 1.0))
-        model.device, model.likelihood = torch.device("cuda"), model.likelihood.cuda()
+        model = on(device, net, Normal(0.0, 1.0), Gaussian(std=0.5))
         elbo = Elbo(model, make_posterior("delta", model), estimators["weights"])
-        eager = EagerStep(
-            elbo, torch.optim.Adam(elbo.posterior.parameters(), lr=0.01, capturable=True), 30
+        adam = torch.optim.Adam(
+            elbo.posterior.parameters(), lr=0.01, fused=True, capturable=device.type == "cuda"
         )
-        step = GraphStep(eager) if graph else eager
+        eager = EagerStep(elbo, adam, 30)
+        step = CapturedStep(eager) if graph else eager
         results.append(
-            [float(step(x, y, 1.0)[0]) for _ in range(5)]
+            [float(step(x, y, weight)[0]) for weight in (1.0, 1.0, 0.5, 0.0, 1.0)]
         )  # at once: a graph overwrites what it returned
     assert results[0] == pytest.approx(results[1], rel=1e-4)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("name", ["mlp", "batchnorm"])
 @pytest.mark.parametrize("kind", ["adam", "sgd"])
-@pytest.mark.parametrize("reach", [None, 0.1])
-def test_captured_members_train_like_eager_ones(name, kind, reach):
+@pytest.mark.parametrize("adversarial", [None, 0.1])
+def test_captured_members_train_like_eager_ones(name, kind, adversarial, device):
     """Three shapes of batches: two are captured, the third runs eagerly between them."""
     net, _ = make(name, dtype=torch.float32)
+    lr = torch.tensor(0.01, device=device) if device.type == "cuda" else 0.01
     results = []
     for graph in (False, True):
-        model = make_model(net.cuda(), likelihood=Gaussian(), prior=Normal(0.25, 1.0))
-        model.device, model.likelihood = torch.device("cuda"), model.likelihood.cuda()
-        flock = Flock(model, [model.random_values(seed) for seed in (0, 1)], (0, 1))
+        model = on(device, net, Normal(0.25, 1.0), Gaussian())
+        members = Members(model, [model.random_values(seed) for seed in (0, 1)], (0, 1))
         model.shell().train(True)
-        eager = FlockStep(
-            flock, moving(kind, 0.9)(flock, torch.tensor(0.01, device="cuda"), 30), 30, reach
-        )
-        step, rows = GraphStep(eager) if graph else eager, []
+        optimizer = members_optimizer(kind, 0.9)(members, lr, 30)
+        eager = MembersStep(MemberGradients(members), optimizer, 30, adversarial)
+        step, rows = CapturedStep(eager) if graph else eager, []
         for index, size in enumerate((8, 8, 5, 3, 8, 3, 5)):
             made = torch.Generator().manual_seed(index)
-            x, y = (
-                torch.randn(2, size, 5, generator=made).cuda(),
-                torch.randn(2, size, 2, generator=made).cuda(),
-            )
+            x, y = (torch.randn(2, size, width, generator=made).to(device) for width in (5, 2))
             rows.append(float(step(x, y, 1.0)[0]))
-        results.append(
-            (
-                rows,
-                [t.detach().clone() for t in step.held()]
-                if not graph
-                else [t.detach().clone() for t in eager.held()],
-            )
-        )
+        results.append((rows, [t.detach().clone() for t in eager.changed_tensors()]))
     assert results[0][0] == pytest.approx(results[1][0], rel=1e-4)
     assert all(
         torch.allclose(a, b, atol=1e-4) for a, b in zip(results[0][1], results[1][1], strict=True)
+    )
+
+
+def test_a_capture_changes_neither_what_is_learned_nor_the_random_state(device):
+    net, _ = make("batchnorm", dtype=torch.float32)
+    model = on(device, net, Normal(0.25, 1.0), Gaussian())
+    members = Members(model, [model.random_values(seed) for seed in (0, 1)], (0, 1))
+    model.shell().train(True)
+    lr = torch.tensor(0.01, device=device) if device.type == "cuda" else 0.01
+    optimizer = members_optimizer("adam", 0.9)(members, lr, 30)
+    step = CapturedStep(MembersStep(MemberGradients(members), optimizer, 30))
+    before, random = [t.detach().clone() for t in members.state_dict().values()], take_state(device)
+    step._capture(torch.ones(2, 4, 5, device=device), torch.ones(2, 4, 2, device=device))
+    after = members.state_dict().values()
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    assert all(not t.any() for state in optimizer.state.values() for t in state.values())
+    assert all(
+        torch.equal(a, b) for a, b in zip(random, take_state(device), strict=True) if a is not None
     )
 
 
@@ -211,17 +242,17 @@ def test_an_eager_step_can_be_prepared_run_and_forgotten():
     net, x = make("mlp")
     one, two = make_elbo(net), make_elbo(net)
     called, run = EagerStep(one, adam(one), 30), EagerStep(two, adam(two), 30)
-    assert isinstance(run, Capturable) and run.device == torch.device("cpu")
+    assert run.device == torch.device("cpu")
     run.prepare(x)
     with isolated(3):
         wanted = called(x, Y, 0.5)
     with isolated(3):
         found = run.run(x, Y, torch.tensor(0.5 / 30))
     assert all(torch.equal(a, b) for a, b in zip(wanted, found, strict=True))
-    held = list(run.held())
-    assert {id(p) for p in two.posterior.parameters()} <= {id(t) for t in held}
-    assert all(torch.allclose(a, b) for a, b in zip(called.held(), held, strict=True))
-    run.forget()
+    changed = list(run.changed_tensors())
+    assert {id(p) for p in two.posterior.parameters()} <= {id(t) for t in changed}
+    assert all(torch.allclose(a, b) for a, b in zip(called.changed_tensors(), changed, strict=True))
+    run.release()
     assert all(p.grad is None for p in two.parameters()) and all(
         p.grad_fn is None for p in two.model.shell().module.parameters()
     )

@@ -7,8 +7,7 @@ from zoo.models import Passes, make_model, make_posterior
 from zoo.networks import Checkpointed, make
 
 from credo.core.errors import NetworkError
-from credo.estimators import structure
-from credo.estimators.plan import batch_of, example_axis, one_more, with_masks
+from credo.estimators.plan import example_axis, with_masks
 
 
 def plan_of(net, x, estimator="local", train=False, kind="mean_field", **how):
@@ -157,27 +156,6 @@ def test_a_point_embedding_may_renormalise():
     assert dict(
         plan_of(Renormed().double(), torch.randint(0, 7, (3, 6)), random="head.*").example_axis
     ) == {"head.weight": 0}
-
-
-def test_the_structure_key_tells_trees_ranks_and_types_apart_but_not_batch_sizes():
-    x = torch.zeros(3, 5)
-    assert structure(x) == structure(torch.zeros(7, 5))
-    others = [x.double(), x.unsqueeze(0), (x,), {"a": x}, [x], (x, 1)]
-    keys = [structure(other) for other in others]
-    assert len({str(k) for k in keys} | {str(structure(x))}) == len(others) + 1
-
-
-def test_one_more_example():
-    x = {"a": torch.arange(6).reshape(3, 2), "b": torch.zeros(2, 3), "c": 5}
-    more = one_more(x)
-    assert (
-        more["a"].tolist() == [[0, 1], [2, 3], [4, 5], [0, 1]]
-        and more["b"].shape == (2, 3)
-        and more["c"] == 5
-    )
-    assert batch_of(x) == 3
-    with pytest.raises(NetworkError, match="no tensor with an example axis"):
-        batch_of({"a": 1})
 
 
 @pytest.mark.parametrize(

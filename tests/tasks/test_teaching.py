@@ -7,8 +7,9 @@ from zoo.stats import Z, has_mean, has_variance
 import credo
 from credo.core.errors import DataError, SettingError
 from credo.core.seeds import generator
+from credo.core.tree import num_rows, split
 from credo.likelihoods import Categorical, Heteroscedastic
-from credo.tasks.teaching import Jitter, Perturbed, Teacher, in_slices, num_rows
+from credo.tasks.teaching import Jitter, Perturbed, Teacher
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +121,7 @@ def test_whole_numbers_and_data_without_spread_are_refused():
 
 def test_trees_are_cut_and_perturbed_leaf_by_leaf():
     x = {"a": torch.randn(5, 2), "b": (torch.randn(5, 3, 3),)}
-    assert num_rows(x) == 5 and [num_rows(part) for part in in_slices(x, 2)] == [2, 2, 1]
+    assert num_rows(x) == 5 and [num_rows(part) for part in split(x, 2)] == [2, 2, 1]
     moved = Jitter(x, 0.1)(x, generator(0))
     assert moved["a"].shape == (5, 2) and moved["b"][0].shape == (5, 3, 3)
     assert not torch.equal(moved["a"], x["a"]) and not torch.equal(moved["b"][0], x["b"][0])

@@ -16,14 +16,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from credo.audit.diagnostics import converged
 from credo.bnn import BNN
 from credo.core.errors import CredoError, SettingError
 from credo.core.seeds import generator, mix
 from credo.core.settings import positive
-from credo.core.tree import Tree, take
+from credo.core.tree import Tree, map_leaves, take
 from credo.data.intake import intake
 from credo.engine.method import methods
 from credo.engine.model import Model
@@ -112,7 +111,7 @@ def subsample(data: Any, rows: int, seed: int = 0) -> tuple[Tree, Tensor]:
 
 
 def _joined(batches: list[tuple[Tree, Tensor]]) -> tuple[Tree, Tensor]:
-    x = pytree.tree_map(
+    x = map_leaves(
         lambda *parts: torch.cat(parts), batches[0][0], *(batch for batch, _ in batches[1:])
     )
     return x, torch.cat([y for _, y in batches])

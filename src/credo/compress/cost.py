@@ -12,11 +12,10 @@ from typing import Any, final
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from credo.core.errors import SettingError
 from credo.core.settings import positive
-from credo.estimators.plan import batch_of
+from credo.core.tree import map_rows, num_rows
 
 _CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -104,7 +103,7 @@ def count(net: nn.Module, example: Any) -> Cost:
     return Cost(
         parameters=sum(p.numel() for p in parameters),
         nonzero=sum(int(p.count_nonzero()) for p in parameters),
-        macs=macs // batch_of(example),
+        macs=macs // num_rows(example),
         bytes=sum(t.numel() * t.element_size() for t in [*parameters, *buffers]),
         uncounted=tuple(name for name, module in own.items() if module not in called),
     )
@@ -112,16 +111,8 @@ def count(net: nn.Module, example: Any) -> Cost:
 
 def repeated_batch(example: Any, size: int) -> Any:
     """A batch of ``size`` inputs: those of ``example``, repeated as often as it takes."""
-    total = batch_of(example)
-    index = torch.arange(size) % total
-    return pytree.tree_map(
-        lambda t: (
-            t[index.to(t.device)]
-            if isinstance(t, Tensor) and t.dim() and t.shape[0] == total
-            else t
-        ),
-        example,
-    )
+    index = torch.arange(size) % num_rows(example)
+    return map_rows(lambda leaf: leaf[index.to(leaf.device)], example)
 
 
 def latency(

@@ -11,12 +11,12 @@ from typing import Any, final
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from credo.bnn import BNN
 from credo.compress.pruned import Pruned, plain, prune
 from credo.core.errors import DataError, SettingError
 from credo.core.shell import pick
+from credo.core.tree import map_leaves
 from credo.data.intake import intake
 from credo.predictive import Predictive, evaluate
 
@@ -92,7 +92,7 @@ def score(net: nn.Module, bnn: BNN, data: Any, batch_size: int = 1000) -> dict[s
     """
     parts, targets = [], []
     for x, y in intake(data, dtype=bnn._dtype)(None, batch_size):
-        x, y = pytree.tree_map(lambda t: t.cpu(), (x, y))
+        x, y = map_leaves(lambda t: t.cpu(), (x, y))
         try:
             parts.append(pick(net(x), bnn.output))
         except RuntimeError as error:

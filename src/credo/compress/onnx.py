@@ -16,7 +16,6 @@ from typing import Any, final
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from credo.bnn import BNN
 from credo.compress.cost import repeated_batch
@@ -26,10 +25,10 @@ from credo.core.errors import CredoError, SettingError
 from credo.core.renamed import renamed
 from credo.core.settings import positive, whole
 from credo.core.shell import pick, unwrap
+from credo.core.tree import map_leaves, map_tensors, num_rows, tensors
 from credo.engine.draws import Draws
 from credo.engine.outputs import with_drawn
 from credo.estimators import LIKELIHOOD
-from credo.estimators.plan import batch_of
 from credo.likelihoods.base import Likelihood
 
 TOLERANCE = 1e-4  # of the largest output: two runtimes sum float32 in different orders
@@ -91,7 +90,7 @@ def to_onnx(
             f"The network takes {size:,} bytes; one ONNX file holds less than {_LIMIT:,}. Export "
             "fewer draws, or a slimmed network."
         )
-    inputs = pytree.tree_map(lambda t: t.detach().cpu() if isinstance(t, Tensor) else t, example)
+    inputs = map_tensors(lambda t: t.detach().cpu(), example)
     write_atomic(target, lambda beside: _export(module.cpu(), beside, inputs))
     return target
 
@@ -120,10 +119,11 @@ def opened(path: str | os.PathLike[str]) -> Callable[[Any], list[Tensor]]:
     names = [entry.name for entry in file.get_inputs()]
 
     def run(x: Any) -> list[Tensor]:
-        tensors = [t for t in pytree.tree_leaves(x) if isinstance(t, Tensor)]
         return [
             torch.from_numpy(out)
-            for out in file.run(None, dict(zip(names, (t.numpy() for t in tensors), strict=True)))
+            for out in file.run(
+                None, dict(zip(names, (t.numpy() for t in tensors(x)), strict=True))
+            )
         ]
 
     return run
@@ -229,10 +229,10 @@ def _quiet() -> Iterator[None]:
 @torch.no_grad()
 def _export(module: nn.Module, path: Path, example: Any) -> None:
     several = repeated_batch(
-        example, max(2, batch_of(example))
+        example, max(2, num_rows(example))
     )  # one example alone would be taken for a constant size
-    total, batch = batch_of(several), torch.export.Dim("batch", min=1)
-    shapes = pytree.tree_map(
+    total, batch = num_rows(several), torch.export.Dim("batch", min=1)
+    shapes = map_leaves(
         lambda t: {0: batch} if isinstance(t, Tensor) and t.dim() and t.shape[0] == total else None,
         several,
     )
@@ -263,8 +263,8 @@ def _export(module: nn.Module, path: Path, example: Any) -> None:
 
 def _check(module: nn.Module, run: Callable[[Any], list[Tensor]], several: Any) -> None:
     """The file must give what the module gives, also for another number of examples."""
-    for x in (several, repeated_batch(several, batch_of(several) + 1)):
-        wanted = [t for t in pytree.tree_leaves(module(x)) if isinstance(t, Tensor)]
+    for x in (several, repeated_batch(several, num_rows(several) + 1)):
+        wanted = tensors(module(x))
         for want, got in zip(wanted, run(x), strict=True):
             gap, largest = float((want - got).abs().max()), float(want.abs().max())
             if want.shape != got.shape or not gap <= TOLERANCE * largest + 1e-6:

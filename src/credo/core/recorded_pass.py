@@ -1,5 +1,6 @@
-"""A function of tensors as the list of operations it was when it ran first: none of the Python
-between them is left.
+"""Record a function's tensor operations once, then replay them without the Python between them.
+
+Derivatives count as operations, so that a recorded pass needs no autograd.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ FILLERS = (
 
 
 @final
-class Traced:
-    """``function(*fixed, *varying)``, derivatives included, recorded once per ``key`` and shapes,
-    and replayed from then on.
+class RecordedPass:
+    """``function(*fixed, *varying)``, recorded once per ``key`` and shapes, and replayed from then
+    on.
 
     What Python decided while it was recorded stays decided: a network that tosses coins outside
     torch would toss them once. Arguments that the function changes in place are changed by the
@@ -42,29 +43,46 @@ class Traced:
 
     def __init__(self, fixed: Sequence[Tensor]) -> None:
         self.fixed = list(fixed)
-        self.graphs: dict[Any, Function] = {}
+        self.recorded: dict[Any, Function] = {}
 
     def __call__(self, key: Any, function: Function, varying: Sequence[Tensor]) -> list[Tensor]:
         """Replay, after recording where there is nothing to replay."""
         known = (key, *(tensor.shape for tensor in varying))
-        if known not in self.graphs:
-            self.graphs[known] = record(function, [*self.fixed, *varying]).forward
+        if known not in self.recorded:
+            self.recorded[known] = record(function, [*self.fixed, *varying]).forward
         with torch.no_grad():
-            return self.graphs[known](*self.fixed, *varying)
+            return self.recorded[known](*self.fixed, *varying)
 
 
-def record(function: Function, arguments: Sequence[Tensor]) -> torch.fx.GraphModule:
-    """The operations of one call, which changes neither its arguments nor the random state."""
+def operations(function: Callable[..., Any], arguments: Sequence[Tensor]) -> torch.fx.GraphModule:
+    """The operations of one call as they come; it changes neither its arguments nor the random
+    state. A ``SettingError`` where values decide what is computed.
+    """
     from torch.fx.experimental.proxy_tensor import make_fx
 
     with LOCK, torch.random.fork_rng(devices=[]):
         try:
-            return _lean(make_fx(function)(*(t.detach().clone() for t in arguments)), arguments)
+            return make_fx(function)(*(t.detach().clone() for t in arguments))
         except Exception as error:
-            raise SettingError(
-                "compile=True: the passes of this network cannot be traced "
-                f"({str(error).splitlines()[0]}); use compile=False."
-            ) from error
+            raise untraceable(error) from error
+
+
+def record(function: Function, arguments: Sequence[Tensor]) -> torch.fx.GraphModule:
+    """The operations of one call, in the form that replays fastest."""
+    graph = operations(function, arguments)
+    with LOCK, torch.random.fork_rng(devices=[]):
+        try:
+            return _lean(graph, arguments)
+        except Exception as error:
+            raise untraceable(error) from error
+
+
+def untraceable(error: Exception) -> SettingError:
+    """What to tell the user where a network cannot be recorded or compiled."""
+    return SettingError(
+        "compile=True: the compiler cannot trace this network "
+        f"({str(error).splitlines()[0]}); use compile=False."
+    )
 
 
 def draws(graph: torch.fx.GraphModule) -> bool:

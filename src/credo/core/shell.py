@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
-from torch.utils import _pytree as pytree
 
 from credo.core.errors import NetworkError
 from credo.core.masks import DROPOUTS, Mask, mask_place
+from credo.core.tree import tensors
 
 
 def unwrap(net: nn.Module) -> nn.Module:
@@ -151,12 +151,7 @@ class Shell:
         def leave(module: nn.Module, args: Any, output: Any) -> None:
             nonlocal widest
             if met:
-                widest = max(
-                    [
-                        widest,
-                        *(t.numel() for t in pytree.tree_leaves(output) if isinstance(t, Tensor)),
-                    ]
-                )
+                widest = max([widest, *(t.numel() for t in tensors(output))])
 
         for module in self.module.modules():
             handles += [

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from credo.core.errors import CredoError, SettingError
 from credo.core.shell import plain_kernels
+from credo.core.tree import num_rows, split
 from credo.curvature.sweep import BUDGET, example_jacobians
 from credo.curvature.taps import (
     caught_numel,
@@ -27,8 +28,7 @@ from credo.curvature.taps import (
 )
 from credo.engine.draws import Draws
 from credo.engine.model import Model
-from credo.engine.outputs import shown, split_batches
-from credo.estimators.plan import batch_of
+from credo.engine.outputs import shown
 from credo.posteriors import Gaussian, Params, Posterior
 from credo.posteriors.jacobian import Jacobian, Whole, joined
 from credo.predictive.shortcuts import Shortcut, shortcuts
@@ -68,22 +68,22 @@ def _jacobians(
     """
     model, values = _varying_model(model, posterior), _mean_weights(model, posterior)
     x = model.move(x)
-    taps = find_taps(model, values, buffers, next(iter(split_batches(x, 2))))
+    taps = find_taps(model, values, buffers, next(iter(split(x, 2))))
     others = {n: s for n, s in untapped(model, taps).items() if n in values}
     shell = prepared(model, values, buffers)
     with torch.no_grad():
-        probe = model.outputs(shell, next(iter(split_batches(x, 1))))
+        probe = model.outputs(shell, next(iter(split(x, 1))))
     width = probe.shape[-1]
     needed = sum(_numel(family, taps) for family in _gaussian_members(posterior)) + sum(
         site.numel for site in others.values()
     )
     needed = max(1, width * needed, caught_numel(model, taps))
     budget = 8 * BUDGET if model.device.type == "cuda" else BUDGET
-    size = min(batch_size or batch_of(x), max(1, budget // needed), 1000)
-    for batch in split_batches(x, size):
+    size = min(batch_size or num_rows(x), max(1, budget // needed), 1000)
+    for batch in split(x, size):
         shell = prepared(model, values, buffers)
         outputs, caught = tapped(model, shell, taps, batch)
-        count = batch_of(batch)
+        count = num_rows(batch)
         axes = torch.eye(width, dtype=outputs.dtype, device=outputs.device)
         jacobian: dict[str, Any] = {}
         if caught:
@@ -222,7 +222,7 @@ def linear_functions(
 
     def forward(number: int) -> Tensor:
         delta, parts = change(number), []
-        for batch in split_batches(x, batch_size):
+        for batch in split(x, batch_size):
 
             def run(params: Params, batch: Any = batch) -> Tensor:
                 shell.place(params)

@@ -12,13 +12,13 @@ from credo.core.errors import SettingError
 from credo.core.flat_layout import FlatLayout
 from credo.core.seeds import generator
 from credo.core.sites import Site
+from credo.core.tree import take
 from credo.curvature.blocks import Block, DiagonalBlock, FullBlock, KronBlock, LowRankBlock
 from credo.curvature.sweep import (
     BATCH,
     BUDGET,
     ObservedBatch,
     Sweep,
-    cut,
     example_jacobians,
     jacobian_chunks,
     observe,
@@ -226,12 +226,7 @@ def _flat_jacobians(
         }
     if unfactored:
         parts |= example_jacobians(
-            sweep.model,
-            sweep.values,
-            sweep.buffers,
-            unfactored,
-            cut(x, part, batch.examples),
-            batch.root[part],
+            sweep.model, sweep.values, sweep.buffers, unfactored, take(x, part), batch.root[part]
         )
     return torch.cat([parts[n] for n in layout.shapes], -1)
 

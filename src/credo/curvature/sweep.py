@@ -8,23 +8,22 @@ network itself ("mc"). In each case Lambda = R R^T, and every column of R is one
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from credo.core.errors import SettingError
 from credo.core.seeds import generator
-from credo.core.shell import plain_attention, plain_kernels
+from credo.core.shell import Shell, plain_attention, plain_kernels
 from credo.core.sites import Site
+from credo.core.tree import leaves, map_tensors, num_rows, take
+from credo.core.vectorise import VmapOrLoop
 from credo.curvature.taps import Tap, caught_numel, find_taps, gradients, prepared, tapped
 from credo.engine.fit_job import FitJob
 from credo.engine.model import Model
-from credo.estimators.plan import batch_of
 from credo.likelihoods.fisher_information import score
 from credo.posteriors import Params
 
@@ -122,7 +121,7 @@ def observe(
                 yield gradients(outputs, caught, column, place + 1 < len(columns)) if caught else {}
 
         inputs = {path: c.inputs for path, c in caught.items()}
-        yield x, ObservedBatch(inputs, grads(), root, sweep.nll(outputs, y), batch_of(x))
+        yield x, ObservedBatch(inputs, grads(), root, sweep.nll(outputs, y), num_rows(x))
 
 
 def jacobian_chunks(
@@ -133,22 +132,15 @@ def jacobian_chunks(
     """
     numel = sum(site.numel for site in sites.values()) * root.shape[-1]
     chunk = max(1, BUDGET // max(numel, 1))
-    total = batch_of(x)
+    total = num_rows(x)
     for start in range(0, total, chunk):
         rows = slice(start, min(start + chunk, total))
         yield (
             rows,
             example_jacobians(
-                sweep.model, sweep.values, sweep.buffers, sites, cut(x, rows, total), root[rows]
+                sweep.model, sweep.values, sweep.buffers, sites, take(x, rows), root[rows]
             ),
         )
-
-
-def cut(x: Any, rows: slice, total: int) -> Any:
-    """Some of the ``total`` examples of a batch."""
-    return pytree.tree_map(
-        lambda t: t[rows] if isinstance(t, Tensor) and t.dim() and t.shape[0] == total else t, x
-    )
 
 
 def example_jacobians(
@@ -164,59 +156,60 @@ def example_jacobians(
     """
     shell = prepared(model, values, buffers)
     start = {name: values[name].detach() for name in sites}
-    total = batch_of(x)
 
     def one(x: Any, root: Tensor) -> dict[str, Tensor]:
         def run(values: Params) -> Tensor:
             shell.place(values)
-            lifted = pytree.tree_map(lambda t: t.unsqueeze(0) if isinstance(t, Tensor) else t, x)
+            lifted = map_tensors(lambda t: t.unsqueeze(0), x)
             return model.outputs(shell, lifted)[0]
 
         _, pull = torch.func.vjp(run, start)  # type: ignore[misc]
         return torch.vmap(lambda column: pull(column)[0])(root.mT)
 
-    flat = isinstance(x, Tensor) or all(
-        isinstance(t, Tensor) and t.shape[:1] == (total,) for t in pytree.tree_leaves(x)
-    )
-    if flat:
-        try:
-            with plain_kernels(shell):
-                found = torch.vmap(one)(x, root)
-            return {name: value.flatten(2) for name, value in found.items()}
-        except (RuntimeError, NotImplementedError, ValueError) as error:
-            warnings.warn(
-                f"Derivatives of {', '.join(sites)} example by example: vmap cannot run this "
-                f"network ({str(error).splitlines()[0]}).",
-                stacklevel=2,
-            )
-        finally:
-            shell.place(start)
-    leaves = {name: value.clone().requires_grad_() for name, value in start.items()}
-    shell.place(leaves)
-    rows: dict[str, list[Tensor]] = {name: [] for name in sites}
+    def at_once() -> dict[str, Tensor]:
+        with plain_kernels(shell):
+            found = torch.vmap(one)(x, root)
+        return {name: value.flatten(2) for name, value in found.items()}
+
+    def in_turn() -> dict[str, Tensor]:
+        return _rows_in_turn(model, shell, start, x, root)
+
+    # a whole number beside the tensors, or one that all examples share, cannot be mapped over
+    mapped = all(isinstance(t, Tensor) and t.shape[:1] == (num_rows(x),) for t in leaves(x))
+    run = VmapOrLoop(f"Derivatives of {', '.join(sites)} example by example", not mapped, True)
     try:
-        with torch.enable_grad(), plain_attention():
-            for number in range(total):
-                outputs = model.outputs(shell, cut(x, slice(number, number + 1), total))
-                columns = root[number].unbind(-1)
-                parts: list[Any] = [[None] * len(leaves)] * len(columns)
-                if outputs.requires_grad:  # else no parameter reaches them
-                    parts = [
-                        torch.autograd.grad(
-                            outputs[0],
-                            list(leaves.values()),
-                            c,
-                            retain_graph=True,
-                            allow_unused=True,
-                        )
-                        for c in columns
-                    ]
-                for place, (name, leaf) in enumerate(leaves.items()):
-                    found = [
-                        torch.zeros_like(leaf) if part[place] is None else part[place]
-                        for part in parts
-                    ]
-                    rows[name].append(torch.stack(found).flatten(1))
+        return run(at_once, in_turn)
     finally:
         shell.place(start)
+
+
+@torch.enable_grad()
+def _rows_in_turn(
+    model: Model, shell: Shell, values: Params, x: Any, root: Tensor
+) -> dict[str, Tensor]:
+    """``example_rows`` by one backward pass per example and column of R."""
+    copies = {name: value.clone().requires_grad_() for name, value in values.items()}
+    shell.place(copies)
+    rows: dict[str, list[Tensor]] = {name: [] for name in values}
+    with plain_attention():
+        for number in range(num_rows(x)):
+            outputs = model.outputs(shell, take(x, slice(number, number + 1)))
+            columns = root[number].unbind(-1)
+            parts: list[Any] = [[None] * len(copies)] * len(columns)
+            if outputs.requires_grad:  # else no parameter reaches them
+                parts = [
+                    torch.autograd.grad(
+                        outputs[0],
+                        list(copies.values()),
+                        column,
+                        retain_graph=True,
+                        allow_unused=True,
+                    )
+                    for column in columns
+                ]
+            for place, (name, copy) in enumerate(copies.items()):
+                found = [
+                    torch.zeros_like(copy) if part[place] is None else part[place] for part in parts
+                ]
+                rows[name].append(torch.stack(found).flatten(1))
     return {name: torch.stack(values) for name, values in rows.items()}

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from credo.core.shell import Shell, plain_attention
 from credo.core.sites import Site
+from credo.core.tree import map_leaves, num_rows, one_more
 from credo.engine.model import Model
-from credo.estimators.plan import batch_of, one_more, refuse_reentrant
+from credo.estimators.plan import refuse_reentrant
 from credo.posteriors import Params
 from credo.posteriors.jacobian import Rows
 
@@ -73,7 +73,7 @@ def find_taps(
                 taps[path] = Tap(path, chosen.get("weight"), chosen.get("bias"))
     examples = model.move(x)
     calls: dict[str, list[tuple[torch.Size, torch.Size]]] = {path: [] for path in taps}
-    sizes = (batch_of(examples), batch_of(examples) + 1)
+    sizes = (num_rows(examples), num_rows(examples) + 1)
     for batch in (examples, one_more(examples)):
         with (
             _hooked(
@@ -138,9 +138,7 @@ def _used_otherwise(model: Model, shell: Shell, taps: Mapping[str, Tap], x: Any)
     shell.place(own)
     try:
         with torch.enable_grad(), plain_attention(), _hooked(shell, taps, leave, enter):
-            x = pytree.tree_map(
-                lambda t: t.detach().clone().requires_grad_() if _is_real(t) else t, x
-            )
+            x = map_leaves(lambda t: t.detach().clone().requires_grad_() if _is_real(t) else t, x)
             outputs = model.outputs(shell, x)
             refuse_reentrant([outputs])
             grads: Sequence[Tensor | None] = []

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from credo.core.errors import DataError
-from credo.core.tree import Tree, leaves, map_leaves
+from credo.core.tree import Tree, map_named_leaves, named_leaves
 
 # torch has only partial support for the wide unsigned kinds, so they are widened to the signed kind
 # that holds them.
@@ -30,10 +30,10 @@ def check_inputs(
     infinite values, empty data, text, scalars and leaves of different lengths with a ``DataError``
     that names the row and column.
     """
-    tensors = map_leaves(
+    tensors = map_named_leaves(
         lambda where, leaf: _finite(where, to_tensor(leaf, where, dtype), leaf), x, name
     )
-    found = list(leaves(tensors, name))
+    found = list(named_leaves(tensors, name))
     if not found:
         raise DataError(
             f"{name} holds no tensors; pass a tensor, or a dict or tuple with at least one."
@@ -57,7 +57,7 @@ def check_pair(x: Any, y: Any, *, dtype: torch.dtype | None = None) -> tuple[Tre
             "targets."
         )
     targets = check_inputs(y, dtype=dtype, name="y")
-    where, first = next(leaves(inputs, "x"))
+    where, first = next(named_leaves(inputs, "x"))
     same_length(where, first, "y", targets)
     return inputs, targets
 
@@ -177,8 +177,8 @@ def _finite(name: str, tensor: Tensor, given: Any) -> Tensor:
 
 
 def _check_like(given: Tree, like: Tree, name: str) -> None:
-    wanted = dict(leaves(like, name))
-    found = dict(leaves(given, name))
+    wanted = dict(named_leaves(like, name))
+    found = dict(named_leaves(given, name))
     if wanted.keys() != found.keys():
         raise DataError(
             f"The inputs are {', '.join(found)}; expected the structure of training: "

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 
 from credo.core.errors import DataError
 from credo.core.seeds import LOCK
-from credo.core.tree import Tree, leaves, take
+from credo.core.tree import Tree, named_leaves, take
 from credo.data.checks import check_pair
 
 Batch = tuple[Tree, Tensor]
@@ -198,7 +198,7 @@ class Source:
         if not isinstance(self._feed, Arrays):
             return None
         digest = hashlib.blake2b(digest_size=8)
-        for name, leaf in [*leaves(self._feed.x, "x"), *leaves(self._feed.y, "y")]:
+        for name, leaf in [*named_leaves(self._feed.x, "x"), *named_leaves(self._feed.y, "y")]:
             digest.update(f"{name} {leaf.dtype} {tuple(leaf.shape)}".encode())
             digest.update(leaf.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
         return digest.hexdigest()

@@ -10,9 +10,9 @@ from typing import Any, final
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from credo.core.errors import DataError
+from credo.core.tree import leaves, map_leaves, stack
 from credo.data.source import Arrays, Source
 from credo.engine.model import Model
 
@@ -40,7 +40,7 @@ def own_batches(
     if arrays is None:
         for batches in zip_longest(*(source(order, batch_size) for order in orders)):
             shapes = [
-                [tuple(leaf.shape) for leaf in pytree.tree_leaves(batch) if leaf is not None]
+                [tuple(leaf.shape) for leaf in leaves(batch) if leaf is not None]
                 for batch in batches
             ]
             odd = next((each for each in shapes if each != shapes[0]), None)
@@ -51,7 +51,7 @@ def own_batches(
                     "data as tensors or a Dataset, or let the loader make batches of one size and "
                     "length."
                 )
-            yield pytree.tree_map(lambda *leaves: torch.stack(leaves), batches[0], *batches[1:])
+            yield stack(batches)
         return
     x, y = arrays
     for part in own_orders(orders, len(y), y.device).split(batch_size or len(y), 1):
@@ -62,7 +62,7 @@ def own_batches(
                 len(orders), -1, *leaf.shape[1:]
             )  # rows in one go: faster than leaf[part]
 
-        yield pytree.tree_map(pick, x), pick(y)
+        yield map_leaves(pick, x), pick(y)
 
 
 def own_orders(orders: Sequence[torch.Generator], total: int, device: torch.device) -> Tensor:

@@ -17,11 +17,12 @@ from torch import Tensor, nn
 from credo.core.errors import SettingError
 from credo.core.shell import Shell
 from credo.core.sites import Site
+from credo.core.tree import num_rows, structure
 from credo.engine.fit_job import Fitted
 from credo.engine.model import Model
 from credo.engine.training_loop import Learner
-from credo.estimators import Estimator, Pass, Plan, make_plan, structure
-from credo.estimators.plan import batch_of, with_masks
+from credo.estimators import Estimator, Pass, Plan, make_plan
+from credo.estimators.plan import with_masks
 from credo.estimators.slot import Replan
 from credo.posteriors import FamilyPrior, Posterior, kl
 
@@ -218,7 +219,7 @@ class Elbo(Learner):
             self.buffers_.keep(shell)
         elif self.buffers_.names and shell.module.training:
             self.buffers_.average(versions)
-        nll, kl = self.estimator.combine(passes, self.state, batch_of(x))
+        nll, kl = self.estimator.combine(passes, self.state, num_rows(x))
         penalty = self.model.prior.penalty()
         return nll, kl if penalty is None else kl + penalty.to(kl.dtype)
 

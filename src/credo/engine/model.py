@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from credo.core.errors import NetworkError, SettingError
 from credo.core.seeds import isolated
 from credo.core.shell import Shell, pick
 from credo.core.sites import Site, by_dtype, choose
+from credo.core.tree import map_tensors
 from credo.likelihoods.base import Likelihood
 from credo.posteriors import Delta, Family, FamilyPrior, Params, Posterior, Start, families
 from credo.priors import Factorised, Fixed, Flat, Prior
@@ -198,4 +198,4 @@ class Model:
 
     def move(self, tree: Any) -> Any:
         """Inputs or targets on the model's device."""
-        return pytree.tree_map(lambda t: t.to(self.device) if isinstance(t, Tensor) else t, tree)
+        return map_tensors(lambda t: t.to(self.device), tree)

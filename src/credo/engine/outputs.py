@@ -4,25 +4,24 @@ same.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from credo.core.errors import NetworkError, SettingError
 from credo.core.masks import DROPOUTS
 from credo.core.roots import semidefinite_root
 from credo.core.seeds import generator, isolated, mix
 from credo.core.shell import Shell, plain_attention
+from credo.core.tree import num_rows, split, tensors
+from credo.core.vectorise import VmapOrLoop
 from credo.engine.draws import Draws
 from credo.engine.model import Model
 from credo.estimators import LIKELIHOOD
 from credo.estimators.moments import propagate
-from credo.estimators.plan import batch_of
 from credo.likelihoods.base import Likelihood
 from credo.posteriors import Params, Posterior, Process, RowNoise
 from credo.predictive.shortcuts import Shortcut, shortcuts
@@ -31,7 +30,7 @@ _LOOP_BUDGET = (
     1 << 21
 )  # numbers drawn together by the loop: several small networks at once, without leaving the cache
 _CHUNKS = 8  # that vmapped draws are cut into on a CPU, for the cache's sake
-_SHARED = 0.25  # of the parameters, embeddings apart, that must come first
+_SHARED = 0.25  # of the parameters, embeddings not counted, that must come first
 _BUDGET = {"cpu": 1 << 26, "cuda": 1 << 28}  # numbers held at once by vmapped draws
 
 
@@ -56,33 +55,29 @@ def sampled_outputs(
     shell.place(model.frozen())
     shell.place(buffers)
     x = model.move(x)
-    batches = list(split_batches(x, batch_size))
+    batches = list(split(x, batch_size))
     if draws.process is not None:
         return _functions(shell, draws, draws.process, batches, seed), {}
     runner = _Runner(model, shell, draws, seed)
     asked = vectorise or model.device.type == "cuda"
     if vectorise is None:
         vectorise = model.device.type == "cuda" or _shares_prefix(model, draws.fixed)
-    with torch.no_grad():
-        if vectorise and len(draws.numbers) > 1 and not draws.noisy_modules:
-            try:
-                return runner.vectorised(batches)
-            except (RuntimeError, NotImplementedError, ValueError) as error:
-                if asked:
-                    warnings.warn(
-                        "Predicting draw by draw: vmap cannot run this network "
-                        f"({str(error).splitlines()[0]}).",
-                        stacklevel=3,
-                    )
+    loop = not vectorise or len(draws.numbers) < 2 or bool(draws.noisy_modules)
+    run = VmapOrLoop("Predicting draw by draw" if asked else None, loop, out_of_memory=True)
+
+    def in_turn() -> tuple[Tensor, Params]:
         try:
             return runner.looped(batches)
         except torch.cuda.OutOfMemoryError:
             raise
         except (RuntimeError, IndexError, ValueError, TypeError) as error:
-            shapes = [tuple(t.shape) for t in _tensors(x)]
+            shapes = [tuple(t.shape) for t in tensors(x)]
             raise NetworkError(
                 f"The network cannot take inputs of shape {shapes}: {str(error).splitlines()[0]}"
             ) from error
+
+    with torch.no_grad():
+        return run(lambda: runner.vectorised(batches), in_turn)
 
 
 @torch.no_grad()
@@ -134,9 +129,9 @@ def moment_outputs(
     shell.place(buffers)
     parts = []
     with torch.no_grad():
-        for batch in split_batches(model.move(x), batch_size):
-            mean, spread = propagate(shell, posterior, batch, covariance, model.output)
-            parts.append(shown(mean, spread, samples))
+        for batch in split(model.move(x), batch_size):
+            mean, variance = propagate(shell, posterior, batch, covariance, model.output)
+            parts.append(shown(mean, variance, samples))
     return torch.cat(parts, 1)
 
 
@@ -144,14 +139,14 @@ shortcuts.register("moments")(Shortcut(partial(moment_outputs, covariance="diago
 shortcuts.register("moments_full")(Shortcut(partial(moment_outputs, covariance="full")))
 
 
-def shown(mean: Tensor, spread: Tensor, samples: int) -> Tensor:
+def shown(mean: Tensor, covariance: Tensor, samples: int) -> Tensor:
     """Points ``(S, N, F)`` with exactly this mean and these variances ``(N, F)`` or covariances
     ``(N, F, F)``, the same ones for every input.
     """
     points = _white(samples, mean.shape[-1]).to(mean)
-    if spread.dim() > mean.dim():
-        return mean + torch.einsum("sf,nof->sno", points, semidefinite_root(spread))
-    return mean + spread.clamp_min(0).sqrt() * points.unsqueeze(1)
+    if covariance.dim() > mean.dim():
+        return mean + torch.einsum("sf,nof->sno", points, semidefinite_root(covariance))
+    return mean + covariance.clamp_min(0).sqrt() * points.unsqueeze(1)
 
 
 def _white(samples: int, width: int) -> Tensor:
@@ -239,18 +234,18 @@ class _Runner:
         """Numbers that one draw's widest activation takes, told from two examples and
         remembered.
         """
-        few = next(iter(split_batches(batch, 2)))
+        few = next(iter(split(batch, 2)))
         known, key = (
             self.model.widths,
-            (frozenset(self.draws.fixed), *(t.shape[1:] for t in _tensors(few))),
+            (frozenset(self.draws.fixed), *(t.shape[1:] for t in tensors(few))),
         )
         if key not in known:
             own, _ = self._split(self.draws.realise(self.draws.numbers[:1]))
             self.shell.place({n: t[0] for n, t in own.items()})
             with isolated(self.seed, self.model.device):
                 width = self.shell.width(few, [n for n in own if n not in self.draws.fixed])
-            known[key] = width // batch_of(few)
-        return known[key] * batch_of(batch)
+            known[key] = width // num_rows(few)
+        return known[key] * num_rows(batch)
 
     def _forward(self, params: Params, batch: Any) -> Tensor:
         self.shell.place(params)
@@ -272,28 +267,6 @@ def _shares_prefix(model: Model, fixed: Collection[str]) -> bool:
                 total += parameter.numel()
                 before += parameter.numel() if same else 0
     return before >= _SHARED * total
-
-
-def _tensors(x: Any) -> list[Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(x) if isinstance(leaf, Tensor)]
-
-
-def split_batches(x: Any, batch_size: int | None) -> Iterator[Any]:
-    """Inputs of at most ``batch_size`` examples; what is not one entry per example goes to all of
-    them.
-    """
-    total = batch_of(x)
-    if batch_size is None or batch_size >= total:
-        yield x
-        return
-    for start in range(0, total, batch_size):
-        rows = slice(start, start + batch_size)
-        yield pytree.tree_map(
-            lambda t, rows=rows: (
-                t[rows] if isinstance(t, Tensor) and t.dim() and t.shape[0] == total else t
-            ),
-            x,
-        )
 
 
 def with_drawn(likelihood: Likelihood, drawn: Params) -> Likelihood:

@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from credo.core.errors import NetworkError
 from credo.core.masks import DROPOUTS, dropouts, mask_name
 from credo.core.seeds import isolated
 from credo.core.shell import Shell
+from credo.core.tree import map_tensors, num_rows, one_more, tensors
 from credo.engine.model import Model
-from credo.estimators.plan import example_axis, one_more
+from credo.estimators.plan import example_axis
 
 
 class OwnMasks(NamedTuple):
@@ -73,7 +73,7 @@ def own_masks(model: Model, x: Any, shared: bool) -> OwnMasks:
             "The network calls its dropout modules in an order that depends on the data; credo "
             "cannot place their masks."
         )
-    size = next(t.shape[0] for t in pytree.tree_leaves(x) if isinstance(t, Tensor) and t.dim())
+    size = num_rows(x)
     shapes, rates, count = {}, {}, dict.fromkeys(paths, 0)
     for one, two in zip(first, second, strict=True):
         name, module = mask_name(one.path, count[one.path]), paths[one.path]
@@ -124,7 +124,7 @@ def _calls(model: Model, paths: list[str], x: Any) -> tuple[list[_Call], dict[st
         def __torch_function__(
             cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            leaves = [t for t in pytree.tree_leaves((args, kwargs or {})) if isinstance(t, Tensor)]
+            leaves = tensors((args, kwargs or {}))
             with torch._C.DisableTorchFunctionSubclass():
                 out = func(*args, **(kwargs or {}))
             marks = {str(t.mark) if isinstance(t, cls) else "" for t in leaves}  # type: ignore
@@ -132,9 +132,7 @@ def _calls(model: Model, paths: list[str], x: Any) -> tuple[list[_Call], dict[st
             if read is not None:
                 feeds.setdefault(read, max(marks))
             mark = max(marks) if len(marks) == 1 and read is None else None
-            return pytree.tree_map(
-                lambda t: _marked(t, cls, mark) if isinstance(t, Tensor) else t, out
-            )
+            return map_tensors(lambda t: _marked(t, cls, mark), out)
 
     for path in paths:
         shell.swap(path, _Recorder(path, calls, Marked))

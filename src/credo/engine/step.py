@@ -1,26 +1,48 @@
-"""One training step: eager, compiled, or the whole step as one CUDA graph."""
+"""One training step, and the ways to run it."""
 
 from __future__ import annotations
 
 import types
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, Protocol, final
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
+from credo.core.capture import CapturedGraph
 from credo.core.errors import SettingError
 from credo.core.seeds import put_state, take_state
+from credo.core.tree import map_tensors, num_rows, tensors
 from credo.engine.elbo import Elbo
-from credo.estimators.plan import batch_of
 from credo.estimators.slot import Replan
+
+SHAPES = 2  # of batches that are captured: the usual one and an epoch's last
 
 
 class Step(ABC):
-    """``step(x, y, weight)`` moves the posterior along the gradient of sum(nll) / B + weight KL /
+    """``step(x, y, weight)`` moves what is learned along the gradient of sum(nll) / B + weight KL /
     N; returns (nll sum, KL), detached.
+
+    The ways to run one, each with the file in ``benchmarks/results`` that justifies it:
+
+    ======================  ========================================================================
+    :class:`EagerStep`      plain autograd, the reference of all others (``cpu_bench.md``)
+    the same, compiled      a captured step of the plain network takes 0.8 of its time when it is
+                            also compiled (``h200_bench.md``). On a CPU only some convolutional
+                            networks gain, and dense ones lose (``cpu_compiled.md``)
+    :class:`CapturedStep`   one CUDA graph, compiled: 0.05 to 0.2 of the eager step on a GPU
+                            (``h200_joint.md``)
+    ``MembersStep``         all members of an ensemble at once: 0.6 to 0.7 of one after another on a
+                            CPU (``cpu_ensembles.md``), 0.23 on a GPU and 0.013 when captured
+                            (``h200_ensembles.md``). With convolutions members take turns: vmap
+                            takes 1.6 of a loop (``cpu_bench.md``)
+    ``ThreadedMembers``     each member on a thread: 0.5 of one after another on a CPU
+                            (``cpu_ensembles.md``)
+    ======================  ========================================================================
+
+    The last two are in ``credo.methods.ensembles.parts``.
     """
 
     @abstractmethod
@@ -28,36 +50,42 @@ class Step(ABC):
         """One step on one batch."""
 
 
-class Capturable(Step):
-    """A step whose work on the device can be recorded once and replayed."""
+class Capturable(Protocol):
+    """What :class:`CapturedStep` needs of the step that it captures."""
 
     optimizer: torch.optim.Optimizer
     num_data: int
     device: torch.device
 
-    @abstractmethod
+    def __call__(self, x: Any, y: Tensor, weight: float) -> tuple[Tensor, Tensor]:
+        """The step itself, for batches of a shape that is not captured."""
+        ...
+
     def prepare(self, x: Any) -> None:
         """What has to happen before the first run on inputs of this structure, outside the
         recording.
         """
+        ...
 
-    @abstractmethod
     def run(self, x: Any, y: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
         """The whole step, with ``scale`` = weight / N; (nll sum, KL), detached."""
+        ...
 
-    @abstractmethod
-    def forget(self) -> None:
-        """Drop the autograd graph that tensors placed in a network keep alive: its nodes belong to
-        the stream they were made on.
-        """
+    def release(self) -> None:
+        """Drop the autograd graph that tensors placed in a network keep alive."""
+        ...
 
-    @abstractmethod
-    def held(self) -> Iterator[Tensor]:
-        """Parameters and buffers that a run changes, the optimizer's apart."""
+    def changed_tensors(self) -> Iterator[Tensor]:
+        """Parameters and buffers that a run changes, without the optimizer's state."""
+        ...
 
 
-class EagerStep(Capturable):
-    """Plain autograd; with ``compile`` the loss is one compiled graph (``fullgraph=True``)."""
+@final
+class EagerStep(Step):
+    """Plain autograd; with ``compile`` the loss is one compiled graph (``fullgraph=True``).
+
+    Measured in ``cpu_bench.md``, compiled in ``h200_bench.md`` and ``cpu_compiled.md``.
+    """
 
     def __init__(
         self, elbo: Elbo, optimizer: torch.optim.Optimizer, num_data: int, compile: bool = False
@@ -97,7 +125,7 @@ class EagerStep(Capturable):
                     f"estimator={self.elbo.estimator.name!r} and this "
                     f"posterior ({str(error).splitlines()[0]}); use compile=False."
                 ) from error
-        loss = nll / batch_of(x) + kl * (weight / self.num_data)
+        loss = nll / num_rows(x) + kl * (weight / self.num_data)
         loss.backward()
         self.optimizer.step()
         return nll.detach(), kl.detach()
@@ -110,18 +138,18 @@ class EagerStep(Capturable):
         """Forward, backward, optimizer, without a way back."""
         self.optimizer.zero_grad(set_to_none=True)
         nll, kl = self.forward(x, y)
-        (nll / batch_of(x) + kl * scale).backward()
+        (nll / num_rows(x) + kl * scale).backward()
         self.optimizer.step()
         return nll.detach(), kl.detach()
 
-    def forget(self) -> None:
+    def release(self) -> None:
         """Put plain means where the draws were."""
         self.elbo.model.shell().place(
             {name: value.detach() for name, value in self.elbo.posterior.mean().items()}
         )
         self.optimizer.zero_grad(set_to_none=True)
 
-    def held(self) -> Iterator[Tensor]:
+    def changed_tensors(self) -> Iterator[Tensor]:
         """Those of the objective."""
         yield from self.elbo.parameters()
         yield from self.elbo.buffers()
@@ -144,80 +172,79 @@ def _own_code(elbo: Elbo) -> types.MethodType:
     return types.MethodType(function, elbo)
 
 
-class GraphStep(Step):
-    """The whole step (forward, backward, optimizer) captured once per batch shape and replayed: no
-    launch overhead is left.
+@final
+class CapturedStep(Step):
+    """The whole step (forward, backward, optimizer) as a CUDA graph per batch shape: no launch
+    overhead is left.
 
     Needs an optimizer made with ``capturable=True``. Noise comes from the ambient CUDA generator,
-    whose state the graph advances at every replay. Odd batch sizes beyond the second run eagerly.
-    What a step returns is overwritten by the next.
+    whose state the graph advances at every replay. Batch shapes beyond the second run eagerly. What
+    a step returns is overwritten by the next. Measured in ``h200_joint.md``, and for members in
+    ``h200_ensembles.md``.
     """
 
     def __init__(self, eager: Capturable) -> None:
         self.eager = eager
-        self.weight, self.scale = (
-            0.0,
-            torch.zeros((), device=eager.device),
-        )  # of the KL, as the graphs read it
-        self.graphs: dict[
-            tuple[Any, ...], tuple[torch.cuda.CUDAGraph, list[Tensor], tuple[Tensor, Tensor]]
-        ] = {}
+        self.weight = 0.0
+        self.scale = torch.zeros((), device=eager.device)  # weight / N, as the graphs read it
+        self.graphs: dict[tuple[Any, ...], CapturedGraph[tuple[Tensor, Tensor]]] = {}
 
     def __call__(self, x: Any, y: Tensor, weight: float) -> tuple[Tensor, Tensor]:
         """Copy the batch into the graph's inputs and replay."""
-        leaves = [leaf for leaf in pytree.tree_leaves((x, y)) if isinstance(leaf, Tensor)]
-        key = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+        inputs = tensors((x, y))
+        key = tuple((tensor.shape, tensor.dtype) for tensor in inputs)
         if key not in self.graphs:
-            if len(self.graphs) >= 2:
+            if len(self.graphs) >= SHAPES:
                 return self.eager(x, y, weight)
             self.graphs[key] = self._capture(x, y)
-        graph, inputs, result = self.graphs[key]
-        for held, leaf in zip(inputs, leaves, strict=True):
-            held.copy_(leaf)
+        graph = self.graphs[key]
+        graph.load(inputs)
         if weight != self.weight:
             self.scale.fill_(weight / self.eager.num_data)
             self.weight = weight
-        graph.replay()
-        return result
+        return graph.replay()
 
-    def _capture(
-        self, x: Any, y: Tensor
-    ) -> tuple[torch.cuda.CUDAGraph, list[Tensor], tuple[Tensor, Tensor]]:
-        eager, optimizer = self.eager, self.eager.optimizer
-        x, y = pytree.tree_map(lambda t: t.clone() if isinstance(t, Tensor) else t, (x, y))
-        inputs = [leaf for leaf in pytree.tree_leaves((x, y)) if isinstance(leaf, Tensor)]
-        eager.prepare(x)
-        saved = [(t, t.detach().clone()) for t in eager.held()]
-        states = [
-            (t, t.detach().clone())
-            for s in optimizer.state.values()
-            for t in s.values()
-            if isinstance(t, Tensor)
-        ]
-        rng = torch.cuda.get_rng_state(eager.device)
-        eager.forget()
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(3):
-                eager.run(x, y, self.scale)
-                eager.forget()
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            result = eager.run(x, y, self.scale)
-        with torch.no_grad():
-            for tensor, value in saved + states:
-                tensor.copy_(value)
-            known = {id(tensor) for tensor, _ in states}
-            for state in optimizer.state.values():
-                for value in state.values():
-                    if (
-                        isinstance(value, Tensor) and id(value) not in known
-                    ):  # made by the runs above
-                        value.zero_()
-        torch.cuda.set_rng_state(rng, eager.device)
-        return graph, inputs, result
+    def _capture(self, x: Any, y: Tensor) -> CapturedGraph[tuple[Tensor, Tensor]]:
+        x, y = map_tensors(lambda tensor: tensor.clone(), (x, y))
+        self.eager.prepare(x)
+        with _unchanged(self.eager):
+            return CapturedGraph(
+                lambda: self.eager.run(x, y, self.scale), tensors((x, y)), self.eager.release
+            )
+
+
+@contextmanager
+def _unchanged(step: Capturable) -> Iterator[None]:
+    """What steps in the block change is put back: parameters, buffers, the optimizer's state and
+    the GPU's random state.
+    """
+    states = [(t, t.detach().clone()) for t in _state(step.optimizer)]
+    before = [(t, t.detach().clone()) for t in step.changed_tensors()] + states
+    random = torch.cuda.get_rng_state(step.device)
+    yield
+    with torch.no_grad():
+        for tensor, value in before:
+            tensor.copy_(value)
+        known = {id(tensor) for tensor, _ in states}
+        for tensor in _state(step.optimizer):
+            if id(tensor) not in known:  # made by the steps of the block
+                tensor.zero_()
+    torch.cuda.set_rng_state(random, step.device)
+
+
+def _state(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [t for state in optimizer.state.values() for t in tensors(list(state.values()))]
+
+
+def wants_graph(device: torch.device, compile: bool | str) -> bool:
+    """Whether the setting ``compile`` asks for a CUDA graph: on a GPU whatever it is, if not False.
+    "graph" asks for nothing else, which a CPU cannot give.
+    """
+    if compile == "graph" and device.type != "cuda":
+        raise SettingError(
+            "compile='graph' captures the step as a CUDA graph; on a CPU use True or False."
+        )
+    return bool(compile) and device.type == "cuda"
 
 
 def make_step(
@@ -226,10 +253,6 @@ def make_step(
     """With ``compile`` a compiled loss, on a GPU in a CUDA graph; with "graph" that graph of the
     loss as it is.
     """
-    graph = elbo.model.device.type == "cuda"
-    if compile == "graph" and not graph:
-        raise SettingError(
-            "compile='graph' captures the step as a CUDA graph; on a CPU use True or False."
-        )
+    graph = wants_graph(elbo.model.device, compile)
     eager = EagerStep(elbo, optimizer, num_data, compile is True)
-    return GraphStep(eager) if compile and graph else eager
+    return CapturedStep(eager) if graph else eager

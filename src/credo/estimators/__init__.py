@@ -13,7 +13,7 @@ from credo.estimators.gates import Arm, Reinforce
 from credo.estimators.local import Local
 from credo.estimators.per_example import PerExample
 from credo.estimators.placement import LIKELIHOOD, Plan, place
-from credo.estimators.plan import make_plan, structure
+from credo.estimators.plan import make_plan
 from credo.estimators.score import Score
 from credo.estimators.straight_through import Gumbel, StraightThrough
 from credo.estimators.weights import Weights
@@ -37,6 +37,5 @@ __all__ = [
     "make_plan",
     "pathwise_estimators",
     "place",
-    "structure",
     "weight_estimators",
 ]

@@ -9,47 +9,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from credo.core.errors import NetworkError
 from credo.core.linear_map import LinearMap
 from credo.core.seeds import isolated
 from credo.core.shell import Shell
 from credo.core.sites import Site
+from credo.core.tree import num_rows, one_more, tensors
 from credo.estimators.base import Estimator
 from credo.estimators.placement import Plan, place, unused
 from credo.estimators.slot import Replan
 from credo.posteriors import Posterior
-
-
-def structure(x: Any) -> tuple[Any, ...]:
-    """What a plan depends on of an input: its tree, and the number of axes and type of each
-    tensor.
-    """
-    leaves, spec = pytree.tree_flatten(x)
-    kinds = [
-        (leaf.dim(), leaf.dtype) if isinstance(leaf, Tensor) else type(leaf) for leaf in leaves
-    ]
-    return (str(spec), *kinds)
-
-
-def batch_of(x: Any) -> int:
-    """Number of examples: the first axis of the first tensor."""
-    for leaf in pytree.tree_leaves(x):
-        if isinstance(leaf, Tensor) and leaf.dim():
-            return leaf.shape[0]
-    raise NetworkError("The network's input holds no tensor with an example axis.")
-
-
-def one_more(x: Any) -> Any:
-    """The same input with its first example once more at the end."""
-    size = batch_of(x)
-    return pytree.tree_map(
-        lambda t: (
-            torch.cat([t, t[:1]]) if isinstance(t, Tensor) and t.dim() and t.shape[0] == size else t
-        ),
-        x,
-    )
 
 
 def with_masks(sites: Mapping[str, Site], posterior: Posterior) -> dict[str, Site]:
@@ -114,7 +84,7 @@ def make_plan(
         axes = {
             n: None
             if n in reused
-            else example_axis(first.get(n, []), second.get(n, []), batch_of(x))
+            else example_axis(first.get(n, []), second.get(n, []), num_rows(x))
             for n in candidates
         }
         candidates = {n for n, axis in axes.items() if axis is not None}
@@ -210,11 +180,7 @@ class _Probe:
         )
         with torch.enable_grad():
             output = self.run(Plan(), x, leaves=random)
-            roots = [
-                t
-                for t in pytree.tree_leaves(_tensors(output))
-                if isinstance(t, Tensor) and t.requires_grad
-            ]
+            roots = [t for t in tensors(_readable(output)) if t.requires_grad]
             refuse_reentrant(roots)
             placed = {n: self.shell.placed(n) for n in random}
             reached: set[str] = set()
@@ -231,7 +197,8 @@ def _only(plan: Plan, name: str) -> Plan:
     return Plan({name: plan.example_axis[name]}, frozenset())
 
 
-def _tensors(output: Any) -> Any:
+def _readable(output: Any) -> Any:
+    """An output as a tree: objects that hold tensors as attributes are lists of these."""
     if isinstance(output, Mapping):
         return dict(output)
     return (
@@ -242,11 +209,7 @@ def _tensors(output: Any) -> Any:
 
 
 def _has_nan(output: Any) -> bool:
-    return any(
-        bool(t.isnan().any())
-        for t in pytree.tree_leaves(_tensors(output))
-        if isinstance(t, Tensor) and t.is_floating_point()
-    )
+    return any(bool(t.isnan().any()) for t in tensors(_readable(output)) if t.is_floating_point())
 
 
 def _refuse_embeddings(net: nn.Module, spread: set[str]) -> None:

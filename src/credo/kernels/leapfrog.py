@@ -1,8 +1,8 @@
 """The leapfrog scheme, as one step that can be compiled: half a kick, a drift, half a kick.
 
 It keeps volume and is reversible, so its end points can be accepted by energy alone; its error in
-the energy is of second order in the step. A step is traced once into a graph of tensor operations,
-gradient included. On a CPU that graph is compiled; on a GPU the compiled graph is captured and
+the energy is of second order in the step. With ``compile`` the tensor operations of a step,
+gradient included, are recorded once and compiled; on a GPU the compiled step is captured and
 replayed, so that a trajectory costs one launch per step.
 """
 
@@ -13,7 +13,8 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from credo.core.errors import SettingError
+from credo.core.capture import CapturedGraph
+from credo.core.recorded_pass import operations, untraceable
 from credo.kernels.log_density import Point, Target
 from credo.kernels.metric import force, velocity
 
@@ -68,65 +69,45 @@ def _options(like: Tensor) -> dict[str, Any] | None:
     )
 
 
+@final
 class _Compiled:
-    """One step as a compiled graph, and on a GPU as a captured one."""
+    """One step, compiled for arguments like ``example``, and on a GPU captured."""
 
     def __init__(self, integrator: Integrator, example: tuple[Tensor, ...]) -> None:
-        from torch.fx.experimental.proxy_tensor import make_fx
-
-        def once(
-            position: Tensor, momentum: Tensor, slope: Tensor, step: Tensor, scale: Tensor
-        ) -> tuple[Tensor, ...]:
-            return integrator.once(position, momentum, slope, step, scale)
-
+        graph = operations(lambda *tensors: integrator.once(*tensors), example)
         try:
-            traced = make_fx(once)(*example)
             self.step = torch.compile(
-                traced, fullgraph=True, dynamic=False, options=_options(example[0])
+                graph, fullgraph=True, dynamic=False, options=_options(example[0])
             )
             self.step(*example)
         except Exception as error:
-            raise SettingError(
-                "compile=True: the compiler cannot trace this network "
-                f"({str(error).splitlines()[0]}); use compile=False."
-            ) from error
-        self.graph: torch.cuda.CUDAGraph | None = None
-        if example[0].is_cuda:
-            self._capture(example)
+            raise untraceable(error) from error
+        self.captured = self._capture(example) if example[0].is_cuda else None
 
     def __call__(
         self, point: Point, momentum: Tensor, step: Tensor, scale: Tensor, count: int
     ) -> tuple[Point, Tensor]:
         position, value, slope = point
-        if self.graph is None:
+        if self.captured is None or not count:
             for _ in range(count):
                 position, momentum, value, slope = self.step(position, momentum, slope, step, scale)
             return Point(position, value, slope), momentum
-        for held, tensor in zip(self.inputs, (position, momentum, slope, step, scale), strict=True):
-            held.copy_(tensor)
+        self.captured.load((position, momentum, slope, step, scale))
         for _ in range(count):
-            self.graph.replay()
-        position, momentum, slope = (held.clone() for held in self.inputs[:3])
-        return Point(position, self.value.clone(), slope), momentum
+            value = self.captured.replay()
+        position, momentum, slope = (moved.clone() for moved in self.captured.static_inputs[:3])
+        return Point(position, value.clone(), slope), momentum
 
-    def _capture(self, example: tuple[Tensor, ...]) -> None:
-        """A graph whose inputs are moved in place, so that replaying it goes on from where it
-        was.
+    def _capture(self, example: tuple[Tensor, ...]) -> CapturedGraph[Tensor]:
+        """A step that moves its own inputs, so that each replay goes on from where the last one
+        ended; its result is the log density there.
         """
-        self.inputs = [tensor.clone() for tensor in example]
+        inputs = [tensor.clone() for tensor in example]
 
         def advance() -> Tensor:
-            position, momentum, value, slope = self.step(*self.inputs)
-            for held, tensor in zip(self.inputs[:3], (position, momentum, slope), strict=True):
-                held.copy_(tensor)
+            position, momentum, value, slope = self.step(*inputs)
+            for moved, tensor in zip(inputs[:3], (position, momentum, slope), strict=True):
+                moved.copy_(tensor)
             return value
 
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(3):
-                advance()
-        torch.cuda.current_stream().wait_stream(stream)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.value = advance()
+        return CapturedGraph(advance, inputs)

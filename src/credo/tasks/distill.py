@@ -27,7 +27,7 @@ from credo.bnn import BNN
 from credo.core.errors import CredoError, NetworkError, RunError, SettingError, nearest
 from credo.core.renamed import renamed
 from credo.core.settings import positive, whole
-from credo.core.tree import Tree, map_leaves, take
+from credo.core.tree import Tree, map_leaves, num_rows, take
 from credo.data.checks import check_inputs, check_pair
 from credo.data.source import Arrays, Source
 from credo.engine.fit_job import Callback
@@ -36,7 +36,7 @@ from credo.engine.run import Run, read_json
 from credo.likelihoods.base import Likelihood, get
 from credo.likelihoods.soft import Soft
 from credo.tasks.fidelity import fidelity
-from credo.tasks.teaching import Jitter, Perturb, Perturbed, Teacher, num_rows
+from credo.tasks.teaching import Jitter, Perturb, Perturbed, Teacher
 
 # draws behind a soft target; those at perturbed inputs are made anew for every batch
 SAMPLES = {"training": 100, "perturbed": 10}
@@ -117,7 +117,7 @@ def distill(
     )
     outputs = _check_student(teacher, BNN(student, own), x)
     held_out = None if test is None else _held_out(teacher, test)
-    x = map_leaves(lambda _, leaf: leaf.to(home), x, "data")
+    x = map_leaves(lambda leaf: leaf.to(home), x)
     targets = Teacher(teacher, own, count)
     taught = BNN(student, Soft(own, outputs))
     source: Any

@@ -17,9 +17,9 @@ from credo.core.errors import CredoError
 from credo.core.renamed import renamed
 from credo.core.seeds import mix
 from credo.core.settings import positive, whole
+from credo.core.tree import num_rows, split
 from credo.data.checks import check_inputs, check_pair
 from credo.predictive import Predictive
-from credo.tasks.teaching import in_slices, num_rows
 
 ROWS = 256  # inputs compared at once
 SMALLEST = 1e-30  # probability that logarithms take for 0
@@ -55,7 +55,7 @@ def fidelity(
     sums: dict[str, float] = {}
     uncertainties: list[tuple[Tensor, Tensor]] = []
     measures, start = MEASURES[teacher.model.likelihood.metric_family], 0
-    for rows in in_slices(x, ROWS):
+    for rows in split(x, ROWS):
         count = num_rows(rows)
         one, other = (_predict(bnn, rows, num_samples, seed) for bnn in (teacher, student))
         other = other.to(one.outputs.device)

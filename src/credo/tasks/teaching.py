@@ -14,7 +14,7 @@ from torch import Tensor
 from credo.bnn import BNN
 from credo.core.errors import DataError, SettingError
 from credo.core.seeds import generator, isolated, mix
-from credo.core.tree import Tree, leaves, map_leaves, take
+from credo.core.tree import Tree, map_named_leaves, named_leaves, num_rows, split, take
 from credo.data.checks import check_inputs
 from credo.data.source import Batch
 from credo.engine.draws import Draws
@@ -27,17 +27,6 @@ ROUNDING = 1e-6  # deviation, relative to the largest value, that is rounding al
 Perturb = Callable[[Any, torch.Generator], Any]
 
 
-def num_rows(x: Tree) -> int:
-    """N of checked inputs."""
-    return len(next(leaves(x, "x"))[1])
-
-
-def in_slices(x: Tree, rows: int) -> Iterator[Tree]:
-    """Checked inputs in order, ``rows`` at a time."""
-    for start in range(0, num_rows(x), rows):
-        yield take(x, slice(start, start + rows))
-
-
 @final
 class Teacher:
     """Soft targets for a student with ``likelihood``, from ``samples`` draws of a fitted model."""
@@ -48,7 +37,7 @@ class Teacher:
     def at(self, x: Tree, seed: int) -> Tensor:
         """Soft targets ``(N, ...)``, the same draws of the weights for all inputs."""
         parts = []
-        for place, rows in enumerate(in_slices(x, ROWS)):
+        for place, rows in enumerate(split(x, ROWS)):
             p = self.bnn.predict(rows, self.samples, seed)
             parts.append(
                 self.likelihood.soft_targets(
@@ -95,7 +84,7 @@ class Jitter:
     """
 
     def __init__(self, x: Tree, noise: float) -> None:
-        self.scale = {name: noise * _deviation(name, leaf) for name, leaf in leaves(x, "x")}
+        self.scale = {name: noise * _deviation(name, leaf) for name, leaf in named_leaves(x, "x")}
 
     def __call__(self, x: Tree, source: torch.Generator) -> Tree:
         """Fresh copies of these inputs."""
@@ -105,7 +94,7 @@ class Jitter:
                 leaf.shape, generator=source, dtype=leaf.dtype, device=leaf.device
             )
 
-        return map_leaves(move, x, "x")
+        return map_named_leaves(move, x, "x")
 
 
 def _deviation(name: str, leaf: Tensor) -> Tensor:
@@ -142,19 +131,19 @@ class Perturbed:
         """One pass over all inputs."""
         total = num_rows(self.x)
         if generator is None:
-            for place, rows in enumerate(in_slices(self.x, batch_size or total)):
+            for place, rows in enumerate(split(self.x, batch_size or total)):
                 yield rows, self.teacher.fresh(rows, mix("ordered", place))
             return
         order = torch.randperm(total, generator=generator, device=generator.device)
         seed = int(torch.randint(2**62, (1,), generator=generator, device=generator.device))
         for place, rows in enumerate(
-            order.to(next(leaves(self.x, "x"))[1].device).split(batch_size or total)
+            order.to(next(named_leaves(self.x, "x"))[1].device).split(batch_size or total)
         ):
             x = self._moved(take(self.x, rows), mix(seed, place, "perturb"))
             yield x, self.teacher.fresh(x, mix(seed, place, "draws"))
 
     def _moved(self, x: Tree, seed: int) -> Tree:
-        where = next(leaves(x, "x"))[1].device
+        where = next(named_leaves(x, "x"))[1].device
         with isolated(seed, where):  # a user's function may draw from the global generator
             moved = self.perturb(x, generator(seed, device=where))
         try:
@@ -165,4 +154,6 @@ class Perturbed:
             raise SettingError(
                 f"perturb gave {num_rows(moved)} rows for {num_rows(x)}; expected one for each."
             )
-        return map_leaves(lambda name, leaf: leaf.to(dict(leaves(x, "x"))[name]), moved, "x")
+        return map_named_leaves(
+            lambda name, leaf: leaf.to(dict(named_leaves(x, "x"))[name]), moved, "x"
+        )

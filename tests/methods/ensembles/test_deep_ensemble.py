@@ -352,10 +352,10 @@ def test_tracing_members_that_take_turns_is_refused():
 
 @pytest.mark.parametrize("how", [{}, {"adversarial": 0.05}, {"optimizer": "sgd"}, {"members": 1}])
 def test_traced_passes_train_like_plain_ones(how):
-    plain, traced = (
+    plain, recorded = (
         fit(compile=compile, **how).posterior.state_dict() for compile in (False, True)
     )
-    assert all(torch.allclose(traced[n], t, rtol=0, atol=1e-10) for n, t in plain.items())
+    assert all(torch.allclose(recorded[n], t, rtol=0, atol=1e-10) for n, t in plain.items())
 
 
 def test_neighbours_off_is_no_neighbours():

@@ -239,7 +239,7 @@ def test_refusals():
         MultiSWAG(members=0)
     with pytest.raises(SettingError, match="compile='graph'"):
         fit(compile="graph")
-    with pytest.raises(CredoError, match="callback stopped multiswag after 1 gathered epochs"):
+    with pytest.raises(CredoError, match="callback stopped the fit after 1 gathered epochs"):
         fit(start=0.5, callbacks=[lambda row: row["epoch"] == 4])
 
 

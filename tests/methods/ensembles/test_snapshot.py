@@ -13,7 +13,7 @@ from credo.engine import fit_job, training_loop
 from credo.engine.batchnorm import statistics
 from credo.likelihoods import Gaussian
 from credo.methods import Snapshot
-from credo.methods.ensembles.parts.paths import Snapshots
+from credo.methods.ensembles.parts.training_path import Snapshots
 
 DOUBLE = torch.float64
 
@@ -66,15 +66,14 @@ def test_the_learning_rate_restarts_with_every_cycle(monkeypatch, epochs, cycles
 
 def watched(monkeypatch, **how):
     """A fit, and copies of everything learned after each of its epochs."""
-    seen, own = [], Snapshots.see
+    seen, own = [], Snapshots.observe
 
-    def see(self, flock, epoch, epochs):
-        seen.append(
-            {n: v.detach().clone()[0] for n, v in (flock.values() | flock.voices()).items()}
-        )
-        own(self, flock, epoch, epochs)
+    def observe(self, values, likelihood_params, epoch, epochs):
+        learned = (values | likelihood_params).items()
+        seen.append({n: v.detach().clone()[0] for n, v in learned})
+        own(self, values, likelihood_params, epoch, epochs)
 
-    monkeypatch.setattr(Snapshots, "see", see)
+    monkeypatch.setattr(Snapshots, "observe", observe)
     return fit(**how), seen
 
 
@@ -208,7 +207,7 @@ def test_questions_without_an_answer_are_refused(ask, text):
 
 @pytest.mark.parametrize("normalise", [False, True])
 def test_traced_passes_train_like_plain_ones(normalise):
-    plain, traced = (
+    plain, recorded = (
         fit(network(normalise), compile=compile).posterior.state_dict() for compile in (False, True)
     )
-    assert all(torch.allclose(traced[n], t, rtol=0, atol=1e-10) for n, t in plain.items())
+    assert all(torch.allclose(recorded[n], t, rtol=0, atol=1e-10) for n, t in plain.items())

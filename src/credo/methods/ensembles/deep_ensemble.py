@@ -1,10 +1,10 @@
-"""Deep ensembles: networks trained apart from different starts, averaged as equally likely.
+"""Deep ensembles: networks trained independently from different starts, averaged as equally likely.
 
 Every member is a MAP fit, q(w) = 1/K sum_k delta(w - w_k), and predictions average the members'
 distributions (not their logits). All members train at once. With ``adversarial`` eps, half of the
 data term is taken at x + eps * range(x) * sign(d nll / dx), which makes predictions smooth around
 the data; noise that depends on x comes with the heteroscedastic likelihood. Members find different
-modes but have no spread around them, and their number says how many modes are seen at most.
+modes but say nothing of the width of each, and their number says how many modes are seen at most.
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ from typing import Any, ClassVar
 
 from credo.core.settings import setting
 from credo.engine.fit_job import FitJob, Fitted
-from credo.engine.method import methods
+from credo.engine.method import Method, methods
 from credo.engine.model import Model
 from credo.engine.schedules import decays
-from credo.methods.ensembles.parts.members_fit import EnsembleMethod
+from credo.engine.training_loop import DescentSettings, train
+from credo.methods.ensembles.parts.adversarial import adversarial_steps
+from credo.methods.ensembles.parts.members_fit import MemberSettings, start_members, step_maker
+from credo.methods.ensembles.parts.members_step import members_optimizer
 
 
 @methods.register("deep_ensemble")
 @dataclass(frozen=True)
-class DeepEnsemble(EnsembleMethod):
+class DeepEnsemble(Method, MemberSettings, DescentSettings):
     """MAP fits from several starts, all at once."""
 
     name: ClassVar[str] = "deep_ensemble"
@@ -41,23 +44,27 @@ class DeepEnsemble(EnsembleMethod):
         "members": 3,
     }
     exceptions: ClassVar[dict[str, str]] = {
-        "conjugate_covariance": "on a problem with one mode all members end at it: their spread "
-        "is that of modes"
+        "conjugate_covariance": "on a problem with one mode all members end at it: their "
+        "differences are those of modes"
     }
 
     members: int = setting(5, "Networks.", ge=1)
     adversarial: float = setting(
         0.0,
-        "Reach of adversarial neighbours as a share of each input's range; 0 trains on the data "
+        "Distance of adversarial neighbours as a share of each input's range; 0 trains on the data "
         "alone.",
         ge=0.0,
     )
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Descend on all members' negative log joints."""
-        return self.train(
-            self.flock(model, fit_job, self.members),
+        members = start_members(model, fit_job, self.members, self.init)
+        steps = adversarial_steps(model, fit_job.source, self.adversarial)
+        return train(
+            members,
             fit_job,
-            decays[self.lr_schedule],
-            self.adversarial,
+            members_optimizer(self.optimizer, self.momentum),
+            step_maker(self.vectorise, steps),
+            decay=decays[self.lr_schedule],
+            compile=self.compile,
         )

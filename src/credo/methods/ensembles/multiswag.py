@@ -12,14 +12,22 @@ from typing import Any, ClassVar
 
 from credo.core.settings import setting
 from credo.engine.fit_job import FitJob, Fitted
-from credo.engine.method import methods
+from credo.engine.method import Method, methods
 from credo.engine.model import Model
-from credo.methods.ensembles.parts.swag_fit import PathMethod
+from credo.engine.training_loop import DescentSettings, train
+from credo.methods.ensembles.parts.members_fit import MemberSettings, start_members, step_maker
+from credo.methods.ensembles.parts.members_step import members_optimizer
+from credo.methods.ensembles.parts.swag_fit import (
+    SwagSettings,
+    gathered_moments,
+    swag_posterior,
+    swag_schedule,
+)
 
 
 @methods.register("multiswag")
 @dataclass(frozen=True)
-class MultiSWAG(PathMethod):
+class MultiSWAG(Method, SwagSettings, MemberSettings, DescentSettings):
     """Gaussians along several paths."""
 
     name: ClassVar[str] = "multiswag"
@@ -30,12 +38,31 @@ class MultiSWAG(PathMethod):
         "Wilson and Izmailov 2020, Bayesian deep learning and a probabilistic perspective of "
         "generalization."
     )
-    conformance_settings: ClassVar[dict[str, Any]] = PathMethod.conformance_settings | {
-        "members": 2
+    lr: ClassVar[float] = 1e-2
+    tolerance: ClassVar[float] = 0.2
+    conformance_settings: ClassVar[dict[str, Any]] = {
+        "epochs": 300,
+        "batch_size": 16,
+        "lr": 0.01,
+        "start": 0.25,
+        "members": 2,
+    }
+    exceptions: ClassVar[dict[str, str]] = {
+        "conjugate_covariance": "the covariance is that of the optimizer's path, which only by "
+        "chance is that of the posterior"
     }
 
     members: int = setting(5, "Paths.", ge=1)
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
-        """Follow all paths at once."""
-        return self.gather(model, fit_job, self.members)
+        """Descend, then gather along all paths at once."""
+        path = gathered_moments(self, fit_job)
+        last = train(
+            start_members(model, fit_job, self.members, self.init, path),
+            fit_job,
+            members_optimizer(self.optimizer, self.momentum),
+            step_maker(self.vectorise),
+            decay=swag_schedule(self, self.lr_schedule),
+            compile=self.compile,
+        )
+        return Fitted(swag_posterior(model, fit_job, path, self.members, self.draws), last.buffers)

@@ -9,24 +9,27 @@ leave a mode give copies that agree too much.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from credo.core.errors import CredoError, SettingError
+from credo.core.errors import SettingError
 from credo.core.settings import setting
 from credo.engine.batchnorm import norms, statistics
 from credo.engine.fit_job import FitJob, Fitted
-from credo.engine.method import methods
+from credo.engine.method import Method, methods
 from credo.engine.model import Model
 from credo.engine.schedules import fall
-from credo.methods.ensembles.parts.members import several
-from credo.methods.ensembles.parts.members_fit import EnsembleMethod
-from credo.methods.ensembles.parts.paths import Snapshots
+from credo.engine.training_loop import DescentSettings, train
+from credo.methods.ensembles.parts.member_points import equal_points
+from credo.methods.ensembles.parts.members_fit import MemberSettings, start_members, step_maker
+from credo.methods.ensembles.parts.members_step import members_optimizer
+from credo.methods.ensembles.parts.training_path import Snapshots
 
 
 @methods.register("snapshot")
 @dataclass(frozen=True)
-class Snapshot(EnsembleMethod):
+class Snapshot(Method, MemberSettings, DescentSettings):
     """Copies from the ends of learning-rate cycles."""
 
     name: ClassVar[str] = "snapshot"
@@ -42,8 +45,8 @@ class Snapshot(EnsembleMethod):
         "cycles": 3,
     }
     exceptions: ClassVar[dict[str, str]] = {
-        "conjugate_covariance": "on a problem with one mode all copies end at it: their spread is "
-        "that of modes"
+        "conjugate_covariance": "on a problem with one mode all copies end at it: their "
+        "differences are those of modes"
     }
 
     cycles: int = setting(5, "Cycles of the learning rate, each giving one member.", ge=1)
@@ -51,27 +54,29 @@ class Snapshot(EnsembleMethod):
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Descend on the negative log joint, again and again from where it is."""
-        if self.cycles > fit_job.epochs:
-            raise SettingError(
-                f"cycles={self.cycles} do not fit into epochs={fit_job.epochs}; a cycle takes at "
-                "least one epoch."
-            )
-        trace = Snapshots(self.cycles)
-        flock = self.flock(model, fit_job, 1, trace)
-        # whole numbers: a quotient just below the start of a cycle would be its end
-        last = self.train(
-            flock,
+        path = Snapshots(self.cycles)
+        last = train(
+            start_members(model, fit_job, 1, self.init, path),
             fit_job,
-            lambda progress: fall(
-                round(progress * fit_job.epochs) * self.cycles % fit_job.epochs / fit_job.epochs
-            ),
+            members_optimizer(self.optimizer, self.momentum),
+            step_maker(self.vectorise),
+            decay=_restarting(self.cycles, fit_job.epochs),
+            compile=self.compile,
         )
-        count = int(trace.seen)
-        if not count:
-            raise CredoError(
-                "A callback stopped snapshot before the end of the first cycle; nothing was kept."
-            )
-        values, voices = trace.found(flock)
-        draws = ({n: v[i] for n, v in values.items()} for i in range(count))
-        buffers = statistics(model, fit_job, draws) if norms(model.net) else {}
-        return Fitted(several(model, values, voices, buffers), last.buffers)
+        values, likelihood_params = path.taken()
+        buffers = {}
+        if norms(model.net):
+            count = int(path.seen)
+            points = ({n: v[i] for n, v in values.items()} for i in range(count))
+            buffers = statistics(model, fit_job, points)
+        return Fitted(equal_points(model, values, likelihood_params, buffers), last.buffers)
+
+
+def _restarting(cycles: int, epochs: int) -> Callable[[float], float]:
+    """The factor of the learning rate by the progress of the fit."""
+    if cycles > epochs:
+        raise SettingError(
+            f"cycles={cycles} do not fit into epochs={epochs}; a cycle takes at least one epoch."
+        )
+    # whole numbers: a quotient just below the start of a cycle would be its end
+    return lambda progress: fall(round(progress * epochs) * cycles % epochs / epochs)

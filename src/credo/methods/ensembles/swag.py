@@ -16,14 +16,22 @@ from typing import Any, ClassVar
 
 from credo.core.settings import setting
 from credo.engine.fit_job import FitJob, Fitted
-from credo.engine.method import methods
+from credo.engine.method import Method, methods
 from credo.engine.model import Model
-from credo.methods.ensembles.parts.swag_fit import PathMethod
+from credo.engine.training_loop import DescentSettings, train
+from credo.methods.ensembles.parts.members_fit import MemberSettings, start_members, step_maker
+from credo.methods.ensembles.parts.members_step import members_optimizer
+from credo.methods.ensembles.parts.swag_fit import (
+    SwagSettings,
+    gathered_moments,
+    swag_posterior,
+    swag_schedule,
+)
 
 
 @methods.register("swag")
 @dataclass(frozen=True)
-class SWAG(PathMethod):
+class SWAG(Method, SwagSettings, MemberSettings, DescentSettings):
     """One Gaussian along one path."""
 
     name: ClassVar[str] = "swag"
@@ -31,6 +39,18 @@ class SWAG(PathMethod):
     reference: ClassVar[str] = (
         "Maddox et al. 2019, A simple baseline for Bayesian uncertainty in deep learning."
     )
+    lr: ClassVar[float] = 1e-2
+    tolerance: ClassVar[float] = 0.2
+    conformance_settings: ClassVar[dict[str, Any]] = {
+        "epochs": 300,
+        "batch_size": 16,
+        "lr": 0.01,
+        "start": 0.25,
+    }
+    exceptions: ClassVar[dict[str, str]] = {
+        "conjugate_covariance": "the covariance is that of the optimizer's path, which only by "
+        "chance is that of the posterior"
+    }
 
     init: Any = setting(
         "pretrained",
@@ -40,5 +60,14 @@ class SWAG(PathMethod):
     )
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
-        """Follow one path."""
-        return self.gather(model, fit_job, 1)
+        """Descend, then gather along one path."""
+        path = gathered_moments(self, fit_job)
+        last = train(
+            start_members(model, fit_job, 1, self.init, path),
+            fit_job,
+            members_optimizer(self.optimizer, self.momentum),
+            step_maker(self.vectorise),
+            decay=swag_schedule(self, self.lr_schedule),
+            compile=self.compile,
+        )
+        return Fitted(swag_posterior(model, fit_job, path, 1, self.draws), last.buffers)

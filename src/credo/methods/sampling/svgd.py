@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from torch import Generator, Tensor
-from torch.utils import _pytree as pytree
 
 from credo.core.errors import SettingError
 from credo.core.settings import setting
+from credo.core.tree import take
 from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.method import Method, methods
 from credo.engine.model import Model
@@ -106,7 +106,7 @@ class SVGDMoves(Moves[SVGDState]):
 
     def move(self, state: SVGDState, index: int, source: Generator) -> tuple[SVGDState, SVGDInfo]:
         position, averages = state
-        batch = pytree.tree_map(lambda leaf: leaf[0], self.batches.at(index))
+        batch = take(self.batches.at(index), 0)
         factor = self.num_data / len(batch[1])
         log_density, slope = self.density.slope(position, [batch], factor)
         force = stein_force(position, slope, kernels[self.settings.kernel])

@@ -6,10 +6,10 @@ from zoo.networks import make
 from credo.core.errors import DataError, NetworkError, SettingError
 from credo.data import intake
 from credo.engine.fit_job import FitJob
-from credo.engine.schedules import hold
 from credo.likelihoods import Gaussian
 from credo.methods import DeepEnsemble
 from credo.methods.ensembles.parts.members import member_seeds
+from credo.methods.ensembles.parts.members_fit import start_members
 
 
 def model(name="mlp"):
@@ -24,32 +24,33 @@ def fit_job(**how):
     )
 
 
-def test_random_members_start_apart_and_the_first_where_a_single_fit_would():
+def test_random_members_start_differently_and_the_first_where_a_single_fit_would():
     one = model()
-    flock = DeepEnsemble().flock(one, fit_job(), 3)
+    members = start_members(one, fit_job(), 3, "random")
     for k, seed in enumerate(member_seeds(3, 3)):
-        assert all(torch.equal(v[k], one.random_values(seed)[n]) for n, v in flock.values().items())
-    assert flock.seeds == tuple(member_seeds(3, 3))
+        assert all(
+            torch.equal(v[k], one.random_values(seed)[n]) for n, v in members.values().items()
+        )
+    assert members.seeds == tuple(member_seeds(3, 3))
 
 
 def test_pretrained_members_start_together_and_part_by_their_data():
     one = model()
-    method = DeepEnsemble(init="pretrained")
-    flock = method.flock(one, fit_job(), 2)
+    members = start_members(one, fit_job(), 2, "pretrained")
     assert all(
         torch.equal(v[0], v[1]) and torch.equal(v[0], one.values()[n])
-        for n, v in flock.values().items()
+        for n, v in members.values().items()
     )
-    method.train(flock, fit_job(), hold)
-    assert not torch.equal(*flock.values()["0.weight"])
+    fitted = DeepEnsemble(members=2, init="pretrained").fit(one, fit_job()).posterior
+    assert not torch.equal(*fitted.realise([0, 1], 0)["0.weight"])
 
 
 def test_a_state_dict_as_start():
     one, (other, _) = model(), make("mlp", seed=9)
-    flock = DeepEnsemble(init=other.state_dict()).flock(one, fit_job(), 2)
-    assert all(torch.equal(flock.values()[n][1], p) for n, p in other.named_parameters())
+    members = start_members(one, fit_job(), 2, other.state_dict())
+    assert all(torch.equal(members.values()[n][1], p) for n, p in other.named_parameters())
     with pytest.raises(NetworkError, match=r"init holds 'nothing'"):
-        DeepEnsemble(init={"nothing": torch.zeros(1)}).flock(one, fit_job(), 2)
+        start_members(one, fit_job(), 2, {"nothing": torch.zeros(1)})
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,14 @@
 import pytest
 import torch
-from torch import nn
 from torch.distributions import Laplace, Normal
-from torch.utils.data import DataLoader, TensorDataset
 from zoo.models import make_model
 from zoo.networks import make
 
 from credo import BNN
-from credo.core.errors import SettingError
-from credo.core.seeds import isolated
-from credo.data import intake
 from credo.likelihoods import Gaussian
-from credo.methods.ensembles.parts.members import Flock
-from credo.methods.ensembles.parts.members_step import FlockStep, moving, reaches
+from credo.methods.ensembles.parts.member_gradients import MemberGradients
+from credo.methods.ensembles.parts.members import Members, member_seeds
+from credo.methods.ensembles.parts.members_step import MembersStep, members_optimizer
 
 DOUBLE = torch.float64
 N = 30
@@ -22,12 +18,17 @@ def draw(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=DOUBLE)
 
 
-def flock(net=None, prior=None, likelihood=None, members=2):
+def start(net=None, prior=None, likelihood=None, members=2):
     net = net or make("mlp")[0]
     model = make_model(
         net, prior=prior or Normal(0.0, 0.5), likelihood=likelihood or Gaussian(std=0.5)
     )
-    return Flock(model, [model.random_values(seed) for seed in range(members)], range(members))
+    return Members(model, [model.random_values(seed) for seed in range(members)], range(members))
+
+
+def stepped(members, kind, momentum, lr, steps=None):
+    optimizer = members_optimizer(kind, momentum)(members, lr, N)
+    return MembersStep(MemberGradients(members), optimizer, N, steps)
 
 
 def batches(members=2, size=4):
@@ -39,14 +40,14 @@ def functional_nll(model, values, x, y):
     return -Normal(mean, 0.5).log_prob(y).sum()
 
 
-def one_step(reach=None, prior=None, lr=1.0):
+def one_step(steps=None, prior=None, lr=1.0):
     """Where plain gradient descent of length ``lr`` takes each member, against the gradient by
     hand.
     """
-    group = flock(prior=prior)
+    group = start(prior=prior)
     x, y = batches()
     starts = {n: v.detach().clone() for n, v in group.values().items()}
-    step = FlockStep(group, moving("sgd", 0.0)(group, lr, N), N, reach)
+    step = stepped(group, "sgd", 0.0, lr, steps)
     nll, kl = step(x, y, 1.0)
     return group, starts, x, y, nll, kl
 
@@ -84,15 +85,15 @@ def test_a_step_is_along_the_gradient_of_each_members_own_objective(prior):
 
 
 def test_adversarial_neighbours_are_where_the_loss_climbs():
-    """x' = x + reach sign(d nll / dx) with the member's own slope, and the two losses count half
+    """x' = x + step sign(d nll / dx) with the member's own slope, and the two losses count half
     each.
     """
-    reach = torch.tensor([0.1, 0.2, 0.0, 0.3, 0.4], dtype=DOUBLE)
-    group, starts, x, y, nll, _ = one_step(reach=reach)
+    steps = torch.tensor([0.1, 0.2, 0.0, 0.3, 0.4], dtype=DOUBLE)
+    group, starts, x, y, nll, _ = one_step(steps=steps)
     for k in range(2):
         values, here = {n: v[k] for n, v in starts.items()}, x[k].clone().requires_grad_()
         (slope,) = torch.autograd.grad(functional_nll(group.model, values, here, y[k]), here)
-        neighbours = x[k] + reach * slope.sign()
+        neighbours = x[k] + steps * slope.sign()
         wanted = hand(group, starts, k, x[k], y[k], neighbours)
         assert all(
             torch.allclose(starts[n][k] - v[k], wanted[n]) for n, v in group.values().items()
@@ -113,109 +114,13 @@ def test_adversarial_neighbours_are_where_the_loss_climbs():
 def test_neighbours_are_the_same_member_by_member(looped):
     found = []
     for turn in (False, looped):
-        group = flock()
-        group.looped = turn
+        group = start()
         x, y = batches()
-        step = FlockStep(
-            group, moving("adam", 0.0)(group, 0.1, N), N, torch.full((5,), 0.1, dtype=DOUBLE)
-        )
+        step = stepped(group, "adam", 0.0, 0.1, torch.full((5,), 0.1, dtype=DOUBLE))
+        step.gradients.vectorised.looped = turn
         step(x, y, 1.0)
         found.append([p.detach().clone() for p in group.parameters()])
     assert all(torch.allclose(a, b, rtol=0, atol=1e-12) for a, b in zip(*found, strict=True))
-
-
-class Mixed(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a, self.b = nn.Linear(3, 2), nn.Embedding(5, 2)
-
-    def forward(self, left, words, mask):
-        return self.a(left) + self.b(words) * mask.unsqueeze(-1)
-
-
-def mixed():
-    with isolated(0):
-        net = Mixed().double()
-    x = {"left": draw(12, 3), "words": torch.arange(12) % 5, "mask": torch.arange(12) % 2 == 0}
-    return net, (x, draw(12, 2, seed=1))
-
-
-def test_only_real_inputs_have_neighbours():
-    net, (x, y) = mixed()
-    far = reaches(intake((x, y)), 0.1)
-    assert torch.allclose(far["left"], 0.1 * (x["left"].amax(0) - x["left"].amin(0)))
-    fits = [
-        BNN(net, Gaussian(std=1.0)).fit(
-            (x, y),
-            "deep_ensemble",
-            members=2,
-            adversarial=share,
-            optimizer="sgd",
-            epochs=5,
-            lr=0.1,
-            progress=False,
-        )
-        for share in (0.0, 0.2)
-    ]
-    weights = [each.posterior.realise([0], 0)["a.weight"] for each in fits]
-    assert not torch.allclose(*weights) and torch.isfinite(weights[1]).all()
-
-
-def test_whole_inputs_are_refused_by_name():
-    net, _ = make("embedding")
-    x = torch.arange(12).reshape(12, 1).expand(12, 6) % 7
-    with pytest.raises(
-        SettingError, match=r"adversarial=0\.1: neighbours of inputs need real numbers"
-    ):
-        BNN(net, Gaussian(std=1.0)).fit(
-            (x, draw(12, 2)), "deep_ensemble", members=2, adversarial=0.1, progress=False
-        )
-
-
-def test_the_range_of_every_feature_is_that_of_the_data():
-    x = torch.cat(
-        [draw(9000, 2), 100 * draw(9000, 1, seed=1)], 1
-    )  # more than are looked at in one go
-    wanted = 0.01 * (x.amax(0) - x.amin(0))
-    assert torch.allclose(reaches(intake((x, x[:, :1])), 0.01), wanted)
-    loader = DataLoader(TensorDataset(x, x[:, :1]), batch_size=1000)
-    assert torch.allclose(reaches(intake(loader), 0.01), wanted)
-    pair = reaches(intake(((x, x[:, 0]), x[:, :1])), 0.5)
-    assert pair[0].shape == (3,) and pair[1].shape == ()
-
-
-def test_neighbours_make_predictions_smoother():
-    """The slope of a fitted curve at its data, with neighbours a tenth of the range away and
-    without.
-    """
-    x = torch.linspace(-1, 1, 12, dtype=DOUBLE).unsqueeze(1)
-    y = torch.sin(6 * x) + 0.3 * draw(12, 1)
-    slopes = []
-    for share in (0.0, 0.2):
-        with isolated(0):
-            net = nn.Sequential(nn.Linear(1, 30), nn.Tanh(), nn.Linear(30, 1)).double()
-        how = {"epochs": 300, "lr": 0.02, "batch_size": 12, "progress": False}
-        fitted = BNN(net, Gaussian(std=0.1)).fit(
-            (x, y), "deep_ensemble", members=3, adversarial=share, **how
-        )
-        grid = torch.linspace(-1, 1, 200, dtype=DOUBLE).unsqueeze(1)
-        slopes.append(float(fitted.predict(grid).mean.diff(dim=0).abs().sum()))
-    assert slopes[1] < 0.9 * slopes[0]
-
-
-def test_normal_priors_around_zero_are_weight_decay_and_others_are_not():
-    group = flock(
-        prior={"0.*": Normal(0.0, 0.5), "2.weight": Normal(0.1, 0.5), "2.bias": Laplace(0.0, 1.0)},
-        likelihood=Gaussian(),
-    )
-    assert group.decays() == {"0.weight": 4.0, "0.bias": 4.0}
-    assert [names for names, _ in group.taxes()] == [("2.weight", "2.bias")]
-    table = moving("adam", 0.9)(group, 0.1, N).param_groups
-    assert (
-        sorted(g["weight_decay"] for g in table) == [0.0, 4.0 / N]
-        and sum(len(g["params"]) for g in table) == 5
-    )
-    assert isinstance(moving("sgd", 0.9)(group, 0.1, N), torch.optim.SGD)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -228,7 +133,6 @@ def test_sgd_by_hand(momentum):
         (x, y), "deep_ensemble", members=2, optimizer="sgd", momentum=momentum, seed=3, **how
     )
     from credo.core.seeds import generator
-    from credo.methods.ensembles.parts.members import member_seeds
 
     model = make_model(net, prior=Normal(0.0, 0.5), likelihood=Gaussian(std=0.5))
     for k, seed in enumerate(member_seeds(3, 2)):
@@ -251,15 +155,15 @@ def test_sgd_by_hand(momentum):
 
 def test_what_a_capture_saves_is_what_a_step_changes():
     net, _ = make("batchnorm")
-    group = flock(net)
-    step = FlockStep(group, moving("adam", 0.9)(group, 0.1, N), N)
+    group = start(net)
+    step = stepped(group, "adam", 0.9, 0.1)
     x, y = batches()
     group.model.shell().train(True)
-    held = {id(t): t.detach().clone() for t in step.held()}
+    changed = {id(t) for t in step.changed_tensors()}
     everything = [*group.parameters(), *group.buffers()]
     before = [t.detach().clone() for t in everything]
     step(x, y, 1.0)
     moved = [t for t, old in zip(everything, before, strict=True) if not torch.equal(t, old)]
-    assert moved and all(id(t) in held for t in moved)
-    step.forget()
+    assert moved and all(id(t) in changed for t in moved)
+    step.release()
     assert all(p.grad is None for p in group.parameters())

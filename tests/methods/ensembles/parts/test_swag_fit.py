@@ -15,8 +15,8 @@ from credo.engine.fit_job import FitJob
 from credo.estimators import LIKELIHOOD
 from credo.likelihoods import Gaussian
 from credo.methods import SWAG
-from credo.methods.ensembles.parts.paths import Spread
-from credo.methods.ensembles.parts.swag_fit import _gaussians
+from credo.methods.ensembles.parts.swag_fit import _gaussians, swag_schedule
+from credo.methods.ensembles.parts.training_path import PathMoments
 from credo.posteriors import Delta, LowRank, MeanField, Posterior, Samples
 
 DOUBLE = torch.float64
@@ -38,12 +38,12 @@ def fit(net=None, method="swag", likelihood=None, random="all", callbacks=(), **
     return bnn.fit(data(), method, callbacks=callbacks, **(settings | how))
 
 
-def linear_spread(columns, seed=0):
+def linear_moments(columns, seed=0):
     model = make_model(nn.Linear(2, 1).double(), likelihood=Gaussian(std=1.0))
     shapes = {n: s.shape for n, s in model.random.items()}
     values = {n: draw(*s, seed=seed) for n, s in shapes.items()}
     variances = {n: 0.1 + draw(*s, seed=seed + 1).square() for n, s in shapes.items()}
-    return model, Spread(
+    return model, PathMoments(
         values, {}, variances, {n: draw(columns, *s, seed=seed + 2) for n, s in shapes.items()}
     )
 
@@ -57,13 +57,13 @@ def test_draws_have_half_the_variance_and_half_the_deviations(columns):
     """cov = diag(var) / 2 + D D^T / (2 (R - 1)), entry by entry, with power against leaving either
     half out.
     """
-    model, spread = linear_spread(columns)
-    (family,) = _gaussians(model, spread)
+    model, moments = linear_moments(columns)
+    (family,) = _gaussians(model, moments)
     draws = flat(Posterior([family]).sample(20_000))
-    deviations = torch.cat([spread.deviations["weight"].flatten(1), spread.deviations["bias"]], 1)
-    variances = torch.cat([spread.variances["weight"].flatten(), spread.variances["bias"]])
+    deviations = torch.cat([moments.deviations["weight"].flatten(1), moments.deviations["bias"]], 1)
+    variances = torch.cat([moments.variances["weight"].flatten(), moments.variances["bias"]])
     low = deviations.T @ deviations / (2 * (columns - 1))
-    mean = torch.cat([spread.values["weight"].flatten(), spread.values["bias"]])
+    mean = torch.cat([moments.values["weight"].flatten(), moments.values["bias"]])
     assert isinstance(family, LowRank) and family.rank == columns
     has_mean(draws, mean)
     has_covariance(draws, variances.diag() / 2 + low)
@@ -73,23 +73,23 @@ def test_draws_have_half_the_variance_and_half_the_deviations(columns):
 
 
 def test_without_deviations_the_variances_count_fully():
-    model, spread = linear_spread(0)
-    (family,) = _gaussians(model, spread)
+    model, moments = linear_moments(0)
+    (family,) = _gaussians(model, moments)
     assert isinstance(family, MeanField)
-    assert torch.allclose(family.std()["weight"].square(), spread.variances["weight"])
+    assert torch.allclose(family.std()["weight"].square(), moments.variances["weight"])
 
 
 def test_mixed_types_get_a_gaussian_each():
     net = nn.Sequential(nn.Linear(2, 2).double(), nn.Linear(2, 1))
     model = make_model(net, likelihood=Gaussian(std=1.0))
     values = model.values()
-    spread = Spread(
+    moments = PathMoments(
         values,
         {},
         {n: v.square() for n, v in values.items()},
         {n: torch.stack([v, -v]) for n, v in values.items()},
     )
-    families = _gaussians(model, spread)
+    families = _gaussians(model, moments)
     assert [f.factor.dtype for f in families] == [DOUBLE, torch.float32]
 
 
@@ -135,15 +135,16 @@ def test_fewer_gathered_epochs_than_rank():
 
 
 def test_the_learning_rate_falls_to_a_constant():
-    def course(**how):
+    def schedule(**how):
         method = SWAG(**how)
-        return [method.course(epoch / 8) for epoch in range(8)]
+        factor = swag_schedule(method, method.lr_schedule)
+        return [factor(epoch / 8) for epoch in range(8)]
 
-    found = course(start=0.5, swa_lr=0.25)
+    found = schedule(start=0.5, swa_lr=0.25)
     cosine = [0.25 + 0.75 * (0.5 + 0.5 * np.cos(np.pi * e / 4)) for e in range(4)]
     assert np.allclose(found, [*cosine, *[0.25] * 4])
-    assert course(start=0.5, swa_lr=0.25, lr_schedule="constant") == [1.0] * 4 + [0.25] * 4
-    assert course(start=0.0, swa_lr=0.5) == [0.5] * 8
+    assert schedule(start=0.5, swa_lr=0.25, lr_schedule="constant") == [1.0] * 4 + [0.25] * 4
+    assert schedule(start=0.0, swa_lr=0.5) == [0.5] * 8
 
 
 @pytest.mark.parametrize(("epochs", "start", "count"), [(4, 0.99, 0), (4, 0.75, 1), (1, 0.0, 1)])
@@ -157,7 +158,7 @@ def test_too_little_to_gather_is_said_before_training(epochs, start, count):
 
 def test_a_fit_stopped_too_early_says_so_and_one_stopped_later_is_what_was_gathered():
     with pytest.raises(
-        CredoError, match="callback stopped swag after 1 gathered epochs; it takes 2"
+        CredoError, match="callback stopped the fit after 1 gathered epochs; it takes 2"
     ):
         fit(start=0.5, callbacks=[lambda row: row["epoch"] == 6])
     assert fit(start=0.5, callbacks=[lambda row: row["epoch"] == 8]).posterior.members[0].rank == 3
@@ -189,7 +190,7 @@ def test_learned_noise_is_averaged_over_the_path():
     assert not any(name.startswith(LIKELIHOOD) for name in bnn.posterior.names)
 
 
-def test_points_are_averaged_and_have_no_spread():
+def test_points_are_averaged_and_have_no_covariance():
     fitted = fit(random="last", start=0.5)
     assert [type(f) for f in fitted.posterior.members] == [LowRank, Delta]
     draws = fitted.posterior.sample(3)

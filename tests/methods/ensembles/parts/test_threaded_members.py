@@ -8,10 +8,11 @@ import credo
 from credo.core.errors import SettingError
 from credo.data.source import Arrays, Source
 from credo.engine.fit_job import FitJob
-from credo.methods.ensembles.parts import threaded_members as apart
-from credo.methods.ensembles.parts.members import Flock, member_seeds
-from credo.methods.ensembles.parts.members_step import FlockStep, moving
-from credo.methods.ensembles.parts.threaded_members import Apart, stepping
+from credo.methods.ensembles.parts import threaded_members
+from credo.methods.ensembles.parts.members import Members, member_seeds
+from credo.methods.ensembles.parts.members_fit import step_maker
+from credo.methods.ensembles.parts.members_step import MembersStep, members_optimizer
+from credo.methods.ensembles.parts.threaded_members import ThreadedMembers
 
 N, K = 23, 3
 X = torch.randn(N, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -20,7 +21,7 @@ Y = (X[:, 0] > 0).long()
 
 @pytest.fixture(autouse=True)
 def all_are_heavy(monkeypatch):
-    monkeypatch.setattr(apart, "HEAVY", 0)
+    monkeypatch.setattr(threaded_members, "HEAVY", 0)
 
 
 def net(*extra):
@@ -45,28 +46,28 @@ def same(one, other, atol=1e-10):
     )
 
 
-def flock(prior=None):
+def start(prior=None):
     model = credo.BNN(net(), "categorical", prior=prior).model
-    return Flock(model, [model.values() for _ in range(K)], member_seeds(0, K))
+    return Members(model, [model.values() for _ in range(K)], member_seeds(0, K))
 
 
 def took(monkeypatch):
     """Counts the strides that threads took."""
     seen = []
-    whole = Apart._go
+    whole = ThreadedMembers._stride
 
-    def watched(self, member, rows):
+    def watched(self, views, rows):
         seen.append(len(rows))
-        return whole(self, member, rows)
+        return whole(self, views, rows)
 
-    monkeypatch.setattr(Apart, "_go", watched)
+    monkeypatch.setattr(ThreadedMembers, "_stride", watched)
     return seen
 
 
 @pytest.mark.parametrize("stride", [1, 2, 100])
 @pytest.mark.parametrize("batch", [4, N, 100, None])
-def test_members_apart_learn_what_members_at_once_do(stride, batch, monkeypatch):
-    monkeypatch.setattr(apart, "STRIDE", stride)
+def test_threaded_members_learn_what_members_at_once_do(stride, batch, monkeypatch):
+    monkeypatch.setattr(threaded_members, "STRIDE", stride)
     seen = took(monkeypatch)
     plain, alone = fit(False, batch_size=batch), fit(True, batch_size=batch)
     assert seen and same(plain, alone)
@@ -111,7 +112,7 @@ def test_networks_that_toss_coins_and_data_that_stream_learn_at_once(monkeypatch
 
 
 def test_small_networks_learn_at_once(monkeypatch):
-    monkeypatch.setattr(apart, "HEAVY", 10**9)
+    monkeypatch.setattr(threaded_members, "HEAVY", 10**9)
     seen = took(monkeypatch)
     assert same(fit(True), fit(False)) and not seen
 
@@ -134,12 +135,12 @@ def test_what_cannot_be_replayed_is_said_in_one_sentence():
 
     recurrent = nn.Sequential(nn.LSTM(5, 4, batch_first=True), Last(), nn.Linear(4, 2))
     with pytest.raises(
-        SettingError, match="the passes of this network cannot be traced .*; use compile=False"
+        SettingError, match="the compiler cannot trace this network .*; use compile=False"
     ):
         fit(True, recurrent, data=(torch.randn(N, 3, 5), Y))
 
 
-def test_the_noise_of_a_likelihood_is_learned_apart(monkeypatch):
+def test_each_thread_learns_its_members_noise(monkeypatch):
     seen = took(monkeypatch)
 
     def gaussian(compile):
@@ -179,7 +180,7 @@ def test_a_killed_run_goes_on_to_the_same_numbers(tmp_path, monkeypatch):
 
 def test_an_error_in_a_thread_is_the_fits_and_stops_it(monkeypatch):
     monkeypatch.setattr(
-        Apart, "_move", lambda *_: (_ for _ in ()).throw(RuntimeError("in a thread"))
+        ThreadedMembers, "_move", lambda *_: (_ for _ in ()).throw(RuntimeError("in a thread"))
     )
     before = torch.get_num_threads()
     with pytest.raises(RuntimeError, match="in a thread"):
@@ -188,35 +189,36 @@ def test_an_error_in_a_thread_is_the_fits_and_stops_it(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "optimizer, prior, reach",
+    "optimizer, prior, steps",
     [
         ("sgd", None, None),
         ("adam", torch.distributions.Laplace(0.0, 1.0), None),
         ("adam", None, torch.tensor(0.1)),
     ],
 )
-def test_what_does_not_suit_steps_at_once(optimizer, prior, reach):
-    group = flock(prior)
-    step = stepping(reach)(group, moving(optimizer, 0.9)(group, 0.1, N), N, True)
-    assert isinstance(step, FlockStep) and group.traced is not None
+def test_what_does_not_suit_steps_at_once(optimizer, prior, steps):
+    group = start(prior)
+    step = step_maker(None, steps)(group, members_optimizer(optimizer, 0.9)(group, 0.1, N), N, True)
+    assert isinstance(step, MembersStep) and step.gradients.recorded is not None
 
 
-def test_how_a_flock_steps():
-    group = flock()
-    mover = moving("adam", 0.9)(group, 0.1, N)
+def test_how_members_step():
+    group = start()
+    mover = members_optimizer("adam", 0.9)(group, 0.1, N)
     with pytest.raises(
         SettingError,
         match="compile='graph' captures the step as a CUDA graph; on a CPU use True or False",
     ):
-        stepping()(group, mover, N, "graph")
-    assert isinstance(stepping()(group, mover, N, False), FlockStep)
-    assert isinstance(stepping()(group, mover, N, True), Apart) and group.traced is None
+        step_maker()(group, mover, N, "graph")
+    assert isinstance(step_maker()(group, mover, N, False), MembersStep)
+    step = step_maker()(group, mover, N, True)
+    assert isinstance(step, ThreadedMembers) and step.at_once.gradients.recorded is None
 
 
 def test_the_optimizers_state_counts_every_step():
-    group = flock()
-    mover = moving("adam", 0.9)(group, 0.1, N)
-    step = stepping()(group, mover, N, True)
+    group = start()
+    mover = members_optimizer("adam", 0.9)(group, 0.1, N)
+    step = step_maker()(group, mover, N, True)
     fit_job = FitJob(Source(Arrays(X, Y), N), epochs=1, batch_size=4, lr=0.1)
     for epoch in range(2):
         for x, y in group.batches(fit_job.source, fit_job, epoch):

@@ -369,7 +369,7 @@ def test_what_vmap_cannot_run_is_looped_over_with_the_same_numbers_and_one_warni
     assert sum("Running chain by chain" in str(item.message) for item in seen) == 1
     rows = torch.tensor([[0, 1], [2, 0], [1, 1]])
     own = density(model)
-    own.looped = True
+    own.vectorised.looped = True
     got = own.slope(w, [(x[rows], y[rows])], 2.0, own=True)
     one = own.slope(w[1:2], [(x[rows[1:2]], y[rows[1:2]])], 2.0, own=True)
     same([part[1:2] for part in got], one)
@@ -380,10 +380,10 @@ def test_looped_and_vmapped_numbers_are_the_same():
     y = torch.arange(len(x)) % 2
     model = make_model(net, likelihood="categorical")
     one, two = density(model), density(model)
-    two.looped = True
+    two.vectorised.looped = True
     w = weights(model)
     same(FullBatch(one, [(x, y)])(w), FullBatch(two, [(x, y)])(w))
-    assert not one.looped
+    assert not one.vectorised.looped
 
 
 def test_a_network_that_cannot_take_the_inputs_shows_its_own_error():

@@ -1,4 +1,4 @@
-"""Members of a flock that learn apart from each other, on a thread each: what a CPU does best.
+"""Members that learn on a thread each: the fastest way on a CPU.
 
 A stack of members streams through memory at every step. One member alone, for several steps on end,
 stays in its core's cache, and cores work at different members instead of sharing one product.
@@ -13,25 +13,22 @@ from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
-from credo.core.errors import SettingError
 from credo.core.recorded_pass import Function, draws, record
+from credo.core.tree import flatten, map_leaves
 from credo.data.source import Source
 from credo.engine.batches import own_batches, own_orders
-from credo.engine.step import GraphStep, Step
-from credo.engine.training_loop import MakeStep
-from credo.methods.ensembles.parts.members import Flock
-from credo.methods.ensembles.parts.members_step import FlockStep
+from credo.engine.step import Step
+from credo.methods.ensembles.parts.members_step import MembersStep
 
 STRIDE = 16  # steps of one member before the next has its turn
 # parameters times examples in a batch from which products take longer than the Python around them
 HEAVY = 2_000_000
 
 
-class Group(NamedTuple):
-    """A member's part of a group of the optimizer: which leaves, these parameters, both moments,
-    and what the kernel is told.
+class AdamGroup(NamedTuple):
+    """One member's part of a parameter group of Adam: the places of its parameters among all that
+    is learned, the parameters, both moments, and what the kernel is told.
     """
 
     places: list[int]
@@ -41,43 +38,43 @@ class Group(NamedTuple):
     settings: dict[str, Any]
 
 
-class Member(NamedTuple):
+class MemberViews(NamedTuple):
     """Views of one member's parameters, buffers and state of Adam; ``steps`` counts those it has
     taken.
     """
 
-    leaves: list[Tensor]
+    learned: list[Tensor]
     buffers: list[Tensor]
-    groups: list[Group]
+    groups: list[AdamGroup]
     steps: Tensor
 
 
 @final
-class Apart(Step):
+class ThreadedMembers(Step):
     """Adam's steps of every member by itself, ``STRIDE`` at a time, recorded once and replayed on
     as many threads as torch has.
 
     Data that stream, networks so small that Python takes longer than their products, and networks
-    that draw numbers while they train, which threads would draw in any order, go through ``whole``
-    instead.
+    that draw numbers while they train, which threads would draw in any order, go through the step
+    ``at_once`` instead. Measured in ``cpu_ensembles.md``.
     """
 
-    def __init__(self, whole: FlockStep) -> None:
-        self.whole, self.flock, self.optimizer = whole, whole.flock, whole.optimizer
+    def __init__(self, at_once: MembersStep) -> None:
+        self.at_once, self.members, self.optimizer = at_once, at_once.members, at_once.optimizer
         self.inputs: list[Tensor] = []  # the data, leaf by leaf, targets last
-        self.members: list[Member] = []
+        self.views: list[MemberViews] = []
         self.passes: dict[int, Function] = {}  # by examples in a batch
         self.pool: ThreadPoolExecutor | None = None
-        self.flock.feed = self.feed
+        self.members.feed = self.feed
 
     @staticmethod
-    def suits(step: FlockStep) -> bool:
-        """Members, moved by Adam, whose pull is that of their data and their decay alone."""
+    def suits(step: MembersStep) -> bool:
+        """Several members, moved by Adam, with gradients of their data and weight decay alone."""
         return (
-            step.flock.count > 1
+            step.members.count > 1
             and isinstance(step.optimizer, torch.optim.Adam)
-            and step.reach is None
-            and not step.taxes
+            and step.adversarial_steps is None
+            and not step.penalties
         )
 
     def feed(
@@ -87,10 +84,10 @@ class Apart(Step):
         data: each thread fetches its own.
         """
         arrays, self.batch = source.arrays(), batch_size or source.num_data
-        self.members = [self._member(k) for k in range(self.flock.count)]
+        self.views = [self._views(k) for k in range(self.members.count)]
         if arrays is None or not self._ready(*arrays):
-            if self.flock.traced is None:
-                self.flock.record()
+            if self.at_once.gradients.recorded is None:
+                self.at_once.gradients.record()
             yield from own_batches(source, orders, batch_size)
             return
         threads = torch.get_num_threads()
@@ -113,47 +110,49 @@ class Apart(Step):
         averaged over members.
         """
         if self.pool is None:
-            return self.whole(x, y, weight)
-        jobs = [
-            self.pool.submit(self._go, member, rows)
-            for member, rows in zip(self.members, x, strict=True)
+            return self.at_once(x, y, weight)
+        running = [
+            self.pool.submit(self._stride, views, rows)
+            for views, rows in zip(self.views, x, strict=True)
         ]
-        nll = torch.stack([fit_job.result() for fit_job in jobs]).mean()
+        nll = torch.stack([member.result() for member in running]).mean()
         for state in self.optimizer.state.values():
-            state["step"].copy_(self.members[0].steps)
+            state["step"].copy_(self.views[0].steps)
         return nll, torch.zeros_like(nll)
 
     @torch.no_grad()
-    def _go(self, member: Member, rows: Tensor) -> Tensor:
+    def _stride(self, views: MemberViews, rows: Tensor) -> Tensor:
+        """One member's steps on these rows of the data; the sum of its nll."""
         total = torch.zeros(())
         for part in rows.split(self.batch):
             batch = [leaf.index_select(0, part) for leaf in self.inputs]
-            nll, *found = self.passes[len(part)](*member.leaves, *member.buffers, *batch)
-            self._move(member, found)
+            nll, *found = self.passes[len(part)](*views.learned, *views.buffers, *batch)
+            self._move(views, found)
             total = total + nll
         return total
 
-    def _move(self, member: Member, found: list[Tensor]) -> None:
-        for buffer, value in zip(member.buffers, found[len(member.leaves) :], strict=True):
+    def _move(self, views: MemberViews, found: list[Tensor]) -> None:
+        """Adam's step along these gradients, which the buffers after the pass follow."""
+        for buffer, value in zip(views.buffers, found[len(views.learned) :], strict=True):
             if value.data_ptr() != buffer.data_ptr():
                 buffer.copy_(value)
-        member.steps.add_(1)
-        for group in member.groups:
+        views.steps.add_(1)
+        for group in views.groups:
             grads, steps = (
                 [found[place] for place in group.places],
-                [member.steps] * len(group.places),
+                [views.steps] * len(group.places),
             )
             torch._fused_adam_(  # type: ignore[attr-defined]
                 group.params, grads, group.first, group.second, [], steps, **group.settings
             )
 
-    def _member(self, k: int) -> Member:
-        """Views, made anew every epoch: a resumed optimizer has other tensors than it was made
-        with, and its learning rate moves.
+    def _views(self, k: int) -> MemberViews:
+        """Views of member k, made anew every epoch: a resumed optimizer has other tensors than it
+        was made with, and its learning rate moves.
         """
-        leaves = [*self.flock.stacked, *self.flock.noise]
-        place = {id(leaf): index for index, leaf in enumerate(leaves)}
-        own, groups, steps = [leaf.detach()[k] for leaf in leaves], [], torch.zeros(())
+        learned = self.members.learned()
+        place = {id(leaf): index for index, leaf in enumerate(learned)}
+        own, groups, steps = [leaf.detach()[k] for leaf in learned], [], torch.zeros(())
         for group in self.optimizer.param_groups:
             states = [self.optimizer.state[p] for p in group["params"]]
             for state, p in zip(states, group["params"], strict=True):
@@ -173,54 +172,27 @@ class Apart(Step):
             first, second = (
                 [state[key][k] for state in states] for key in ("exp_avg", "exp_avg_sq")
             )
-            groups.append(Group(places, [own[index] for index in places], first, second, settings))
-        return Member(own, [buffer[k] for buffer in self.flock.buffers_().values()], groups, steps)
+            params = [own[index] for index in places]
+            groups.append(AdamGroup(places, params, first, second, settings))
+        buffers = [buffer[k] for buffer in self.members.buffers_().values()]
+        return MemberViews(own, buffers, groups, steps)
 
     def _ready(self, x: Any, y: Tensor) -> bool:
-        """Record passes of both sizes that batches have; whether they can be replayed apart."""
-        member, total = self.members[0], len(y)
-        if sum(leaf.numel() for leaf in member.leaves) * self.batch < HEAVY:
+        """Record passes of both sizes that batches have; whether threads can replay them."""
+        views, total = self.views[0], len(y)
+        if sum(leaf.numel() for leaf in views.learned) * self.batch < HEAVY:
             return False
-        leaves, shape = pytree.tree_flatten(x)
+        leaves, structure = flatten(x)
         self.inputs = [*leaves, y]
-        self.whole.prepare(pytree.tree_map(lambda leaf: leaf[: self.batch].unsqueeze(0), x))
+        self.at_once.prepare(map_leaves(lambda leaf: leaf[: self.batch].unsqueeze(0), x))
         for size in {min(self.batch, total), total % self.batch or self.batch} - self.passes.keys():
 
-            def slopes(*tensors: Tensor, share: float = 1.0 / size) -> list[Tensor]:
-                return self.flock.slopes(tensors, shape, share, alone=True)
+            def compute(*tensors: Tensor, share: float = 1.0 / size) -> list[Tensor]:
+                return self.at_once.gradients.compute(tensors, structure, share, single=True)
 
-            graph = record(
-                slopes, [*member.leaves, *member.buffers, *(leaf[:size] for leaf in self.inputs)]
-            )
+            batch = [leaf[:size] for leaf in self.inputs]
+            graph = record(compute, [*views.learned, *views.buffers, *batch])
             if draws(graph):
                 return False
             self.passes[size] = graph.forward
         return True
-
-
-def stepping(reach: Any = None) -> MakeStep[Flock]:
-    """How a flock steps; with ``compile`` its passes are recorded, on a GPU the whole step is one
-    CUDA graph.
-    """
-
-    def make(
-        flock: Flock, optimizer: torch.optim.Optimizer, num_data: int, compile: bool | str
-    ) -> Step:
-        step, graph = (
-            FlockStep(flock, optimizer, num_data, reach),
-            flock.model.device.type == "cuda",
-        )
-        if compile == "graph" and not graph:
-            raise SettingError(
-                "compile='graph' captures the step as a CUDA graph; on a CPU use True or False."
-            )
-        if not compile:
-            return step
-        if graph:
-            return GraphStep(step)
-        if Apart.suits(step):
-            return Apart(step)
-        flock.record()
-        return step
-
-    return make

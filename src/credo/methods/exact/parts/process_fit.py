@@ -13,6 +13,7 @@ from credo.core.errors import DataError, NetworkError, SettingError
 from credo.core.seeds import generator, isolated, mix
 from credo.core.settings import setting
 from credo.core.shell import Shell
+from credo.core.tree import num_rows
 from credo.engine.draws import Draws
 from credo.engine.elbo import Buffers
 from credo.engine.fit_job import FitJob, Fitted
@@ -21,7 +22,6 @@ from credo.engine.outputs import sampled_outputs
 from credo.engine.schedules import decays
 from credo.engine.step import Step
 from credo.engine.training_loop import Learner, train
-from credo.estimators.plan import batch_of
 from credo.posteriors import Params, Posterior, kl
 from credo.posteriors.gaussian_process import SparseProcess, described
 
@@ -98,7 +98,7 @@ class ProcessStep(Step):
     def __call__(self, x: Any, y: Tensor, weight: float) -> tuple[Tensor, Tensor]:
         self.optimizer.zero_grad(set_to_none=True)
         nll, divergence = self.learner(x, y)
-        (nll / batch_of(x) + divergence * (weight / self.num_data)).backward()
+        (nll / num_rows(x) + divergence * (weight / self.num_data)).backward()
         self.optimizer.step()
         return nll.detach(), divergence.detach()
 
@@ -196,7 +196,7 @@ def first_inputs(
                 inputs.append(read(shell, model.move(x)))
             except ValueError as error:  # such as BatchNorm's about a batch of one example
                 raise DataError(
-                    f"The network cannot train on a batch of {batch_of(x)}: {error}; choose "
+                    f"The network cannot train on a batch of {num_rows(x)}: {error}; choose "
                     "another batch_size."
                 ) from error
             if sum(map(len, inputs)) >= MAX_EXAMPLES:

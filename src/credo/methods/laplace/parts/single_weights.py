@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from credo.core.errors import SettingError, nearest
+from credo.core.tree import take
 from credo.curvature.blocks import DiagonalBlock, SubnetworkBlock
 from credo.curvature.prior_at_mode import elementwise_prior
 from credo.curvature.structures import Gram, Measured, diagonal
-from credo.curvature.sweep import BUDGET, ObservedBatch, Sweep, cut, example_jacobians, observe
+from credo.curvature.sweep import BUDGET, ObservedBatch, Sweep, example_jacobians, observe
 from credo.curvature.taps import Tap, layer_jacobians, untapped
 from credo.engine.model import Model
 
@@ -136,7 +137,7 @@ def subnetwork(sweep: Sweep, chosen: Chosen) -> Measured:
                         sweep.values,
                         sweep.buffers,
                         unfactored,
-                        cut(x, part, batch.examples),
+                        take(x, part),
                         column[part],
                     )
                     parts |= {name: found[name][..., chosen[name]] for name in unfactored}

@@ -7,9 +7,8 @@ because acceptance depends on small differences of large numbers.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +18,7 @@ from credo.core.errors import SettingError
 from credo.core.flat_layout import FlatLayout
 from credo.core.shell import plain_attention
 from credo.core.tree import take
+from credo.core.vectorise import VmapOrLoop
 from credo.engine.model import Model
 from credo.kernels.log_density import differentiable
 from credo.posteriors import Params
@@ -27,7 +27,6 @@ from credo.priors import Factorised
 Batch = tuple[Any, Tensor]
 Evaluated = tuple[Tensor, Tensor]  #: log densities ``(C,)`` and slopes ``(C, P)``
 Factor = float | Tensor
-T = TypeVar("T")
 
 
 @final
@@ -60,7 +59,7 @@ class Density:
             *nn.ModuleList(model.prior.parts()).parameters(),
         ]
         self._track(False)
-        self.looped = False
+        self.vectorised = VmapOrLoop("Running chain by chain")
         self._joint = model.prior.joint_log_prob(self.layout.shapes)
         self._prior: Factorised | None = None
 
@@ -99,37 +98,19 @@ class Density:
         """sum_n log p(y_n given x_n, w) ``(C,)`` over one batch; ``own``: every chain has its own
         batch, on a leading axis.
         """
-        return self._vectorised(
-            lambda: self._run(flat, batch, own), lambda: self._run(flat, batch, own)
-        )
 
-    def _vectorised(self, attempt: Callable[[], T], instead: Callable[[], T]) -> T:
-        """``attempt()``; where vmap cannot run the network, ``instead()`` with chains in a loop
-        from now on, said once.
-        """
+        def run() -> Tensor:
+            return self._run(flat, batch, own)
+
         with plain_attention():
-            if self.looped:
-                return instead()
-            try:
-                return attempt()
-            except (RuntimeError, NotImplementedError, ValueError) as error:
-                if isinstance(error, torch.cuda.OutOfMemoryError):
-                    raise
-                self.looped = True
-                result = instead()  # if this fails too, its error is the one to see
-                reason = str(error).splitlines()[0]
-                warnings.warn(
-                    f"Running chain by chain: vmap cannot run this network ({reason}).",
-                    stacklevel=4,
-                )
-                return result
+            return self.vectorised(run, run)
 
     def _run(self, flat: Tensor, batch: Batch, own: bool) -> Tensor:
         shell = self.model.shell()
         shell.train(False)
         for tensors in (self.model.frozen(), self.buffers, self.points):
             shell.place(tensors)
-        if not self.looped:
+        if not self.vectorised.looped:
             return torch.vmap(self._fit, in_dims=(0, 0 if own else None, 0 if own else None))(
                 flat, *batch
             )
@@ -179,10 +160,11 @@ class Density:
             ]
             return torch.cat([value for value, _ in rows]), torch.cat([slope for _, slope in rows])
 
-        return self._vectorised(
-            lambda: differentiable(lambda w: self.joint(w, batches, factor, own, prior))(flat),
-            chain_by_chain,
-        )
+        def at_once() -> Evaluated:
+            return differentiable(lambda w: self.joint(w, batches, factor, own, prior))(flat)
+
+        with plain_attention():
+            return self.vectorised(at_once, chain_by_chain)
 
     def _alone(
         self, batches: Sequence[Batch], factor: Factor, own: bool, prior: bool, c: int
@@ -216,8 +198,8 @@ class Density:
         self._track(True)
         try:
             optimizer.zero_grad(set_to_none=True)
-            with torch.enable_grad():
-                self._vectorised(
+            with torch.enable_grad(), plain_attention():
+                self.vectorised(
                     lambda: backward(self.joint(flat, batches, factor, own)), chain_by_chain
                 )
             optimizer.step()

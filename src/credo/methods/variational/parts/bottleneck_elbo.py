@@ -16,10 +16,10 @@ from torch import Tensor
 
 from credo.core.errors import NetworkError
 from credo.core.shell import Shell
+from credo.core.tree import num_rows
 from credo.engine.elbo import Elbo, Terms
 from credo.engine.model import Model
 from credo.estimators import Pass, Plan, estimators
-from credo.estimators.plan import batch_of
 from credo.nets.bottleneck import recorded
 from credo.posteriors import Posterior
 
@@ -58,7 +58,7 @@ class Bottlenecked(Elbo):
     ) -> Pass:
         with recorded(shell.module) as calls:
             done = super()._pass(shell, posterior, terms, plan, x, y, turn)
-        size = batch_of(x)
+        size = num_rows(x)
         total = done.kl
         for kl in calls:
             if kl.shape != (size,):

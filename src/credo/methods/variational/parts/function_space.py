@@ -17,15 +17,14 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils import _pytree as pytree
 
 from credo.core.errors import SettingError
 from credo.core.shell import Shell, plain_attention
+from credo.core.tree import map_rows, num_rows
 from credo.data.source import Source
 from credo.engine.elbo import Elbo
 from credo.engine.model import Model
 from credo.estimators import Estimator
-from credo.estimators.plan import batch_of
 from credo.posteriors import Gaussian, Params, Posterior
 from credo.posteriors.jacobian import Whole
 
@@ -153,16 +152,9 @@ class Measurement:
 
     def points(self, x: Any) -> Any:
         """A fresh set for this batch, from the global generator."""
-        total = batch_of(x)
+        total = num_rows(x)
         rows = torch.randperm(total)[: self.batch]
-        chosen = pytree.tree_map(
-            lambda t: (
-                t[rows.to(t.device)]
-                if isinstance(t, Tensor) and t.dim() and t.shape[0] == total
-                else t
-            ),
-            x,
-        )
+        chosen = map_rows(lambda leaf: leaf[rows.to(leaf.device)], x)
         if self.low is None or self.high is None:
             return chosen
         drawn = (
@@ -186,7 +178,7 @@ class FunctionElbo(Elbo):
         prior: FunctionPrior,
         measurement: Measurement,
     ) -> None:
-        super().__init__(model, posterior, estimator, train_samples, kl="apart")
+        super().__init__(model, posterior, estimator, train_samples, kl="optimizer")
         self._prior, self._measurement = prior, measurement
         self._own = [
             Shell(model.net, model.device)
