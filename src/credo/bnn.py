@@ -204,9 +204,7 @@ class BNN:
         return self
 
     def _show(self, model: Model, fitted: Fitted) -> None:
-        """What callbacks find in ``posterior`` and ``predict``, which draws, since shortcuts are
-        for a finished method.
-        """
+        """What callbacks find: draws, since shortcuts are for a finished method."""
         self._fitted, self._model, self.method = fitted, model, None
 
     def _adopt(self, run: Run, model: Model, method: Method) -> Self:
@@ -233,8 +231,7 @@ class BNN:
         source: str = "posterior",
         vectorise: bool | None = None,
     ) -> Predictive:
-        """The predictive distribution at ``x`` from posterior draws (or prior draws:
-        ``source="prior"``).
+        """The predictive distribution at ``x``, from posterior or ("prior") from prior draws.
 
         ``shortcut="mean"`` is one pass with E[w]; ``"moments"`` one pass that carries means and
         variances of the activations (``"moments_full"``: covariances too), for Gaussian posteriors
@@ -249,19 +246,15 @@ class BNN:
         elif name == "mean":
             draws = Draws.mean(self.posterior, self.model)
         else:
-            count = positive("num_samples", num_samples, 1)
-            model, posterior, buffers = self.model, self.posterior, self.buffers
-            outputs = shortcut_named(name).outputs(
-                model, posterior, self._inputs(x), buffers, count, batch_size=batch_size
-            )
-            return Predictive(outputs, model.likelihood)
+            count, given = positive("num_samples", num_samples, 1), self._inputs(x)
+            run = partial(shortcut_named(name).outputs, self.model, self.posterior)
+            outputs = run(given, self.buffers, count, batch_size=batch_size)
+            return Predictive(outputs, self.model.likelihood)
         outputs, extra = self._forward(draws, x, seed, batch_size, vectorise)
         return Predictive(outputs, with_drawn(self.model.likelihood, extra))
 
     def functions(self, x: Any, n: int, seed: int = 0, source: str = "posterior") -> Tensor:
-        """``n`` draws of the network's function at ``x``: outputs ``(n, N, F)`` without observation
-        noise.
-        """
+        """``n`` draws of the function at ``x``: outputs ``(n, N, F)`` without noise of y."""
         draws = self._draws(source, n, seed, joint=True)
         name = chosen_shortcut(None, source, self._preferred)
         functions = None if name is None or name == "mean" else shortcut_named(name).functions
