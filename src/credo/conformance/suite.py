@@ -54,7 +54,7 @@ class Candidate:
             "num_draws": 4,
             "num_moves": 5,
             "num_chains": 2,
-            "particles": 3,
+            "num_particles": 3,
             "thin": 1,
             "num_proposals": 100,
         }

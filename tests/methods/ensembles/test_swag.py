@@ -39,7 +39,7 @@ def fit(net=None, likelihood=None, **how):
         "epochs": 8,
         "batch_size": 7,
         "lr": 0.05,
-        "draws": 6,
+        "num_draws": 6,
         "progress": False,
     }
     return BNN(net or network(), likelihood or Gaussian()).fit(data(), "swag", **(settings | how))

@@ -252,10 +252,10 @@ def test_other_gaussian_posteriors_are_linearised_too(family):
 @pytest.mark.parametrize(
     ("method", "settings", "named"),
     [
-        ("deep_ensemble", {"members": 2}, "samples"),
+        ("deep_ensemble", {"num_members": 2}, "samples"),
         ("map", {}, "a point estimate"),
         ("mc_dropout", {"p": 0.1}, "dropout"),
-        ("bnn_ensemble", {"members": 2}, "mixture"),
+        ("bnn_ensemble", {"num_members": 2}, "mixture"),
     ],
 )
 def test_posteriors_without_a_covariance_say_what_to_do(method, settings, named):

@@ -41,7 +41,7 @@ def share(data, **how):
         "epochs": 500,
         "batch_size": 400,
         "lr": 0.01,
-        "components": 4,
+        "num_components": 4,
         "share": 0.5,
         "progress": False,
     } | how
@@ -151,7 +151,7 @@ def test_the_mixture_learns_at_its_own_pace(data):
     )
     (first,), (second,) = slow.values(), fast.values()
     begun = methods["soft_weight_sharing"](
-        components=4, share=0.5, init=start(data).posterior.mean()
+        num_components=4, share=0.5, init=start(data).posterior.mean()
     )
     assert not torch.allclose(first["free"], second["free"], atol=1e-3) and begun.mixture_lr == 1.0
 
@@ -160,7 +160,7 @@ def test_the_mixture_learns_at_its_own_pace(data):
     ("settings", "words"),
     [
         ({"share": 1.0}, "share=1"),
-        ({"components": 0}, "components=0"),
+        ({"num_components": 0}, "num_components=0"),
         ({"per": "unit"}, "per='unit'"),
     ],
 )

@@ -20,7 +20,9 @@ from credo.priors import Learned
 def fitted(**how):
     x, y = classes()
     return (
-        BNN(classifier(), "categorical").fit((x, y), "bnn_ensemble", members=3, **(QUICK | how)),
+        BNN(classifier(), "categorical").fit(
+            (x, y), "bnn_ensemble", num_members=3, **(QUICK | how)
+        ),
         x,
         y,
     )
@@ -117,7 +119,7 @@ def test_draws_of_a_seed_repeat():
 def test_after_an_update_the_members_still_differ():
     """The mean of several modes is no place to start any of them from."""
     x, y = classes()
-    fitted = BNN(classifier()).fit((x, y), "bnn_ensemble", members=2, **QUICK)
+    fitted = BNN(classifier()).fit((x, y), "bnn_ensemble", num_members=2, **QUICK)
     fitted.update(
         (x, y), epochs=1, lr=1e-6, progress=False
     )  # hardly a step away from where they start

@@ -54,7 +54,7 @@ def test_a_curved_posterior_fits_better_than_independent_gaussians(capsys):
         lr=0.03,
         train_samples=4,
         kind="affine",
-        transforms=3,
+        num_transforms=3,
         hidden=16,
     )
     plain = product("vi", estimator="weights", epochs=400, lr=0.03, train_samples=4)

@@ -61,13 +61,16 @@ class FVI(Method, DescentSettings):
         1.0, "Distance of inputs over which the Gaussian process varies.", gt=0.0
     )
     output_scale: float = setting(1.0, "Deviation of the Gaussian process.", gt=0.0)
-    points: int = setting(16, "Inputs of the batch at which functions are compared.", ge=1)
-    outside: int | None = setting(
+    num_points: int = setting(
+        16, "Inputs of the batch at which functions are compared.", ge=1, formerly="points"
+    )
+    num_outside: int | None = setting(
         None,
         "Further points, drawn from a box around the inputs; None for 16 where inputs are one "
         "float tensor.",
         ge=0,
         kind=int,
+        formerly="outside",
     )
     margin: float = setting(
         0.5, "How far the box goes beyond the inputs on each side, in units of their range.", ge=0.0
@@ -102,7 +105,7 @@ class FVI(Method, DescentSettings):
         start = Start(self.init_std, rank=self.rank, seed=fit_job.seed)
         posterior, estimator = model.posterior(self.posterior, values, start), self.estimator
         measurement = Measurement(
-            fit_job.source, self.points, self.outside, self.margin, model.device
+            fit_job.source, self.num_points, self.num_outside, self.margin, model.device
         )
         elbo = FunctionElbo(
             model, posterior, estimators[estimator], self.train_samples, prior, measurement

@@ -173,7 +173,7 @@ def test_a_fit_stopped_too_early_says_so_and_one_stopped_later_is_what_was_gathe
         ({"covariance": "full"}, "covariance='full'"),
         ({"average": "median"}, "average='median'"),
         ({"newest": 0.0}, "newest=0.0"),
-        ({"draws": 1}, "draws=1"),
+        ({"num_draws": 1}, "num_draws=1"),
     ],
 )
 def test_bad_settings_are_named(given, text):
@@ -211,7 +211,7 @@ def normalised():
 
 def test_every_draw_has_the_statistics_of_its_weights_and_predicts_with_them():
     net = normalised()
-    fitted = fit(net, draws=4, start=0.25, epochs=8)
+    fitted = fit(net, num_draws=4, start=0.25, epochs=8)
     assert fitted.posterior.atoms == 4 and all(
         isinstance(f, Samples) for f in fitted.posterior.members
     )
@@ -234,8 +234,8 @@ def test_draws_with_statistics_are_draws_of_the_gaussian():
     epoch.
     """
     how = {"epochs": 8, "swa_lr": 1.0, "lr_schedule": "constant", "covariance": "diagonal"}
-    rows = weights_after(normalised(), draws=2, **how)[1:]  # after epochs 2 to 7
-    fitted = fit(normalised(), draws=2000, start=0.25, **how)
+    rows = weights_after(normalised(), num_draws=2, **how)[1:]  # after epochs 2 to 7
+    fitted = fit(normalised(), num_draws=2000, start=0.25, **how)
     draws = fitted.posterior.realise(range(2000), 0)
     flat_draws = torch.cat([draws[n].flatten(1) for n in fitted.random], 1)
     stack = torch.stack([torch.cat([row[n].flatten() for n in fitted.random]) for row in rows])

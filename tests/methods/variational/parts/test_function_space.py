@@ -87,6 +87,6 @@ def test_token_inputs_have_no_box():
     source = intake((tokens, Y))
     assert Measurement(source, 4, None, 0.5, torch.device("cpu")).points(tokens).shape == (4, 3)
     with pytest.raises(
-        SettingError, match="outside=8 points beyond the data need inputs of one float tensor"
+        SettingError, match="num_outside=8 points beyond the data need inputs of one float tensor"
     ):
         Measurement(source, 4, 8, 0.5, torch.device("cpu"))

@@ -49,11 +49,12 @@ class SwagSettings:
     newest: float = setting(
         0.05, "Least weight of the newest epoch in the exponential average.", gt=0.0, le=1.0
     )
-    draws: int = setting(
+    num_draws: int = setting(
         30,
         "Draws kept where batch normalisation needs statistics for each; otherwise any number is "
         "drawn.",
         ge=2,
+        formerly="draws",
     )
 
 

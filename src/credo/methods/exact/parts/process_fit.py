@@ -107,8 +107,11 @@ class ProcessStep(Step):
 class ProcessSettings:
     """Inducing points of a sparse process, and how its learning rate falls."""
 
-    inducing: int = setting(
-        64, "Inducing points, at most one per different training example.", ge=1
+    num_inducing: int = setting(
+        64,
+        "Inducing points, at most one per different training example.",
+        ge=1,
+        formerly="inducing",
     )
     lr_schedule: str = setting("cosine", "Learning-rate schedule.", choices=("constant", "cosine"))
 

@@ -140,8 +140,8 @@ class Measurement:
         for x, _ in source(None, 1024):
             if not boxed:
                 raise SettingError(
-                    f"fvi: outside={outside} points beyond the data need inputs of one float "
-                    "tensor; use outside=0."
+                    f"fvi: num_outside={outside} points beyond the data need inputs of one float "
+                    "tensor; use num_outside=0."
                 )
             low, high = x.amin(0).to(device), x.amax(0).to(device)
             self.low = low if self.low is None else torch.minimum(self.low, low)
