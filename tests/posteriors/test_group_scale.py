@@ -17,7 +17,6 @@ from credo.core.linear_map import bind
 from credo.core.seeds import Streams, generator, isolated
 from credo.methods.sparse.parts.group_fit import places_of, unit_places
 from credo.posteriors import GroupScale, Place, Posterior, families, sampled_kl
-from credo.posteriors.group_scale import bank_counts
 from credo.priors import Fixed, horseshoe
 from credo.priors.group_prior import Grouped
 
@@ -368,10 +367,6 @@ def test_config_and_state_rebuild_it(part, side, centred):
 
 
 def test_what_does_not_fit_together_is_refused():
-    with pytest.raises(
-        CredoError, match="b has 3 groups along axis 0, but its bank of scales 'w' has 4"
-    ):
-        bank_counts({"w": (3, 4), "b": (3,)}, {"w": Place("w", 1), "b": Place("w", 0)})
     with pytest.raises(CredoError, match=r"odd: \['b'\]"):
         GroupScale({"w": (3, 4), "b": (3,)}, SIDES["input"], PARTS["horseshoe"])
     with pytest.raises(SettingError, match="centred=True needs"):

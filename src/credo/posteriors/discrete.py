@@ -16,7 +16,9 @@ from credo.core.errors import CredoError
 from credo.core.flat_layout import FlatLayout
 from credo.core.seeds import Noise
 from credo.core.sites import Site
-from credo.posteriors.family import Draw, Family, FamilyPrior, Params, Start, families
+from credo.posteriors.draw import Draw, Params
+from credo.posteriors.family import Family, FamilyPrior, families
+from credo.posteriors.start import Start
 
 
 @families.register("discrete")

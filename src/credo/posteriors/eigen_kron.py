@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from credo.core.seeds import Noise
-from credo.posteriors.family import Draw, Gaussian, Params, families, gaussian_entropy
+from credo.posteriors.draw import Draw, Params
+from credo.posteriors.family import families
+from credo.posteriors.gaussian import Gaussian, gaussian_entropy
 from credo.posteriors.jacobian import Jacobian, Rows, independent_covariance, independent_variance
 
 

@@ -15,18 +15,12 @@ from credo.core.flat_layout import FlatLayout
 from credo.core.linear_map import LinearMap
 from credo.core.seeds import Noise
 from credo.core.sites import Site
-from credo.posteriors.family import (
-    ConjugateNormal,
-    Draw,
-    Family,
-    FamilyPrior,
-    Gaussian,
-    Params,
-    Start,
-    families,
-    gaussian_entropy,
-)
+from credo.posteriors.conjugate_normal import ConjugateNormal
+from credo.posteriors.draw import Draw, Params
+from credo.posteriors.family import Family, FamilyPrior, families
+from credo.posteriors.gaussian import Gaussian, gaussian_entropy
 from credo.posteriors.jacobian import Jacobian, Rows
+from credo.posteriors.start import Start
 from credo.posteriors.std_transform import raw_triangular, triangular
 
 MAX_NUMEL = 20_000  # the factor then holds 4e8 numbers, 1.6 GB in float32

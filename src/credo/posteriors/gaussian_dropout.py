@@ -19,7 +19,7 @@ from torch.distributions import Distribution, Normal
 from credo.core.linear_map import LinearMap
 from credo.core.seeds import Noise
 from credo.posteriors.family import families
-from credo.posteriors.mean_field import perturb
+from credo.posteriors.fused_normal import perturb
 from credo.posteriors.multiplicative import Multiplicative, MultiplicativeDraw, Places
 from credo.priors import is_log_uniform
 

@@ -21,7 +21,7 @@ from credo.core.errors import SettingError
 from credo.core.flat_layout import FlatLayout
 from credo.core.registry import Registry
 from credo.core.seeds import Noise
-from credo.posteriors.family import Params
+from credo.posteriors.draw import Params
 from credo.priors.mixing import log_uniform_kl
 
 LIMIT = 8.0  # of log alpha, as of single weights in sparse variational dropout

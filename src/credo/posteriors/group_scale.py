@@ -11,7 +11,7 @@ at the threshold or beyond is pruned: its mu counts as zero, in training already
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -21,67 +21,15 @@ from credo.core.errors import CredoError
 from credo.core.flat_layout import FlatLayout
 from credo.core.linear_map import LinearMap, along
 from credo.core.seeds import Noise
-from credo.posteriors.family import Draw, Family, Params, families
+from credo.posteriors.draw import Draw, Params
+from credo.posteriors.family import Family, families
+from credo.posteriors.fused_normal import perturb
 from credo.posteriors.group_parts import Scales, scale_parts
-from credo.posteriors.mean_field import perturb
+from credo.posteriors.group_place import Place, bank_counts
+from credo.posteriors.moment_rules import through_weights, times_factor
 from credo.priors.group_prior import Grouped
 
 PREFIX = "scales/"  # of the names of latents that are no weights
-
-
-class Place(NamedTuple):
-    """Where the groups of a parameter lie: in which bank of scales, along which axis, in how many
-    groups of channels, on which side of the layer.
-
-    ``side`` is "input" or "output": whether the units of the groups are what a layer reads or what
-    it gives. In a grouped convolution axis 1 counts channels within a group of channels.
-    """
-
-    bank: str
-    axis: int
-    groups: int = 1
-    side: str = "input"
-
-    def count(self, shape: Sequence[int]) -> int:
-        """How many groups a parameter of this shape has."""
-        return shape[self.axis] * (self.groups if self.axis == 1 else 1)
-
-    def over(self, values: Tensor, shape: Sequence[int]) -> Tensor:
-        """Numbers ``(..., G)`` shaped to broadcast against the parameter ``(..., *shape)``."""
-        lead, rest = values.shape[:-1], [1] * (len(shape) - 2)
-        if self.axis == 1 and self.groups > 1:
-            rows = values.reshape(*lead, self.groups, 1, shape[1]).expand(
-                *lead, self.groups, shape[0] // self.groups, shape[1]
-            )
-            return rows.reshape(*lead, shape[0], shape[1], *rest)
-        return values.reshape(
-            *lead, *[-1 if place == self.axis else 1 for place in range(len(shape))]
-        )
-
-    def sums(self, values: Tensor) -> Tensor:
-        """Sums ``(G,)`` over the groups of a parameter: the adjoint of ``over``."""
-        if self.axis == 1 and self.groups > 1:
-            return (
-                values.reshape(self.groups, len(values) // self.groups, values.shape[1], -1)
-                .sum((1, 3))
-                .reshape(-1)
-            )
-        return values.movedim(self.axis, 0).reshape(values.shape[self.axis], -1).sum(1)
-
-
-def bank_counts(shapes: Mapping[str, Sequence[int]], places: Mapping[str, Place]) -> dict[str, int]:
-    """Groups of every bank; an error where parameters of one bank have different numbers of
-    them.
-    """
-    counts: dict[str, int] = {}
-    for name, place in places.items():
-        count = place.count(shapes[name])
-        if counts.setdefault(place.bank, count) != count:
-            raise CredoError(
-                f"{name} has {count} groups along axis {place.axis}, but its bank of scales "
-                f"{place.bank!r} has {counts[place.bank]}."
-            )
-    return counts
 
 
 @families.register("group_scale")
@@ -331,18 +279,18 @@ class GroupScale(Family):
             return op(mean, means[w]), op(mean, std[w].square())
         own, common = self.scales.own(place.bank), self.scales.common(place.bank)
         if self.centred or place.side == "output":
-            out, spread = _through(op, mean, var, means[w], variances[w], *bias)
+            out, spread = through_weights(op, mean, var, means[w], variances[w], *bias)
         else:
             first, second = (along(number, op.channel_axis, mean.dim()) for number in own)
-            out, spread = _scaled(mean, var, first, second)
-            out, spread = _through(op, out, spread, means[w], variances[w], *bias)
+            out, spread = times_factor(mean, var, first, second)
+            out, spread = through_weights(op, out, spread, means[w], variances[w], *bias)
         if self.centred:
             return out, spread
         if place.side == "output":
-            out, spread = _scaled(
+            out, spread = times_factor(
                 out, spread, *(along(number, op.channel_axis, out.dim()) for number in own)
             )
-        return _scaled(out, spread, *common)
+        return times_factor(out, spread, *common)
 
     def rate_params(self) -> list[nn.Parameter]:
         """What the scales are made from."""
@@ -366,26 +314,6 @@ class GroupScale(Family):
             "dtype": dtype,
         }
         return super().config() | {"places": places} | rest
-
-
-def _through(
-    op: LinearMap,
-    mean: Tensor,
-    var: Tensor,
-    w: Tensor,
-    w_var: Tensor,
-    b: Tensor | None,
-    b_var: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    """Mean and variance through independent Gaussian weights."""
-    if op.is_embedding:
-        return op(mean, w), op(mean, w_var)
-    return op(mean, w, b), op(var, w.square(), b_var) + op(mean.square() + var, w_var)
-
-
-def _scaled(mean: Tensor, var: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance of a number times an independent factor of these two moments."""
-    return mean * first, second * (var + mean.square()) - (mean * first).square()
 
 
 class GroupScaleDraw(Draw):

@@ -15,8 +15,11 @@ from credo.core.linear_map import LinearMap
 from credo.core.seeds import Noise, generator
 from credo.core.sites import Site
 from credo.posteriors.covariance_rules import outer, sandwich
-from credo.posteriors.family import Draw, Family, Gaussian, Params, Start, families
+from credo.posteriors.draw import Draw, Params
+from credo.posteriors.family import Family, families
+from credo.posteriors.gaussian import Gaussian
 from credo.posteriors.mean_field import MeanField, MeanFieldDraw
+from credo.posteriors.start import Start
 
 
 @families.register("low_rank")

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 from credo.core.flat_layout import FlatLayout
 from credo.core.seeds import Noise
-from credo.posteriors.family import Draw, Gaussian, Params, families, gaussian_entropy
+from credo.posteriors.draw import Draw, Params
+from credo.posteriors.family import families
+from credo.posteriors.gaussian import Gaussian, gaussian_entropy
 
 
 @families.register("low_rank_precision")

@@ -5,7 +5,7 @@ vectors.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -17,131 +17,14 @@ from credo.core.linear_map import LinearMap
 from credo.core.seeds import Noise
 from credo.core.sites import Site
 from credo.posteriors.covariance_rules import embedded, fixed_joint, independent_weights
-from credo.posteriors.family import (
-    Draw,
-    Family,
-    FamilyPrior,
-    Gaussian,
-    Params,
-    Start,
-    families,
-    gaussian_entropy,
-)
+from credo.posteriors.draw import Draw, Params
+from credo.posteriors.family import Family, FamilyPrior, families
+from credo.posteriors.fused_normal import MomentsAndKL, NormalStats, WeightsAndKL, perturb
+from credo.posteriors.gaussian import Gaussian, gaussian_entropy
 from credo.posteriors.jacobian import Jacobian, independent_covariance, independent_variance
-from credo.posteriors.std_transform import Scale, scales
-
-
-class NormalStats(NamedTuple):
-    """Mean and variance of a factorised normal prior: numbers, or one per element of the flat
-    vector; no mean is mean zero.
-    """
-
-    mean: Tensor | None
-    var: Tensor
-
-
-def _shift(mean: Tensor, prior_mean: Tensor | None) -> Tensor:
-    return mean if prior_mean is None else mean - prior_mean
-
-
-def _kl_value(mean: Tensor, std: Tensor, log_std: Tensor, prior: NormalStats) -> Tensor:
-    """KL[q, p] = sum 1/2 [(std^2 + (mean - prior mean)^2) / prior var - 1 + log prior var] - log
-    std.
-    """
-    shift = _shift(mean, prior.mean)
-    if prior.var.dim() == 0:
-        square = (torch.dot(std, std) + torch.dot(shift, shift)) / prior.var
-        constant = mean.numel() * (prior.var.log() - 1)
-    else:
-        square = ((std * std + shift * shift) / prior.var).sum()
-        constant = (prior.var.log() - 1).sum()
-    return 0.5 * (square + constant) - log_std.sum()
-
-
-def _added(grad: Tensor, value: Tensor, pull: Tensor) -> Tensor:
-    """grad + value * pull, on a CPU in one pass; ``addcmul`` with a 0-dim factor is six times
-    slower there.
-    """
-    if pull.dim() == 0 and pull.device.type == "cpu" and not torch.compiler.is_compiling():
-        return torch.add(grad, value, alpha=float(pull))
-    return torch.addcmul(grad, value, pull)
-
-
-class _Weights(torch.autograd.Function):
-    """(w, KL) in one node: the KL's gradient rides along with the weights', which saves two passes
-    over all of them.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        mean: Tensor,
-        raw: Tensor,
-        eps: Tensor,
-        prior_mean: Tensor | None,
-        prior_var: Tensor,
-        scale: Scale,
-    ) -> Any:
-        std = scale.std(raw)
-        ctx.scale = scale
-        ctx.save_for_backward(mean, std, eps, prior_mean, prior_var)
-        kl = _kl_value(mean, std, scale.log_std(raw, std), NormalStats(prior_mean, prior_var))
-        return torch.addcmul(mean, std, eps), kl
-
-    @staticmethod
-    def backward(ctx: Any, grad_w: Tensor, grad_kl: Tensor) -> Any:
-        mean, std, eps, prior_mean, prior_var = ctx.saved_tensors
-        pull = grad_kl / prior_var
-        grad_mean = _added(grad_w, _shift(mean, prior_mean), pull)
-        grad_std = _added(grad_w * eps, std, pull)
-        return grad_mean, ctx.scale.pull(std, grad_std, -grad_kl), None, None, None, None
-
-
-class _Moments(torch.autograd.Function):
-    """(mean, var, KL) in one node, for linear maps that meet the family instead of its weights."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        mean: Tensor,
-        raw: Tensor,
-        prior_mean: Tensor | None,
-        prior_var: Tensor,
-        scale: Scale,
-    ) -> Any:
-        std = scale.std(raw)
-        var = std * std
-        ctx.scale = scale
-        ctx.save_for_backward(mean, var, prior_mean, prior_var)
-        kl = _kl_value(mean, std, scale.log_std(raw, std), NormalStats(prior_mean, prior_var))
-        return mean.view_as(mean), var, kl
-
-    @staticmethod
-    def backward(ctx: Any, grad_mean: Tensor, grad_var: Tensor, grad_kl: Tensor) -> Any:
-        mean, var, prior_mean, prior_var = ctx.saved_tensors
-        pull = grad_kl / prior_var
-        raw = ctx.scale.pull_var(var, torch.add(pull, grad_var, alpha=2), -grad_kl)
-        return _added(grad_mean, _shift(mean, prior_mean), pull), raw, None, None, None
-
-
-class _Perturb(torch.autograd.Function):
-    """mean + sqrt(var) eps; the floor keeps the gradient finite where the input is exactly zero."""
-
-    @staticmethod
-    def forward(ctx: Any, mean: Tensor, var: Tensor, eps: Tensor) -> Tensor:
-        std = var.clamp_min(torch.finfo(var.dtype).tiny).sqrt_()
-        ctx.save_for_backward(eps, std)
-        return torch.addcmul(mean, std, eps)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        eps, std = ctx.saved_tensors
-        return grad, (grad * eps).div_(std).mul_(0.5), None
-
-
-def perturb(mean: Tensor, var: Tensor, eps: Tensor) -> Tensor:
-    """mean + sqrt(var) eps, with a finite gradient at var = 0."""
-    return _Perturb.apply(mean, var, eps)  # type: ignore[return-value]
+from credo.posteriors.moment_rules import through_weights
+from credo.posteriors.start import Start
+from credo.posteriors.std_transform import scales
 
 
 @families.register("mean_field")
@@ -279,13 +162,9 @@ class MeanField(Gaussian):
     def moments(
         self, op: LinearMap, mean: Tensor, var: Tensor, w: str, b: str | None
     ) -> tuple[Tensor, Tensor]:
-        """V[y] = op(var_x, mean_w^2) + op(mean_x^2 + var_x, var_w) + var_b."""
         means, std = self.mean(), self.std()
         b_mean, b_var = (means[b], std[b] ** 2) if b in means else (None, None)
-        out = op(mean, means[w], b_mean)
-        if op.is_embedding:
-            return out, op(mean, std[w] ** 2)
-        return out, op(var, means[w] ** 2, b_var) + op(mean * mean + var, std[w] ** 2)
+        return through_weights(op, mean, var, means[w], std[w] ** 2, b_mean, b_var)
 
     def joint_moments(
         self, op: LinearMap, mean: Tensor, cov: Tensor | None, w: str, b: str | None
@@ -333,7 +212,7 @@ class MeanFieldDraw(Draw):
                 return family.layout.split(
                     eps.mul_(std).add_(family.flat_mean)
                 )  # a prediction reuses the memory of its noise
-            flat, self.kl = _Weights.apply(
+            flat, self.kl = WeightsAndKL.apply(
                 family.flat_mean, family.raw_std, eps, *self.fold, family.scale
             )  # type: ignore[misc]
             return family.layout.split(flat)
@@ -354,7 +233,7 @@ class MeanFieldDraw(Draw):
             if self.fold is None:
                 mean, var = family.flat_mean, family.scale.std(family.raw_std) ** 2
             else:
-                mean, var, self.kl = _Moments.apply(
+                mean, var, self.kl = MomentsAndKL.apply(
                     family.flat_mean, family.raw_std, *self.fold, family.scale
                 )  # type: ignore[misc]
             self._moments = family.layout.split(mean), family.layout.split(var)

@@ -22,7 +22,8 @@ from credo.core.errors import CredoError
 from credo.core.flat_layout import FlatLayout
 from credo.core.linear_map import LinearMap, along
 from credo.core.seeds import Noise
-from credo.posteriors.family import Draw, Family, Params
+from credo.posteriors.draw import Draw, Params
+from credo.posteriors.family import Family
 
 
 class Places(NamedTuple):

@@ -13,7 +13,8 @@ from credo.core.errors import CredoError
 from credo.core.roots import semidefinite_root
 from credo.core.seeds import Noise, Streams
 from credo.core.shell import Shell
-from credo.posteriors.family import Draw, Family, Params
+from credo.posteriors.draw import Draw, Params
+from credo.posteriors.family import Family
 
 
 class RowNoise:

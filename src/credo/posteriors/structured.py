@@ -25,7 +25,8 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from credo.core.linear_map import LinearMap
-from credo.posteriors.family import Params, families
+from credo.posteriors.draw import Params
+from credo.posteriors.family import families
 from credo.posteriors.multiplicative import Multiplicative, Places
 from credo.priors import is_log_uniform
 
