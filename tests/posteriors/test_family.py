@@ -52,7 +52,7 @@ def test_the_mixtures_density_integrates_to_one():
     """Importance sampling from a wider mixture component: E_r[q(w) / r(w)] = 1."""
     mixture, wide = MAKERS["mixture"](), MAKERS["mixture"]()
     for part in wide.parts:
-        part.members[0].raw_std += 0.2
+        part.factors[0].raw_std += 0.2
     draws = wide.draw(Streams(0, range(DRAWS)))
     has_mean((mixture.log_prob(draws) - wide.log_prob(draws)).exp(), 1.0)
 

@@ -10,7 +10,7 @@ from zoo.stats import follows, has_covariance, has_mean, has_variance
 from credo.core.seeds import Streams
 from credo.posteriors import Gaussian
 from credo.posteriors.gaussian import gaussian_entropy
-from credo.posteriors.jacobian import Whole
+from credo.posteriors.jacobian import DenseDerivatives
 
 DRAWS = 20_000
 
@@ -68,15 +68,17 @@ def test_gradients_reach_every_number_of_a_draw(gaussian):
 
 
 @torch.no_grad()
-def test_spread_is_a_root_of_the_covariance_of_linear_functions(gaussian):
+def test_times_root_is_by_a_root_of_the_covariance_of_linear_functions(gaussian):
     """J R R^T J^T against draws, and by ``output_covariance`` and ``output_variance``."""
     rows = torch.randn(2, 3, numel(gaussian)).double()
-    cover = gaussian.spread(rows) @ gaussian.spread(rows).mT
+    cover = gaussian.times_root(rows) @ gaussian.times_root(rows).mT
     draws = flat(gaussian.draw(Streams(8, range(DRAWS)))) @ rows.flatten(0, 1).mT
     for place in range(2):
         has_covariance(draws[:, 3 * place : 3 * place + 3], cover[place])
     pieces = rows.split([shape.numel() for shape in gaussian.shapes.values()], -1)
-    jacobian = {name: Whole(piece) for name, piece in zip(gaussian.names, pieces, strict=True)}
+    jacobian = {
+        name: DenseDerivatives(piece) for name, piece in zip(gaussian.names, pieces, strict=True)
+    }
     torch.testing.assert_close(gaussian.output_covariance(jacobian), cover)
     torch.testing.assert_close(gaussian.output_variance(jacobian), cover.diagonal(dim1=-2, dim2=-1))
 

@@ -26,7 +26,7 @@ def warn_if_collapsed(model: Model, posterior: Posterior) -> None:
         list(part.parameters()) for part in model.prior.parts()
     ):  # a width that evidence has set may well say little more
         return
-    for family in posterior.members:
+    for family in posterior.factors:
         prior = model.prior_over(family)
         if family.atoms is not None or prior is None or not family.kl_is_bound:
             continue

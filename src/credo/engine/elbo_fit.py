@@ -104,7 +104,7 @@ def adam(
     """Fused Adam over everything that is learned; parameters that each steer the noise of many
     weights, and those of the prior, at ``rate_lr`` and ``prior_lr`` times the learning rate.
     """
-    rates = [p for family in elbo.posterior.members for p in family.rate_params()]
+    rates = [p for family in elbo.posterior.factors for p in family.rate_params()]
     paces = [(rates, rate_lr), (list(elbo.prior_parts.parameters()), prior_lr)]
     own_pace = {id(p) for params, factor in paces for p in params if factor != 1.0}
     groups: list[dict[str, Any]] = [

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from credo.posteriors.std_transform import Scale
+from credo.posteriors.std_transform import StdTransform
 
 
 class NormalStats(NamedTuple):
@@ -61,12 +61,14 @@ class WeightsAndKL(torch.autograd.Function):
         eps: Tensor,
         prior_mean: Tensor | None,
         prior_var: Tensor,
-        scale: Scale,
+        std_transform: StdTransform,
     ) -> Any:
-        std = scale.std(raw)
-        ctx.scale = scale
+        std = std_transform.std(raw)
+        ctx.std_transform = std_transform
         ctx.save_for_backward(mean, std, eps, prior_mean, prior_var)
-        kl = _kl_value(mean, std, scale.log_std(raw, std), NormalStats(prior_mean, prior_var))
+        kl = _kl_value(
+            mean, std, std_transform.log_std(raw, std), NormalStats(prior_mean, prior_var)
+        )
         return torch.addcmul(mean, std, eps), kl
 
     @staticmethod
@@ -75,7 +77,7 @@ class WeightsAndKL(torch.autograd.Function):
         pull = grad_kl / prior_var
         grad_mean = _added(grad_w, _shift(mean, prior_mean), pull)
         grad_std = _added(grad_w * eps, std, pull)
-        return grad_mean, ctx.scale.pull(std, grad_std, -grad_kl), None, None, None, None
+        return grad_mean, ctx.std_transform.pull(std, grad_std, -grad_kl), None, None, None, None
 
 
 class MomentsAndKL(torch.autograd.Function):
@@ -88,20 +90,22 @@ class MomentsAndKL(torch.autograd.Function):
         raw: Tensor,
         prior_mean: Tensor | None,
         prior_var: Tensor,
-        scale: Scale,
+        std_transform: StdTransform,
     ) -> Any:
-        std = scale.std(raw)
+        std = std_transform.std(raw)
         var = std * std
-        ctx.scale = scale
+        ctx.std_transform = std_transform
         ctx.save_for_backward(mean, var, prior_mean, prior_var)
-        kl = _kl_value(mean, std, scale.log_std(raw, std), NormalStats(prior_mean, prior_var))
+        kl = _kl_value(
+            mean, std, std_transform.log_std(raw, std), NormalStats(prior_mean, prior_var)
+        )
         return mean.view_as(mean), var, kl
 
     @staticmethod
     def backward(ctx: Any, grad_mean: Tensor, grad_var: Tensor, grad_kl: Tensor) -> Any:
         mean, var, prior_mean, prior_var = ctx.saved_tensors
         pull = grad_kl / prior_var
-        raw = ctx.scale.pull_var(var, torch.add(pull, grad_var, alpha=2), -grad_kl)
+        raw = ctx.std_transform.pull_var(var, torch.add(pull, grad_var, alpha=2), -grad_kl)
         return _added(grad_mean, _shift(mean, prior_mean), pull), raw, None, None, None
 
 

@@ -73,19 +73,19 @@ class Gaussian(Family):
         return sum(shape) if self.factored and places == 1 else shape.numel()
 
     @abstractmethod
-    def spread(self, rows: Tensor) -> Tensor:
-        """J R for rows ``(N, K, P)`` of a Jacobian by the parameters in the order of ``names``,
+    def times_root(self, jacobian: Tensor) -> Tensor:
+        """J R for a Jacobian ``(N, K, P)`` by the parameters in the order of ``names``,
         where R R^T is the covariance.
         """
 
     def output_covariance(self, jacobian: Jacobian) -> Tensor:
         """J C J^T ``(N, K, K)``: how the outputs of a network linear in these parameters vary."""
-        spread = self.spread(joined(jacobian, self.names))
-        return spread @ spread.mT
+        root = self.times_root(joined(jacobian, self.names))
+        return root @ root.mT
 
     def output_variance(self, jacobian: Jacobian) -> Tensor:
         """The diagonal of ``output_covariance``, ``(N, K)``."""
-        return self.spread(joined(jacobian, self.names)).square().sum(-1)
+        return self.times_root(joined(jacobian, self.names)).square().sum(-1)
 
 
 def gaussian_entropy(log_det_tril: Tensor, numel: int) -> Tensor:

@@ -31,10 +31,10 @@ class Place(NamedTuple):
         """Numbers ``(..., G)`` shaped to broadcast against the parameter ``(..., *shape)``."""
         lead, rest = values.shape[:-1], [1] * (len(shape) - 2)
         if self.axis == 1 and self.groups > 1:
-            rows = values.reshape(*lead, self.groups, 1, shape[1]).expand(
+            per_output = values.reshape(*lead, self.groups, 1, shape[1]).expand(
                 *lead, self.groups, shape[0] // self.groups, shape[1]
             )
-            return rows.reshape(*lead, shape[0], shape[1], *rest)
+            return per_output.reshape(*lead, shape[0], shape[1], *rest)
         return values.reshape(
             *lead, *[-1 if place == self.axis else 1 for place in range(len(shape))]
         )

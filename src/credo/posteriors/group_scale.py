@@ -27,7 +27,7 @@ from credo.posteriors.fused_normal import perturb
 from credo.posteriors.group_parts import Scales, scale_parts
 from credo.posteriors.group_place import Place, bank_counts
 from credo.posteriors.moment_rules import through_weights, times_factor
-from credo.priors.group_prior import Grouped
+from credo.priors.group_prior import GroupPrior
 
 PREFIX = "scales/"  # of the names of latents that are no weights
 
@@ -130,9 +130,9 @@ class GroupScale(Family):
 
     def group_scores(self) -> Params:
         """Score ``(G,)`` of every group, by bank: high where it says little."""
-        square, spread = self._sums(self.flat_mean.square()), self._sums((2.0 * self.raw_std).exp())
+        square, var = self._sums(self.flat_mean.square()), self._sums((2.0 * self.raw_std).exp())
         return {
-            bank: self.scales.score(bank, square[bank], spread[bank], self.centred)
+            bank: self.scales.score(bank, square[bank], var[bank], self.centred)
             for bank in self.scales.counts
         }
 
@@ -155,9 +155,9 @@ class GroupScale(Family):
         """True where a weight stays, by name and in the shape of the weight; what training has
         pruned is zero anyway.
         """
-        kept = self.groups_kept(threshold)
+        stays = self.groups_kept(threshold)
         return {
-            n: self.of_group(n, kept[self.places[n].bank]).expand(shape)
+            n: self.of_group(n, stays[self.places[n].bank]).expand(shape)
             for n, shape in self.shapes.items()
         }
 
@@ -167,13 +167,13 @@ class GroupScale(Family):
         The gradient of a mean is passed on though it counts as zero: a group that was pruned by the
         chance of its start can come back.
         """
-        kept, mean, var = (
+        stays, mean, var = (
             self.groups_kept(),
             self.layout.split(self.flat_mean),
             self.layout.split((2.0 * self.raw_std).exp()),
         )
         return {
-            n: mean[n] - mean[n].detach() * ~self.of_group(n, kept[self.places[n].bank])
+            n: mean[n] - mean[n].detach() * ~self.of_group(n, stays[self.places[n].bank])
             for n in self.names
         }, var
 
@@ -210,14 +210,14 @@ class GroupScale(Family):
         odd = {
             n: p
             for n, p in prior.items()
-            if not (isinstance(p, Grouped) and p.label == self.scales.label)
+            if not (isinstance(p, GroupPrior) and p.label == self.scales.label)
         }
         if odd:
             name, given = next(iter(odd.items()))
             raise CredoError(
                 f"The prior of {name!r} is {given}; the family {self.name!r} brings the "
                 f"{self.scales.label} prior of its groups with it. "
-                f"Give it Grouped({self.scales.label!r}, ...), as the methods do."
+                f"Give it GroupPrior({self.scales.label!r}, ...), as the methods do."
             )
         if not self.centred:
             square = torch.dot(self.flat_mean, self.flat_mean) + (2.0 * self.raw_std).exp().sum()
@@ -279,18 +279,18 @@ class GroupScale(Family):
             return op(mean, means[w]), op(mean, std[w].square())
         own, common = self.scales.own(place.bank), self.scales.common(place.bank)
         if self.centred or place.side == "output":
-            out, spread = through_weights(op, mean, var, means[w], variances[w], *bias)
+            out, out_var = through_weights(op, mean, var, means[w], variances[w], *bias)
         else:
             first, second = (along(number, op.channel_axis, mean.dim()) for number in own)
-            out, spread = times_factor(mean, var, first, second)
-            out, spread = through_weights(op, out, spread, means[w], variances[w], *bias)
+            out, out_var = times_factor(mean, var, first, second)
+            out, out_var = through_weights(op, out, out_var, means[w], variances[w], *bias)
         if self.centred:
-            return out, spread
+            return out, out_var
         if place.side == "output":
-            out, spread = times_factor(
-                out, spread, *(along(number, op.channel_axis, out.dim()) for number in own)
+            out, out_var = times_factor(
+                out, out_var, *(along(number, op.channel_axis, out.dim()) for number in own)
             )
-        return times_factor(out, spread, *common)
+        return times_factor(out, out_var, *common)
 
     def rate_params(self) -> list[nn.Parameter]:
         """What the scales are made from."""
@@ -300,8 +300,8 @@ class GroupScale(Family):
     def monitor(self) -> dict[str, float]:
         """Groups that are left in every bank, and the share of weights that are pruned."""
         weights = torch.cat([mask.reshape(-1) for mask in self.keep_mask().values()])
-        kept = {f"kept/{bank}": float(mask.sum()) for bank, mask in self.groups_kept().items()}
-        return kept | {"sparsity": float((~weights).double().mean())}
+        left = {f"kept/{bank}": float(mask.sum()) for bank, mask in self.groups_kept().items()}
+        return left | {"sparsity": float((~weights).double().mean())}
 
     def config(self) -> dict[str, Any]:
         """Shapes, places, the part and its settings."""

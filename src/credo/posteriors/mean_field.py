@@ -24,7 +24,7 @@ from credo.posteriors.gaussian import Gaussian, gaussian_entropy
 from credo.posteriors.jacobian import Jacobian, independent_covariance, independent_variance
 from credo.posteriors.moment_rules import through_weights
 from credo.posteriors.start import Start
-from credo.posteriors.std_transform import scales
+from credo.posteriors.std_transform import std_transforms
 
 
 @families.register("mean_field")
@@ -45,7 +45,8 @@ class MeanField(Gaussian):
         self, shapes: Mapping[str, Sequence[int]], scale: str = "log", dtype: str = "float32"
     ) -> None:
         super().__init__(shapes)
-        self.scale_name, self.scale, self.layout = scale, scales[scale], FlatLayout(self.shapes)
+        self.scale_name, self.layout = scale, FlatLayout(self.shapes)
+        self.std_transform = std_transforms[scale]
         self.flat_mean = nn.Parameter(torch.zeros(self.layout.numel, dtype=getattr(torch, dtype)))
         self.raw_std = nn.Parameter(torch.zeros_like(self.flat_mean))
 
@@ -53,7 +54,7 @@ class MeanField(Gaussian):
     def over(cls, sites: Sequence[Site], values: Params, start: Start) -> list[Family]:
         """One family over all of them."""
         own = {site.name: values[site.name] for site in sites}
-        return [cls.start(own, start.init_std, start.scale)]
+        return [cls.start(own, start.init_std, start.std_transform)]
 
     @classmethod
     def start(
@@ -68,7 +69,7 @@ class MeanField(Gaussian):
         ).to(flat.device)
         with torch.no_grad():
             family.flat_mean.copy_(flat)
-            family.raw_std.fill_(family.scale.raw(init_std))
+            family.raw_std.fill_(family.std_transform.raw(init_std))
         return family
 
     @property
@@ -108,7 +109,7 @@ class MeanField(Gaussian):
 
     def std(self) -> Params:
         """Standard deviations by name."""
-        return self.layout.split(self.scale.std(self.raw_std))
+        return self.layout.split(self.std_transform.std(self.raw_std))
 
     def mean(self) -> Params:
         """The means."""
@@ -116,7 +117,7 @@ class MeanField(Gaussian):
 
     def marginals(self) -> tuple[Params, Params]:
         """Means and variances."""
-        return self.mean(), self.layout.split(self.scale.std(self.raw_std) ** 2)
+        return self.mean(), self.layout.split(self.std_transform.std(self.raw_std) ** 2)
 
     def independent_normals(self) -> dict[str, Normal]:
         means, variances = self.marginals()
@@ -124,12 +125,12 @@ class MeanField(Gaussian):
 
     def entropy(self) -> Tensor:
         """sum log std + P/2 log 2 pi e."""
-        log_std = self.scale.log_std(self.raw_std, self.scale.std(self.raw_std))
+        log_std = self.std_transform.log_std(self.raw_std, self.std_transform.std(self.raw_std))
         return gaussian_entropy(log_std.sum(), self.layout.numel)
 
-    def spread(self, rows: Tensor) -> Tensor:
+    def times_root(self, jacobian: Tensor) -> Tensor:
         """J times the deviations."""
-        return rows * self.scale.std(self.raw_std)
+        return jacobian * self.std_transform.std(self.raw_std)
 
     def output_covariance(self, jacobian: Jacobian) -> Tensor:
         """J diag(std^2) J^T, layer by layer."""
@@ -148,14 +149,14 @@ class MeanField(Gaussian):
     def log_prob(self, latents: Params) -> Tensor:
         """Sum of normal log densities."""
         normal = torch.distributions.Normal(
-            self.flat_mean, self.scale.std(self.raw_std), validate_args=False
+            self.flat_mean, self.std_transform.std(self.raw_std), validate_args=False
         )
         return normal.log_prob(self.layout.join(latents)).sum(-1)
 
     def log_prob_each(self, latents: Params) -> Params:
         """Normal log densities, element by element."""
         normal = torch.distributions.Normal(
-            self.flat_mean, self.scale.std(self.raw_std), validate_args=False
+            self.flat_mean, self.std_transform.std(self.raw_std), validate_args=False
         )
         return self.layout.split(normal.log_prob(self.layout.join(latents)))
 
@@ -176,11 +177,11 @@ class MeanField(Gaussian):
         if op.is_embedding:
             return op(mean, means[w]), embedded(mean, std[w] ** 2)
         b_mean, b_var = (means[b], std[b] ** 2) if b is not None else (None, None)
-        spread = independent_weights(op, mean, cov, std[w] ** 2, b_var)
+        own_cov = independent_weights(op, mean, cov, std[w] ** 2, b_var)
         if cov is None:
-            return op(mean, means[w], b_mean), spread
+            return op(mean, means[w], b_mean), own_cov
         out, out_cov = fixed_joint(op, mean, cov, means[w], b_mean)
-        return out, out_cov + spread
+        return out, out_cov + own_cov
 
     def config(self) -> dict[str, Any]:
         """Shapes, scale and dtype."""
@@ -206,14 +207,14 @@ class MeanFieldDraw(Draw):
         if set(names) == set(family.names):
             eps = self.noise.normal(self._key(), (family.layout.numel,), family.flat_mean)
             if self.fold is None:
-                std = family.scale.std(family.raw_std)
+                std = family.std_transform.std(family.raw_std)
                 if torch.is_grad_enabled():
                     return family.layout.split(torch.addcmul(family.flat_mean, std, eps))
                 return family.layout.split(
                     eps.mul_(std).add_(family.flat_mean)
                 )  # a prediction reuses the memory of its noise
             flat, self.kl = WeightsAndKL.apply(
-                family.flat_mean, family.raw_std, eps, *self.fold, family.scale
+                family.flat_mean, family.raw_std, eps, *self.fold, family.std_transform
             )  # type: ignore[misc]
             return family.layout.split(flat)
         mean, var = self.moments()
@@ -231,10 +232,10 @@ class MeanFieldDraw(Draw):
         if self._moments is None:
             family = self.family
             if self.fold is None:
-                mean, var = family.flat_mean, family.scale.std(family.raw_std) ** 2
+                mean, var = family.flat_mean, family.std_transform.std(family.raw_std) ** 2
             else:
                 mean, var, self.kl = MomentsAndKL.apply(
-                    family.flat_mean, family.raw_std, *self.fold, family.scale
+                    family.flat_mean, family.raw_std, *self.fold, family.std_transform
                 )  # type: ignore[misc]
             self._moments = family.layout.split(mean), family.layout.split(var)
         return self._moments

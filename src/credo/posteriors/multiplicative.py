@@ -115,7 +115,7 @@ class Multiplicative(Family):
         return self.places.masks
 
     @property
-    def spread(self) -> dict[str, str]:
+    def noise_of(self) -> dict[str, str]:
         """Each weight whose units are noisy, with the name under which their noise is: its own, or
         that of the mask it reads.
         """

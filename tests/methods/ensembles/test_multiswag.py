@@ -58,11 +58,11 @@ def close(one, two):
 def test_it_is_the_mixture_of_its_members_swags(how):
     fitted = fit(seed=2, **how)
     parts = fitted.posterior.components()
-    assert isinstance(fitted.posterior.members[0], Mixture) and len(parts) == 3
+    assert isinstance(fitted.posterior.factors[0], Mixture) and len(parts) == 3
     for part, seed in zip(parts, member_seeds(2, 3), strict=True):
         single = fit(method="swag", seed=seed, **how)
-        gaussian, noise = part.members
-        assert close(gaussian.state_dict(), single.posterior.members[0].state_dict())
+        gaussian, noise = part.factors
+        assert close(gaussian.state_dict(), single.posterior.factors[0].state_dict())
         assert torch.allclose(
             noise.mean()["likelihood/log_std"],
             single.likelihood.log_std.detach(),

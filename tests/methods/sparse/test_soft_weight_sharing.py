@@ -63,7 +63,7 @@ def test_weights_end_at_the_values_they_share_and_zeros_are_exact(fitted):
     assert torch.equal(weight == 0, TRUTH == 0)
     assert len(weight.unique()) == 3
     assert float((weight - TRUTH).abs().max()) < 5 * 0.3 / 400**0.5
-    assert all(isinstance(member, Delta) for member in fitted.posterior.members)
+    assert all(isinstance(member, Delta) for member in fitted.posterior.factors)
 
 
 def test_the_mixture_is_reachable_and_is_the_codebook(fitted):

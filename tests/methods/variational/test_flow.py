@@ -87,7 +87,7 @@ def test_layers_and_kinds(kind, layers, tmp_path):
         epochs=2,
         progress=False,
     )
-    kinds = [type(family) for family in bnn.posterior.members]
+    kinds = [type(family) for family in bnn.posterior.factors]
     assert kinds == ([Flow, Delta] if layers == "all" else [Flow, MeanField, Delta])
     bnn.save(tmp_path / "model")
     again = load(tmp_path / "model", deep())

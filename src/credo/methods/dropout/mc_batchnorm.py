@@ -69,7 +69,7 @@ class MCBatchNorm(Method, DescentSettings):
         start = model.start_values(self.init, fit_job.seed)
         fitted = point_fit(model, fit_job, model.point_posterior(start), descent=self)
         statistics = Samples.of(self._record(model, fit_job, fitted, paths))
-        return Fitted(Posterior([*fitted.posterior.members, statistics]), fitted.buffers)
+        return Fitted(Posterior([*fitted.posterior.factors, statistics]), fitted.buffers)
 
     @torch.no_grad()
     def _record(

@@ -80,5 +80,5 @@ class FlowVI(Method, DescentSettings, ElboSettings, DensitySettings):
         with isolated(mix(seed, "flow")):
             flow = Flow.start(own, self.init_std, self.kind, self.num_transforms, self.hidden)
         rest = model.only([n for n in model.random if n not in chosen])
-        others = rest.posterior("mean_field", values, Start(self.init_std)).members
+        others = rest.posterior("mean_field", values, Start(self.init_std)).factors
         return model.with_points([flow, *(f for f in others if f.atoms is None)], values)

@@ -67,7 +67,7 @@ class LastLayer(Method, DescentSettings, ElboSettings, DensitySettings):
 
     def _solve(self, model: Model, fit_job: FitJob, fitted: Fitted) -> None:
         """The closed form on the learned features, where there is one."""
-        for family in fitted.posterior.members:
+        for family in fitted.posterior.factors:
             if isinstance(family, Full) and self.beta == 1.0 and conjugate(model):
                 try:
                     solved = regression(

@@ -61,7 +61,7 @@ class WeightNoise(Method, DescentSettings, ElboSettings, DensitySettings):
         values = model.start_values(self.init, fit_job.seed)
         posterior = model.posterior("mean_field", values, Start(self.init_std))
         if not self.adaptive:
-            for family in posterior.members:
+            for family in posterior.factors:
                 family.hold_width()
         estimator = estimators[self.estimator]
         return elbo_fit(model, fit_job, posterior, estimator, self, self, kl=self.kl)

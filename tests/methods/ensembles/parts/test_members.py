@@ -152,7 +152,7 @@ def test_an_ensemble_of_one_is_map():
     net, _ = make("batchnorm")
     data = (inputs("batchnorm"), targets())
     one_, (alone,) = same_as_alone(net, data, num_members=1, seed=4, validation=data)
-    assert one_.posterior.atoms == 1 and [type(f) for f in one_.posterior.members] == [Delta]
+    assert one_.posterior.atoms == 1 and [type(f) for f in one_.posterior.factors] == [Delta]
     for mine, wanted in zip(one_.history, alone.history, strict=True):
         assert mine["validation_nll"] == pytest.approx(wanted["validation_nll"], rel=1e-10)
     assert torch.allclose(one_.predict(data[0]).outputs, alone.predict(data[0]).outputs, **CLOSE)

@@ -69,7 +69,7 @@ def test_point_parameters_are_free_of_the_prior_unless_one_is_named(prior):
         random=["*weight"] if isinstance(prior, dict) else "last",
         prior=prior,
     )
-    assert {type(family) for family in whole.posterior.members} == {Samples}
+    assert {type(family) for family in whole.posterior.factors} == {Samples}
     assert set(whole.posterior.names) == {
         "0.weight",
         "0.bias",

@@ -53,7 +53,7 @@ class ProcessElbo(Learner):
         self.buffers_ = Buffers(model.buffers())
         self._model = [model]  # in a list, so that the network is not registered
         self.points = [
-            (family, model.prior_over(family)) for family in posterior.members if family.atoms == 1
+            (family, model.prior_over(family)) for family in posterior.factors if family.atoms == 1
         ]
 
     @property

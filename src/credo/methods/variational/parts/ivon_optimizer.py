@@ -174,7 +174,7 @@ def ivon(
 ) -> Ivon:
     """The Newton step for every Gaussian of an objective, Adam for the rest."""
     pairs = []
-    for family in elbo.posterior.members:
+    for family in elbo.posterior.factors:
         if isinstance(family, MeanField):  # the only family that has this step
             stats = family.fold(elbo.model.prior_over(family))
             if stats is None:
