@@ -26,11 +26,11 @@ from credo.posteriors import Posterior
 class ElboSettings:
     """Settings of every method that maximises an ELBO: its draws and the weight of its KL."""
 
-    train_samples: int = setting(1, "Draws per step, averaged.", ge=1)
+    train_samples: int = setting(1, "Draws per step, over which the objective is averaged.", ge=1)
     beta: float = setting(1.0, "Weight of the KL; other than 1 tempers the posterior.", gt=0.0)
     kl_schedule: str = setting("constant", "KL weight schedule.", choices=tuple(schedules.names()))
     kl_warmup: int = setting(
-        0, "Epochs over which 'linear', 'cosine' and 'late' rise to beta.", ge=0
+        0, "Epochs over which the KL weight rises to beta, for 'linear', 'cosine' and 'late'.", ge=0
     )
     autocast: bool = setting(False, "Run the network in bfloat16 where torch deems it safe.")
 

@@ -48,7 +48,7 @@ class DeepEnsemble(Method, MemberSettings, DescentSettings):
         "differences are those of modes"
     }
 
-    num_members: int = setting(5, "Networks.", ge=1, short="members")
+    num_members: int = setting(5, "Networks in the ensemble.", ge=1, short="members")
     adversarial: float = setting(
         0.0,
         "Distance of adversarial neighbours as a share of each input's range; 0 trains on the data "

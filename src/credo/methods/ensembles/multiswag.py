@@ -52,7 +52,9 @@ class MultiSWAG(Method, SwagSettings, MemberSettings, DescentSettings):
         "chance is that of the posterior"
     }
 
-    num_members: int = setting(5, "Paths.", ge=1, short="members")
+    num_members: int = setting(
+        5, "Training paths, each giving one Gaussian of the mixture.", ge=1, short="members"
+    )
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Descend, then gather along all paths at once."""

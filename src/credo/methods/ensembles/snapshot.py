@@ -52,7 +52,9 @@ class Snapshot(Method, MemberSettings, DescentSettings):
     num_cycles: int = setting(
         5, "Cycles of the learning rate, each giving one member.", ge=1, formerly="cycles"
     )
-    lr_schedule: str = setting("cosine", "Within a cycle.", choices=("cosine",))
+    lr_schedule: str = setting(
+        "cosine", "Learning-rate schedule within a cycle.", choices=("cosine",)
+    )
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Descend on the negative log joint, again and again from where it is."""

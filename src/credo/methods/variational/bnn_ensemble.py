@@ -56,7 +56,9 @@ class BNNEnsemble(Method, DescentSettings, ElboSettings, DensitySettings):
         choices=("pretrained", "random"),
     )
     num_members: int = setting(5, "Components of the mixture.", ge=1, short="members")
-    posterior: str = setting("mean_field", "Family of each component.", choices=startable(Gaussian))
+    posterior: str = setting(
+        "mean_field", "Posterior family of each component.", choices=startable(Gaussian)
+    )
     estimator: str = setting("local", "How noise enters training.", choices=pathwise_estimators())
     scale: str = setting(
         "log", "Parameterisation of the standard deviation.", choices=("log", "softplus")

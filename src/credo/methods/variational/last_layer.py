@@ -43,7 +43,7 @@ class LastLayer(Method, DescentSettings, ElboSettings, DensitySettings):
     conformance_settings: ClassVar[dict[str, Any]] = {"epochs": 300, "batch_size": None, "lr": 0.02}
 
     posterior: str = setting(
-        "full", "Family of q over the last layer.", choices=startable(Gaussian)
+        "full", "Posterior family of the last layer.", choices=startable(Gaussian)
     )
     estimator: str = setting("weights", "How noise enters training.", choices=pathwise_estimators())
     rank: int = setting(4, "Factors of the low-rank family.", ge=1)
