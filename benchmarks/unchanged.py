@@ -38,11 +38,11 @@ FEW = {
 }
 FEW |= {
     "num_proposals": 100,
-    "particles": 3,
-    "members": 2,
+    "num_particles": 3,
+    "num_members": 2,
     "num_rungs": 3,
     "num_steps": 3,
-    "cycles": 2,
+    "num_cycles": 2,
 }
 
 

@@ -110,7 +110,7 @@ SETTINGS = {
     "mc_dropout": {"p": 0.5},
     "laplace": {"structure": "kfac", "subset": "all"},
     "hmc": {"num_chains": 2, "num_warmup": 5, "num_draws": 5, "thin": 1},
-    "deep_ensemble": {"members": 3},
+    "deep_ensemble": {"num_members": 3},
 }
 
 

@@ -139,7 +139,7 @@ def _evidence(
         )
     if any(
         not family.kl_is_bound and bnn.model.prior_over(family) is not None
-        for family in bnn.posterior.members
+        for family in bnn.posterior.factors
     ):
         raise CredoError(
             f"Model {place} has points or masks under its prior, whose KL leaves out an infinite "

@@ -132,12 +132,18 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "psgld": {"num_warmup": 10_000, "num_draws": 500, "thin": 20},
     "sghmc": {"num_warmup": 5_000, "num_draws": 500, "thin": 20},
     "csgmcmc": {"num_draws": 400, "num_cycles": 4, "thin": 20},
-    "svgd": {"particles": 100, "lr": 3e-2},
-    "deep_ensemble": {"members": 10, "lr": 1e-2},
+    "svgd": {"num_particles": 100, "lr": 3e-2},
+    "deep_ensemble": {"num_members": 10, "lr": 1e-2},
     "laplace": {"lr": 1e-2, "structure": "full", "tune": "none"},
-    "snapshot": {"cycles": 5, "lr": 1e-2},
+    "snapshot": {"num_cycles": 5, "lr": 1e-2},
     "swag": {"lr": 1e-2, "optimizer": "adam", "batch_size": 32, "start": 0.75},
-    "multiswag": {"members": 10, "lr": 1e-2, "optimizer": "adam", "batch_size": 32, "start": 0.75},
+    "multiswag": {
+        "num_members": 10,
+        "lr": 1e-2,
+        "optimizer": "adam",
+        "batch_size": 32,
+        "start": 0.75,
+    },
 }
 #: Methods that say nothing about the weights' posterior of these networks, and why.
 NOT_APPLICABLE = {

@@ -52,9 +52,9 @@ FEW = {
     "thin": 1,
     "num_proposals": 100,
     "num_moves": 5,
-    "particles": 4,
-    "members": 3,
-    "cycles": 2,
+    "num_particles": 4,
+    "num_members": 3,
+    "num_cycles": 2,
     "start": 0.0,
     "compile": False,
 }

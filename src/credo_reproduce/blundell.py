@@ -176,7 +176,7 @@ class Blundell(Experiment):
 
     def _prune(self, bnn: BNN, test: tuple[Tensor, Tensor]) -> list[tuple[float, float]]:
         """(share removed, test error) with the weights of lowest abs(mean) / std set to zero."""
-        family = next(f for f in bnn.posterior.members if isinstance(f, MeanField))
+        family = next(f for f in bnn.posterior.factors if isinstance(f, MeanField))
         mean, raw = family.flat_mean.clone(), family.raw_std.clone()
         order = (mean.abs().log() - raw).argsort()
         curve = []

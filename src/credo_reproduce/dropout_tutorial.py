@@ -203,7 +203,7 @@ def _count(data: tuple[Tensor, Tensor]) -> str:
 
 def _keep(bnn: BNN) -> list[Tensor]:
     """Keep probabilities of the input and of both hidden layers."""
-    family = bnn.posterior.members[0]
+    family = bnn.posterior.factors[0]
     assert isinstance(family, ConcreteDropout)
     return [1 - family.rate(name).cpu() for name in family.noised]
 

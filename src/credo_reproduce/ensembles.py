@@ -144,11 +144,11 @@ class Ensembles(Experiment):
         """The rows of the table."""
         path = {"swa_lr": self.swa_lr, "draws": self.draws}
         return [
-            Fit("single", "deep_ensemble", {"members": 1}, 1),
-            Fit("snapshot", "snapshot", {"cycles": self.cycles}, 1),
+            Fit("single", "deep_ensemble", {"num_members": 1}, 1),
+            Fit("snapshot", "snapshot", {"num_cycles": self.cycles}, 1),
             Fit("SWAG", "swag", path, 1),
-            Fit("deep ensemble", "deep_ensemble", {"members": self.members}, self.members),
-            Fit("MultiSWAG", "multiswag", path | {"members": self.members}, self.members),
+            Fit("deep ensemble", "deep_ensemble", {"num_members": self.members}, self.members),
+            Fit("MultiSWAG", "multiswag", path | {"num_members": self.members}, self.members),
         ]
 
     def _fit(self, fit: Fit, train: Pair, seed: int, device: torch.device) -> BNN:

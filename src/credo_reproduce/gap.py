@@ -103,7 +103,7 @@ KINDS = {
         True,
     ),
     "full covariance": Kind("vi", ALL_TOGETHER | {"init_std": 0.05}, 3e-3, True),
-    "mixture of 5 mean-fields": Kind("bnn_ensemble", {"members": 5}),
+    "mixture of 5 mean-fields": Kind("bnn_ensemble", {"num_members": 5}),
     "last layer": Kind("last_layer", {}, bound=False),
     "Laplace": Kind("laplace", {"structure": "full", "tune": "none"}, bound=False),
     "function space": Kind("fvi", {}, bound=False),

@@ -48,7 +48,7 @@ COLUMNS = [
 
 def scales_of(bnn: BNN) -> Tensor:
     """E[z] of the hidden units, largest first."""
-    family = next(f for f in bnn.posterior.members if isinstance(f, GroupScale))
+    family = next(f for f in bnn.posterior.factors if isinstance(f, GroupScale))
     return family.scales.first(BANK).detach().sort(descending=True).values.cpu()
 
 

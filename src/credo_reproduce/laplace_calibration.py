@@ -139,7 +139,7 @@ class LaplaceCalibration(Experiment):
         bnn.fit(
             train,
             "deep_ensemble",
-            members=1,
+            num_members=1,
             epochs=self.epochs,
             batch_size=self.batch,
             lr=self.lr,

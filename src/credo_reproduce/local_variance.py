@@ -126,7 +126,7 @@ def gradient(elbo: Elbo, x: Tensor, y: Tensor, rows: int | None = None) -> Tenso
     """Of the summed nll for W, ``rows`` examples at a time, which is exact only where examples do
     not share their noise.
     """
-    (family,) = elbo.posterior.members
+    (family,) = elbo.posterior.factors
     assert isinstance(family, GaussianDropout)
     total = torch.zeros_like(family.flat_mean)
     for part_x, part_y in zip(x.split(rows or len(y)), y.split(rows or len(y)), strict=True):

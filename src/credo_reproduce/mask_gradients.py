@@ -57,7 +57,7 @@ class Moments(NamedTuple):
 
 def rates_of(bnn: BNN) -> ConcreteDropout:
     """The family with the rates."""
-    return next(family for family in bnn.posterior.members if isinstance(family, ConcreteDropout))
+    return next(family for family in bnn.posterior.factors if isinstance(family, ConcreteDropout))
 
 
 def gradients(
@@ -67,7 +67,7 @@ def gradients(
     posterior, or at another ``rate``.
     """
     posterior = copy.deepcopy(bnn.posterior)
-    family = next(member for member in posterior.members if isinstance(member, ConcreteDropout))
+    family = next(member for member in posterior.factors if isinstance(member, ConcreteDropout))
     family.temperature = kind.temperature
     if rate is not None:
         for logit in family.logits:

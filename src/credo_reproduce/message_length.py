@@ -73,7 +73,7 @@ def model_bits(bnn: BNN) -> tuple[float, float, float]:
     counts it; and the sparsity in per cent.
     """
     log_alpha, kept = [], []
-    for family in bnn.posterior.members:
+    for family in bnn.posterior.factors:
         if isinstance(family, SparseVD):
             log_alpha.append(family.flat_log_alpha().double())
             kept.append(log_alpha[-1] < family.threshold)

@@ -181,7 +181,7 @@ class SparseVGG(Experiment):
         bnn.fit(
             train,
             "deep_ensemble",
-            members=1,
+            num_members=1,
             epochs=self.pretrain,
             batch_size=self.batch,
             lr=self.dense_lr,

@@ -134,10 +134,10 @@ _EVIDENCE = {"lr": 1e-2, "per": "tensor"}
 RECIPES: dict[str, Recipe] = {
     "map": _descent(_ADAM),
     "mle": Recipe((Candidate("early end", _ADAM, steps=300),)),
-    "deep_ensemble": _descent({"lr": 1e-2, "members": 5}),
-    "snapshot": _descent({"lr": 1e-2, "cycles": 5}, least=5),
+    "deep_ensemble": _descent({"lr": 1e-2, "num_members": 5}),
+    "snapshot": _descent({"lr": 1e-2, "num_cycles": 5}, least=5),
     "swag": _descent({"lr": 1e-2, "optimizer": "adam"}, batch=64, least=12),
-    "multiswag": _descent({"lr": 1e-2, "optimizer": "adam", "members": 5}, batch=64, least=12),
+    "multiswag": _descent({"lr": 1e-2, "optimizer": "adam", "num_members": 5}, batch=64, least=12),
     "mc_dropout": _rates(_ADAM, 0.005, 0.05),
     "gaussian_dropout": _rates(_ADAM, 0.005, 0.05),
     "concrete_dropout": _descent({"lr": 1e-2, "p": 0.1, "rate_lr": 1.0}),
@@ -187,9 +187,9 @@ RECIPES: dict[str, Recipe] = {
         )
     ),
     "bnn_ensemble": Recipe(
-        (Candidate("wide prior", {"lr": 1e-2, "members": 3}, prior=WIDE, steps=2000),)
+        (Candidate("wide prior", {"lr": 1e-2, "num_members": 3}, prior=WIDE, steps=2000),)
     ),
-    "svgd": _descent({"lr": 1e-2, "particles": 10}),
+    "svgd": _descent({"lr": 1e-2, "num_particles": 10}),
     "hmc": _trajectories(
         {
             "num_chains": 4,

@@ -131,7 +131,7 @@ class Wide(Experiment):
         """
         grid = torch.linspace(-3.0, 3.0, 61, dtype=torch.float64).unsqueeze(1)
         exact = _bnn(widths[0], depth, seed).fit(data, "nngp", progress=False).posterior.process
-        mean, var = exact.marginals(grid)  # type: ignore[union-attr]
+        mean, var = exact.marginals_at(grid)  # type: ignore[union-attr]
         mean, sd = mean[:, 0], var[:, 0].sqrt()
         found, bands = {}, []
         moves: dict[str, Any] = {

@@ -23,7 +23,7 @@ def test_a_posterior_that_is_not_chains_is_refused(exact):
 def test_groups_variables_and_dimensions(truth, problem):
     arviz = pytest.importorskip("arviz")
     found = audit.to_arviz(truth, problem.x[:3])
-    draws = truth.posterior.members[0].flat.unflatten(0, (4, -1))
+    draws = truth.posterior.factors[0].flat.unflatten(0, (4, -1))
     assert found.posterior["weight"].shape == (4, 400, 1, 3) and found.posterior["bias"].shape == (
         4,
         400,

@@ -52,7 +52,7 @@ def quiet(bnn, data, **settings):
 
 
 def test_draws_are_those_of_the_exact_posterior(problem, truth):
-    draws = truth.posterior.members[0].flat.unflatten(0, (4, -1))
+    draws = truth.posterior.factors[0].flat.unflatten(0, (4, -1))
     for estimate, error, known in (
         (draws.flatten(0, 1).mean(0), mcse_mean(draws), problem.mean),
         (draws.flatten(0, 1).std(0), mcse_sd(draws), problem.covariance.diagonal().sqrt()),
@@ -136,7 +136,7 @@ def test_a_loaded_model_is_audited_as_the_one_that_was_saved(data, tmp_path):
     bnn = fitted(data, random="weights", settings={"lr": 0.1})
     bnn.save(tmp_path / "model")
     first, second = quiet(bnn, data), quiet(credo.load(tmp_path / "model", network()), data)
-    assert torch.equal(first.posterior.members[0].flat, second.posterior.members[0].flat)
+    assert torch.equal(first.posterior.factors[0].flat, second.posterior.factors[0].flat)
 
 
 def test_what_was_done_is_on_record_and_survives_saving(data, tmp_path):
@@ -182,7 +182,7 @@ def test_the_subsample_is_what_the_reference_sees(data):
         quiet(bnn, data, rows=9, seed=4),
         quiet(bnn, audit.subsample(data, 9, seed=4), seed=4),
     )
-    assert torch.equal(one.posterior.members[0].flat, two.posterior.members[0].flat)
+    assert torch.equal(one.posterior.factors[0].flat, two.posterior.factors[0].flat)
 
 
 @pytest.mark.parametrize("rows", [0, 25, 2.5])

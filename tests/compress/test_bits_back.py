@@ -73,7 +73,7 @@ def test_the_draws_are_draws_of_the_posterior(digits, sent):
     deviations.
     """
     bnn, _, _ = digits
-    family = bnn.posterior.members[0]
+    family = bnn.posterior.factors[0]
     mean, std = family.mean(), family.std()
     scores = (
         torch.cat([((r.weights[n] - mean[n]) / std[n]).flatten() for r in sent for n in mean])

@@ -43,7 +43,7 @@ def test_the_family_s_own_rule_is_that_of_its_mean(sparse):
 
 
 def test_another_threshold_prunes_more_or_less(sparse):
-    family = sparse.posterior.members[0]
+    family = sparse.posterior.factors[0]
     log_alpha = torch.cat([v.reshape(-1) for v in family.log_alpha().values()])
     counts = []
     for threshold in (-100.0, float(log_alpha.median()), 100.0):

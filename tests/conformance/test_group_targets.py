@@ -9,7 +9,7 @@ from zoo.fits import begun
 from credo.conformance.exact_targets import targets
 from credo.conformance.problems import conjugate
 from credo.methods import methods
-from credo.priors.group_prior import Grouped
+from credo.priors.group_prior import GroupPrior
 
 NAMES = ("group_normal_jeffreys", "group_horseshoe", "horseshoe")
 
@@ -39,7 +39,7 @@ def loss(problem, family, bias):
     nll = ((problem.y - design @ mean).square().sum() + (design.T @ design * cov).sum()) / (
         2 * problem.std**2
     )
-    return nll + family.kl(dict.fromkeys(family.names, Grouped(scales.label, True)))
+    return nll + family.kl(dict.fromkeys(family.names, GroupPrior(scales.label, True)))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -50,7 +50,7 @@ def test_descent_on_the_librarys_objective_ends_at_the_target(name):
     problem, method = conjugate(), methods[name]()
     target, sd = targets[name](problem), conjugate().covariance.diagonal().sqrt()
     elbo, _ = begun(method, method.adapt(problem.bnn().model), problem.x, problem.y)
-    net, family = problem.bnn().net, elbo.posterior.members[0]
+    net, family = problem.bnn().net, elbo.posterior.factors[0]
     places = family.names
     bias = net.bias.detach().clone().requires_grad_()
     numbers = [*family.parameters(), *([] if "bias" in places else [bias])]

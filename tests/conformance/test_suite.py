@@ -46,11 +46,11 @@ def _spoiled(monkeypatch: pytest.MonkeyPatch, spoil: Any) -> None:
 
 
 def _shift(model: Model, fitted: Fitted) -> None:
-    fitted.posterior.members[0].flat_mean.add_(0.1)
+    fitted.posterior.factors[0].flat_mean.add_(0.1)
 
 
 def _widen(model: Model, fitted: Fitted) -> None:
-    fitted.posterior.members[0].raw_std.add_(0.3)
+    fitted.posterior.factors[0].raw_std.add_(0.3)
 
 
 def _touch_network(model: Model, fitted: Fitted) -> None:
@@ -62,7 +62,7 @@ def _touch_rng(model: Model, fitted: Fitted) -> None:
 
 
 def _forget_seed(model: Model, fitted: Fitted) -> None:
-    fitted.posterior.members[0].flat_mean.add_(torch.randn(()))
+    fitted.posterior.factors[0].flat_mean.add_(torch.randn(()))
 
 
 @pytest.mark.parametrize(

@@ -74,8 +74,8 @@ def test_determinant_and_gaussian(name, each):
     torch.testing.assert_close(block.log_det(precision), torch.logdet(total))
     family = block.family(values(), precision)
     assert type(family) is kind and family.names == block.names
-    spread = family.spread(torch.eye(len(total)).double()).detach()
-    torch.testing.assert_close(spread @ spread.mT, torch.linalg.inv(total))
+    root = family.times_root(torch.eye(len(total)).double()).detach()
+    torch.testing.assert_close(root @ root.mT, torch.linalg.inv(total))
     for n in block.names:
         torch.testing.assert_close(family.mean()[n].detach(), values()[n])
 

@@ -74,10 +74,10 @@ def covariance(model, posterior):
     for name, size in sizes.items():
         starts[name], total = total, total + size
     out = torch.zeros(total, total).double()
-    for family in posterior.members:
+    for family in posterior.factors:
         if isinstance(family, Gaussian):
             index = torch.cat([torch.arange(starts[n], starts[n] + sizes[n]) for n in family.names])
-            root = family.spread(
+            root = family.times_root(
                 torch.eye(len(index), dtype=next(family.parameters()).dtype)
             ).double()
             out[index.unsqueeze(-1), index] = root @ root.mT
@@ -134,7 +134,7 @@ def test_kept_blocks_of_a_last_layer_follow_the_covariance():
     net, model, posterior, x = fitted("mlp", "full", "last")
     linear_moments(model, posterior, x, {}, None, False)
     with torch.no_grad():
-        posterior.members[0].raw_tril.mul_(0.5)
+        posterior.factors[0].raw_tril.mul_(0.5)
     _, cover = truth(net, model, posterior, x)
     torch.testing.assert_close(
         linear_moments(model, posterior, x, {}, None, False)[1], cover.diagonal(dim1=1, dim2=2)

@@ -186,7 +186,7 @@ def test_a_joint_prior_counts_whole():
     prior = prior_at_mode(model, values, measured)
     posterior = gaussian_posterior(model, values, measured.blocks, prior.precision)
     total = curve + torch.linalg.inv(cover)
-    torch.testing.assert_close(posterior.members[0].covariance().detach(), torch.linalg.inv(total))
+    torch.testing.assert_close(posterior.factors[0].covariance().detach(), torch.linalg.inv(total))
     log_prior = family.log_prob(values).detach()
     expected = (
         -measured.nll

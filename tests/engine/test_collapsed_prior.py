@@ -78,7 +78,7 @@ def test_a_hyperprior_shifts_it():
 def test_the_optimal_prior_is_the_closed_form_of_the_final_posterior():
     x, y, _ = DATA
     fitted = bnn(prior=Optimal()).fit((x, y), "vi", **(FIT | {"epochs": 20}))
-    mean, var = fitted.posterior.members[0].marginals()
+    mean, var = fitted.posterior.factors[0].marginals()
     mu, v = (torch.cat([part["weight"].flatten(), part["bias"]]) for part in (mean, var))
     (values,) = fitted.model.prior.values().values()
     assert torch.allclose(values["loc"], mu.mean())

@@ -42,7 +42,7 @@ def test_nll_is_summed_over_examples_and_kl_over_weights(kind):
         direct = -Normal(outputs, 0.5).log_prob(Y).sum((-2, -1))
         nll, kl = values(elbo, x, 2000)
         expected = sum(
-            f.kl(p) for f, p in zip(posterior.members, elbo.terms(0).priors, strict=True)
+            f.kl(p) for f, p in zip(posterior.factors, elbo.terms(0).priors, strict=True)
         )
     same_mean(nll, direct)
     assert torch.allclose(kl, expected.expand(2000), rtol=1e-12)
@@ -114,7 +114,7 @@ def test_buffers_replaced_by_assignment_are_kept(train_samples):
 
 def test_point_parameters_have_no_penalty_unless_a_prior_is_named():
     elbo, x = make_elbo(random="weights", prior=Normal(0.0, 1.0))
-    assert isinstance(elbo.posterior.members[1], Delta) and elbo.terms(0).priors[1] is None
+    assert isinstance(elbo.posterior.factors[1], Delta) and elbo.terms(0).priors[1] is None
     named, _ = make_elbo(
         random="weights", prior={"*.bias": Normal(0.0, 2.0), "*": Normal(0.0, 1.0)}
     )
@@ -274,7 +274,7 @@ def test_a_prior_with_closed_form_updates_settles_on_the_posterior():
     elbo = Elbo(model, make_posterior("mean_field", model), estimators["local"])
     elbo(x, Y)
     with torch.no_grad():
-        elbo.posterior.members[0].flat_mean += 1.0
+        elbo.posterior.factors[0].flat_mean += 1.0
     before = float(model.prior.values()["all"]["loc"])
     elbo.after_fit()
     assert abs(float(model.prior.values()["all"]["loc"]) - before - 1.0) < 1e-12

@@ -19,7 +19,7 @@ def start(kind, name="mlp", random="all", **kwargs):
 )
 def test_every_kind_starts_at_the_values_and_covers_all(kind, expected):
     model, posterior = start(kind)
-    assert all(isinstance(member, expected) for member in posterior.members) and set(
+    assert all(isinstance(member, expected) for member in posterior.factors) and set(
         posterior.names
     ) == set(model.random)
     assert all(torch.allclose(posterior.mean()[n], v) for n, v in model.values().items())
@@ -27,26 +27,26 @@ def test_every_kind_starts_at_the_values_and_covers_all(kind, expected):
 
 def test_points_are_their_own_family():
     _, posterior = start("mean_field", random="weights")
-    assert [type(m) for m in posterior.members] == [MeanField, Delta] and posterior.members[
+    assert [type(m) for m in posterior.factors] == [MeanField, Delta] and posterior.factors[
         1
     ].names == ("0.bias", "2.bias")
 
 
 def test_kron_takes_matrices_layer_by_layer_and_the_rest_independently():
     _, posterior = start("kron", "transformer")
-    kinds = {member.names: type(member) for member in posterior.members}
+    kinds = {member.names: type(member) for member in posterior.factors}
     assert kinds[("head.weight", "head.bias")] is Kron
     rest = [names for names, kind in kinds.items() if kind is MeanField]
     assert len(rest) == 1 and all("norm" in n or "bias" in n for n in rest[0])
     _, posterior = start("kron", "transposed")
-    assert ("6.weight", "6.bias") in [m.names for m in posterior.members]
+    assert ("6.weight", "6.bias") in [m.names for m in posterior.factors]
 
 
 def test_mixed_types_get_a_family_each():
     net = torch.nn.Sequential(torch.nn.Linear(2, 2).double(), torch.nn.Linear(2, 2))
     model = make_model(net)
     posterior = model.posterior("mean_field", model.values(), Start(0.1, "log", 2, seed=0))
-    assert [m.flat_mean.dtype for m in posterior.members] == [torch.float64, torch.float32]
+    assert [m.flat_mean.dtype for m in posterior.factors] == [torch.float64, torch.float32]
 
 
 def test_initial_values():
@@ -75,12 +75,12 @@ def test_discrete_weights_and_points():
     net, _ = make("mlp")
     model = make_model(net, "weights")
     posterior = model.posterior("discrete", model.values(), Start(levels=(-1.0, 0.0, 1.0)))
-    assert [type(m) for m in posterior.members] == [Discrete, Delta] and posterior.members[
+    assert [type(m) for m in posterior.factors] == [Discrete, Delta] and posterior.factors[
         0
     ].names == ("0.weight", "2.weight")
     assert (
-        posterior.members[0].levels.tolist() == [-1.0, 0.0, 1.0]
-        and posterior.members[0].logits.dtype == torch.float64
+        posterior.factors[0].levels.tolist() == [-1.0, 0.0, 1.0]
+        and posterior.factors[0].logits.dtype == torch.float64
     )
 
 

@@ -27,7 +27,7 @@ def test_the_parts_of_mean_field_under_a_normal_prior_are_their_closed_forms():
     x, y, design = DATA
     fitted = fit()
     parts = fitted.objective((x, y), samples=4000, precision=0.01)
-    mean, var = fitted.posterior.members[0].marginals()
+    mean, var = fitted.posterior.factors[0].marginals()
     mu, v = (torch.cat([p["weight"].flatten(), p["bias"]]) for p in (mean, var))
     q, p = Normal(mu, v.sqrt()), Normal(torch.zeros(4).double(), 1.25)
     kl = float(kl_divergence(q, p).sum())

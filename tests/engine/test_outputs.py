@@ -173,7 +173,7 @@ def test_the_prior_of_a_discrete_posterior_is_drawn_on_its_levels():
     net, _ = make("mlp")
     model = make_model(net, "weights")
     posterior = model.posterior("discrete", model.values(), Start(levels=(-1.0, 2.0)))
-    drawn = prior_draws(model, posterior.mean(), range(4), 0, posterior.members)
+    drawn = prior_draws(model, posterior.mean(), range(4), 0, posterior.factors)
     assert set(drawn["0.weight"].unique().tolist()) == {-1.0, 2.0} and drawn["0.bias"].shape == (
         4,
         6,

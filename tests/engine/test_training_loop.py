@@ -120,7 +120,7 @@ def test_seeds_decide_and_the_global_state_stays():
     for seed in (0, 0, 1):
         elbo = start()
         descend(elbo, fit_job(seed=seed))
-        results.append(elbo.posterior.members[0].flat_mean.detach())
+        results.append(elbo.posterior.factors[0].flat_mean.detach())
     assert torch.equal(results[0], results[1]) and not torch.equal(results[0], results[2])
     assert torch.equal(state, torch.get_rng_state())
 

@@ -71,7 +71,7 @@ def test_a_sampled_kl_is_of_the_very_draw_the_network_saw(kl):
     with isolated(1):
         nll, part = elbo(X, Y)
     placed = {n: shell.placed(n) for n in elbo.model.random}
-    family, prior = elbo.posterior.members[0], elbo.terms(0).priors[0]
+    family, prior = elbo.posterior.factors[0], elbo.terms(0).priors[0]
     assert torch.allclose(part, family.log_prob(placed) - prior.log_prob(placed))
     outputs = torch.func.functional_call(elbo.model.net, placed, X)
     assert torch.allclose(nll, -elbo.likelihood.log_prob(outputs, Y).sum())

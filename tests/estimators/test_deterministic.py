@@ -48,7 +48,7 @@ def closed_form(family):
 @pytest.mark.parametrize("kind", ["mean_field", "full"])
 def test_value_and_gradient_of_linear_regression_are_the_closed_forms(kind, covariance):
     elbo = linear(kind, covariance)
-    family = elbo.posterior.members[0]
+    family = elbo.posterior.factors[0]
     nll, _ = elbo(X, Y)
     exact = closed_form(family)
     assert torch.allclose(nll, exact, rtol=1e-10)

@@ -58,7 +58,7 @@ def exact(elbo):
     """-ELBO as a sum over all 32 masks, differentiable; whether masks are an example's own or
     shared changes nothing in it.
     """
-    family = elbo.posterior.members[0]
+    family = elbo.posterior.factors[0]
     rates = torch.cat(
         [family.rate(name).expand(family.unit_shape(name)).flatten() for name in family.noised]
     )

@@ -25,7 +25,7 @@ def test_every_random_weight_reaches_the_output(name, train, estimator):
     net, x = make(name)
     model = make_model(net, output=OUTPUT.get(name))
     posterior = make_posterior("mean_field", model)
-    family = posterior.members[0]
+    family = posterior.factors[0]
     passes = Passes(model, posterior, estimator, x, train)
     for site in model.random:
         with torch.no_grad():

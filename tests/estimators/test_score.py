@@ -95,7 +95,7 @@ def test_points_and_likelihood_noise_keep_their_pathwise_gradient():
     """
     elbo = regression(Score(), random="weights", likelihood="gaussian")
     names = {n.split(".")[0] for n, _ in elbo.named_parameters()}
-    assert names == {"posterior", "likelihood"} and len(elbo.posterior.members) == 2
+    assert names == {"posterior", "likelihood"} and len(elbo.posterior.factors) == 2
     exact = exact_gradient(elbo)
     parts = gradients(elbo, X, Y, DRAWS)
     for name in exact:
@@ -111,7 +111,7 @@ def test_points_and_likelihood_noise_keep_their_pathwise_gradient():
 def test_unbiased_against_enumeration(control, rao_blackwell, monkeypatch):
     elbo = binary(Score(control, rao_blackwell), train_samples=3)
     every = Enumerated(elbo, BITS, TARGETS)
-    logits = elbo.posterior.members[0].logits.detach().requires_grad_()
+    logits = elbo.posterior.factors[0].logits.detach().requires_grad_()
     (exact,) = torch.autograd.grad(-every.elbo_of(logits), logits)
     hold(monkeypatch)
     has_mean(joined(gradients(elbo, BITS, TARGETS, DRAWS)), exact.flatten())

@@ -30,7 +30,7 @@ def network(estimator, hidden=True, levels=(-1.0, 1.0), kl="closed", std=1.0):
 
 
 def exact_gradient(elbo):
-    logits = elbo.posterior.members[0].logits.detach().requires_grad_()
+    logits = elbo.posterior.factors[0].logits.detach().requires_grad_()
     (exact,) = torch.autograd.grad(-Enumerated(elbo, X, Y).elbo_of(logits), logits)
     return exact.flatten()
 

@@ -125,8 +125,8 @@ def test_samples_spread_over_weights():
 
 def test_encoder_noise_and_prior_are_points():
     fitted = vae(Gaussian(), prior="mixture").fit(real(60), "vi", **QUICK)
-    spread = {n for f in fitted.bnn.posterior.members if not isinstance(f, Delta) for n in f.names}
-    fixed = {n for f in fitted.bnn.posterior.members if isinstance(f, Delta) for n in f.names}
+    spread = {n for f in fitted.bnn.posterior.factors if not isinstance(f, Delta) for n in f.names}
+    fixed = {n for f in fitted.bnn.posterior.factors if isinstance(f, Delta) for n in f.names}
     assert spread == {f"decoder.{n}" for n, _ in fitted.decoder.named_parameters()}
     assert {"likelihood.log_std", "prior.means"} <= fixed and any(
         n.startswith("encoder.") for n in fixed

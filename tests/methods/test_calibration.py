@@ -144,7 +144,7 @@ def test_ranks_of_the_truth_are_uniform_for_the_methods_themselves(method, thin)
         init="random",
     )
     draws = (
-        bnn.posterior.members[0]
+        bnn.posterior.factors[0]
         .flat.reshape(2, -1, SOME, truth.shape[1])[:, thin - 1 :: thin]
         .flatten(0, 1)[:KEPT]
     )

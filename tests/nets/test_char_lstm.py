@@ -85,5 +85,5 @@ def test_recurrent_weights_are_drawn_and_the_rest_meets_its_noise_where_it_acts(
     )
     assert plan.slots == {"head.weight"}
     assert (
-        groups.posterior.members[0].scales.counts["lstm.weight_hh_l0"] == 20
+        groups.posterior.factors[0].scales.counts["lstm.weight_hh_l0"] == 20
     )  # a scale for each of four gates of five units

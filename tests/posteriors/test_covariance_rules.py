@@ -33,7 +33,10 @@ def compare(family, op, x, w, b, draws=DRAWS):
     """
     params = family.draw(Streams(9, range(draws)))
     biases = params[b] if b else None
-    for cov, inputs in ((None, x.expected.expand(draws, *x.shape)), (x.spread, sample(x, draws))):
+    for cov, inputs in (
+        (None, x.expected.expand(draws, *x.shape)),
+        (x.var_or_cov, sample(x, draws)),
+    ):
         mean, out = family.joint_moments(op, x.expected, cov, w, b)
         call = (lambda x, w: op(x, w)) if biases is None else (lambda x, w, b: op(x, w, b))
         values = torch.vmap(call)(
@@ -119,8 +122,8 @@ def test_a_point_passes_the_covariance_on():
     assert isinstance(family, Delta)
     op, x = bind(F.linear, (None, None), {})[0], gaussian((2, 4), True)
     w = family.mean()["w"]
-    mean, cov = family.joint_moments(op, x.expected, x.spread, "w", "b")
-    assert torch.allclose(cov, w @ x.spread @ w.mT, atol=1e-12)
+    mean, cov = family.joint_moments(op, x.expected, x.var_or_cov, "w", "b")
+    assert torch.allclose(cov, w @ x.var_or_cov @ w.mT, atol=1e-12)
     assert float(family.joint_moments(op, x.expected, None, "w", "b")[1].abs().max()) == 0
     mean, var = family.moments(op, x.expected, x.variance, "w", "b")
     assert torch.allclose(var, x.variance @ (w**2).mT)
@@ -128,12 +131,14 @@ def test_a_point_passes_the_covariance_on():
 
 def test_sandwich_and_fixed_joint_are_the_dense_product():
     x, matrix = gaussian((2, 3), True), torch.randn(4, 3, dtype=torch.float64)
-    truth = matrix @ x.spread @ matrix.mT
-    assert torch.allclose(sandwich(lambda rows: rows @ matrix.mT, x.spread, torch.Size([3])), truth)
+    truth = matrix @ x.var_or_cov @ matrix.mT
+    assert torch.allclose(
+        sandwich(lambda rows: rows @ matrix.mT, x.var_or_cov, torch.Size([3])), truth
+    )
     op = bind(F.linear, (None, None), {})[0]
-    assert torch.allclose(fixed_joint(op, x.expected, x.spread, matrix, None)[1], truth)
+    assert torch.allclose(fixed_joint(op, x.expected, x.var_or_cov, matrix, None)[1], truth)
     assert torch.equal(outer(x.expected)[0], torch.outer(x.expected[0], x.expected[0]))
-    assert per_channel(op, x.expected, x.spread).shape == (2, 3, 1, 1)
+    assert per_channel(op, x.expected, x.var_or_cov).shape == (2, 3, 1, 1)
 
 
 def test_wide_layers_are_refused():

@@ -5,7 +5,7 @@ from zoo.families import MAKERS, values
 
 from credo.core.seeds import Streams
 from credo.posteriors import EigenKron
-from credo.posteriors.jacobian import Rows, Whole
+from credo.posteriors.jacobian import DenseDerivatives, FactoredDerivatives
 
 
 def factors(rows=3, cols=4):
@@ -36,10 +36,12 @@ def test_its_precision_is_a_kronecker_product_and_a_multiple_of_one():
 @pytest.mark.parametrize("places", [1, 3])
 def test_covariances_of_outputs_from_factors_and_written_out(places):
     family = MAKERS["eigen_kron"]()
-    part = Rows(torch.randn(2, places, 4).double(), torch.randn(2, 5, places, 3).double())
+    part = FactoredDerivatives(
+        torch.randn(2, places, 4).double(), torch.randn(2, 5, places, 3).double()
+    )
     dense = part.dense()
     expected = dense @ family.covariance() @ dense.mT
-    for form in (part, Whole(dense)):
+    for form in (part, DenseDerivatives(dense)):
         torch.testing.assert_close(family.output_covariance({"w": form}), expected)
         torch.testing.assert_close(
             family.output_variance({"w": form}), expected.diagonal(dim1=1, dim2=2)

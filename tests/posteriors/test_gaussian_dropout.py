@@ -103,7 +103,7 @@ def test_the_same_in_a_network():
     with isolated(0):
         net, x = Residual().double(), torch.randn(3, 5).double()
     _, posterior = begin("variational_dropout", net, x)
-    family = posterior.members[0]
+    family = posterior.factors[0]
     count = torch.autograd.grad(
         family.kl(dict.fromkeys(family.names, log_uniform())),
         list(family.raw_alpha),

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from credo.posteriors.jacobian import (
-    Rows,
-    Whole,
+    DenseDerivatives,
+    FactoredDerivatives,
     independent_covariance,
     independent_variance,
     joined,
@@ -15,7 +15,9 @@ N, K, O, I = 3, 2, 4, 5  # noqa: E741
 
 
 def rows(places):
-    return Rows(torch.randn(N, places, I).double(), torch.randn(N, K, places, O).double())
+    return FactoredDerivatives(
+        torch.randn(N, places, I).double(), torch.randn(N, K, places, O).double()
+    )
 
 
 def by_hand(part):
@@ -38,7 +40,7 @@ def test_dense_is_the_sum_over_places(places):
 def test_independent_weights_by_factors_and_written_out(places):
     part, var = rows(places), torch.rand(O, I).double()
     expected = torch.einsum("nkp,p,nlp->nkl", by_hand(part), var.reshape(-1), by_hand(part))
-    for form in (part, Whole(by_hand(part))):
+    for form in (part, DenseDerivatives(by_hand(part))):
         torch.testing.assert_close(independent_covariance(form, var), expected)
         torch.testing.assert_close(
             independent_variance(form, var), expected.diagonal(dim1=1, dim2=2)
@@ -62,7 +64,7 @@ def test_turned_factors_are_derivatives_by_other_coordinates(places):
 
 
 def test_parameters_side_by_side_in_the_order_asked_for():
-    jacobian = {"w": rows(1), "b": Whole(torch.randn(N, K, O).double())}
+    jacobian = {"w": rows(1), "b": DenseDerivatives(torch.randn(N, K, O).double())}
     both = joined(jacobian, ("b", "w"))
     assert torch.equal(both[..., :O], jacobian["b"].values) and torch.equal(
         both[..., O:], jacobian["w"].dense()
@@ -73,10 +75,10 @@ def test_parameters_side_by_side_in_the_order_asked_for():
 @pytest.mark.parametrize("chosen", [[3], [0, 7, 19], list(range(20))])
 def test_single_weights_are_columns_of_the_derivatives(places, chosen):
     part, at = rows(places), torch.tensor(chosen)
-    for form in (part, Whole(by_hand(part))):
+    for form in (part, DenseDerivatives(by_hand(part))):
         torch.testing.assert_close(form.at(at), by_hand(part)[..., at])
 
 
 def test_other_precisions():
-    for part in (rows(2), Whole(torch.randn(N, K, O).double())):
+    for part in (rows(2), DenseDerivatives(torch.randn(N, K, O).double())):
         assert part.to(torch.float32).dense().dtype == torch.float32

@@ -151,7 +151,7 @@ def test_a_posterior_as_prior_is_taken_elementwise_or_as_a_whole():
     at = PosteriorPrior(mean_field).at(SITES["w"])
     assert torch.equal(at.loc, mean_field.mean()["w"]) and at.batch_shape == (3, 4)
     full = Posterior([MAKERS["full"]()])
-    assert MAKERS["mean_field"]().prior_from(PosteriorPrior(full), SITES) is full.members[0]
+    assert MAKERS["mean_field"]().prior_from(PosteriorPrior(full), SITES) is full.factors[0]
     with pytest.raises(CredoError, match="'w' has no elementwise prior"):
         PosteriorPrior(full).at(SITES["w"])
     with pytest.raises(CredoError, match="does not cover 'w'; it covers p"):

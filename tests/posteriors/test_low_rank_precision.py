@@ -23,8 +23,8 @@ def test_its_precision_is_diagonal_plus_low_rank(rank, scale):
     assert torch.allclose(family.log_prob(point), normal.log_prob(flat(point)))
     assert torch.allclose(family.entropy(), normal.entropy())
     torch.testing.assert_close(flat(family.marginals()[1]).detach(), normal.variance)
-    spread = family.spread(torch.eye(15).double()).detach()
-    torch.testing.assert_close(spread @ spread.mT, normal.covariance_matrix)
+    root = family.times_root(torch.eye(15).double()).detach()
+    torch.testing.assert_close(root @ root.mT, normal.covariance_matrix)
 
 
 def test_without_curvature_it_is_the_prior():

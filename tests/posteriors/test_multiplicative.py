@@ -126,7 +126,7 @@ def test_a_mask_is_its_own_factors_and_scales_no_weight():
         assert (
             family.masks == {"d.mask0": (1, 4)}
             and family.fixed == {"w", "b"}
-            and family.spread == {"w": "d.mask0"}
+            and family.noise_of == {"w": "d.mask0"}
         )
 
 
@@ -276,7 +276,7 @@ def test_a_mask_over_channels_holds_for_all_entries_they_are_flattened_into():
     """
     net, x = make("image")
     _, posterior = begin("concrete_dropout", net, x, per="unit", p=0.3)
-    family = posterior.members[0]
+    family = posterior.factors[0]
     assert family.places.feeds == {"3.weight": "2.mask0", "7.weight": "5.mask0"}
     with torch.no_grad():
         family.logit("5.mask0").copy_(torch.arange(4.0).reshape(1, 4, 1, 1) - 2)
@@ -324,7 +324,7 @@ def test_config_and_state_rebuild_masks_and_live_modules():
         other = Posterior.from_config(config)
         other.load_state_dict(Posterior([family]).state_dict())
         assert (
-            other.members[0].places == family.places
+            other.factors[0].places == family.places
             and other.noisy_modules == {"d", "e.f"}
             and other.fixed == family.fixed
         )

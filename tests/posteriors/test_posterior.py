@@ -18,11 +18,11 @@ def test_it_is_the_product_of_its_families():
     assert set(posterior.mean()) == {"w", "b", "p"}
     point = values(3)
     assert torch.allclose(
-        posterior.log_prob(point | {"p": torch.zeros(2)}), posterior.members[0].log_prob(point)
+        posterior.log_prob(point | {"p": torch.zeros(2)}), posterior.factors[0].log_prob(point)
     )
     other = {"x": torch.randn(4).double()}
     two = Posterior([MAKERS["mean_field"](), MeanField.start(other, 0.3)])
-    expected = two.members[0].log_prob(point) + two.members[1].log_prob(other)
+    expected = two.factors[0].log_prob(point) + two.factors[1].log_prob(other)
     assert torch.allclose(two.log_prob(point | other), expected)
 
 
@@ -78,4 +78,4 @@ def test_draws_know_their_family():
     from credo.core.seeds import Ambient
 
     posterior = both()
-    assert [draw.owner for draw in posterior.begin(Ambient())] == posterior.members
+    assert [draw.owner for draw in posterior.begin(Ambient())] == posterior.factors

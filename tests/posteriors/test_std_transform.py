@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from credo.core.errors import SettingError
-from credo.posteriors.std_transform import raw_triangular, scales, triangular
+from credo.posteriors.std_transform import raw_triangular, std_transforms, triangular
 
 
 @pytest.mark.parametrize("name", ["log", "softplus"])
 @pytest.mark.parametrize("std", [1e-6, 0.01, 1.0, 30.0])
 def test_raw_inverts_std(name, std):
-    scale = scales[name]
+    scale = std_transforms[name]
     raw = torch.tensor(scale.raw(std), dtype=torch.float64)
     assert math.isclose(float(scale.std(raw)), std, rel_tol=1e-9)
     assert math.isclose(
@@ -20,7 +20,7 @@ def test_raw_inverts_std(name, std):
 
 @pytest.mark.parametrize("name", ["log", "softplus"])
 def test_pulls_are_the_chain_rule(name):
-    scale = scales[name]
+    scale = std_transforms[name]
     raw = torch.linspace(-3, 2, 7, dtype=torch.float64, requires_grad=True)
     grad_std, grad_var, grad_log = (
         torch.randn(7).double(),
@@ -38,7 +38,7 @@ def test_pulls_are_the_chain_rule(name):
 
 def test_unknown_scales_name_the_nearest():
     with pytest.raises(SettingError, match="Unknown scale 'softpluss'. Did you mean 'softplus'"):
-        scales["softpluss"]
+        std_transforms["softpluss"]
 
 
 def test_a_triangular_factor_and_its_raw_form_are_inverse():

@@ -48,7 +48,7 @@ def test_config_rebuilds_it():
     made = family()
     other = Posterior.from_config(json.loads(json.dumps(Posterior([made]).config())))
     other.load_state_dict(Posterior([made]).state_dict())
-    assert isinstance(other.members[0], Stochastic) and other.noisy_modules == made.noisy_modules
+    assert isinstance(other.factors[0], Stochastic) and other.noisy_modules == made.noisy_modules
     assert all(torch.equal(other.mean()[n], v) for n, v in values().items())
 
 

@@ -227,4 +227,4 @@ def test_every_kind_of_network_has_places():
     for name in NETWORKS.keys() - {"functional"}:
         net, x = make(name)
         _, posterior = begin("structured_bp", net, x)
-        assert posterior.members[0].monitor(), name
+        assert posterior.factors[0].monitor(), name

@@ -12,7 +12,7 @@ from credo.core.errors import CredoError
 from credo.core.seeds import Streams
 from credo.core.sites import sites_of
 from credo.posteriors import Full, Posterior, PosteriorPrior, Subnetwork, sampled_kl
-from credo.posteriors.jacobian import Rows, Whole
+from credo.posteriors.jacobian import DenseDerivatives, FactoredDerivatives
 from credo.posteriors.subnetwork import Pinned
 from credo.priors import Factorised
 
@@ -79,13 +79,15 @@ def test_a_parameter_without_chosen_weights_is_fixed():
 def test_covariances_of_outputs_from_factors_and_written_out(places):
     """By the chosen columns alone, however the derivatives come."""
     family = MAKERS["subnetwork"]()
-    weight = Rows(torch.randn(2, places, 4).double(), torch.randn(2, 5, places, 3).double())
-    bias = Rows(torch.ones(2, 1, 1).double(), weight.grads.sum(2, keepdim=True))
+    weight = FactoredDerivatives(
+        torch.randn(2, places, 4).double(), torch.randn(2, 5, places, 3).double()
+    )
+    bias = FactoredDerivatives(torch.ones(2, 1, 1).double(), weight.grads.sum(2, keepdim=True))
     dense = torch.cat([weight.dense(), bias.dense()], -1)[..., CHOSEN]
     expected = dense @ family.covariance() @ dense.mT
     for jacobian in (
         {"w": weight, "b": bias},
-        {"w": Whole(weight.dense()), "b": Whole(bias.dense())},
+        {"w": DenseDerivatives(weight.dense()), "b": DenseDerivatives(bias.dense())},
     ):
         torch.testing.assert_close(family.output_covariance(jacobian), expected)
         torch.testing.assert_close(

@@ -147,7 +147,7 @@ def test_subnetworks(name, choice):
     ours.fit(
         (x, y), "laplace", structure="full", train=False, tune="none", progress=False, **chosen
     )
-    family = ours.posterior.members[0]
+    family = ours.posterior.factors[0]
     assert all(
         torch.equal(at, masks[n].reshape(-1).nonzero().reshape(-1))
         for n, at in family.local().items()

@@ -38,7 +38,7 @@ def test_layers_are_convolutions_and_the_last_layer_without_normalisation(images
     assert len(bnn.model.random) > 5 and all(
         "norm" not in name and "bn" not in name for name in bnn.model.random
     )
-    assert {family.name for family in bnn.posterior.members if family.atoms != 1} == {"eigen_kron"}
+    assert {family.name for family in bnn.posterior.factors if family.atoms != 1} == {"eigen_kron"}
 
 
 def test_checks_can_fail():

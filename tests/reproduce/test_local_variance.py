@@ -83,7 +83,7 @@ def test_gradients_are_those_of_noise_that_moves_with_the_weight():
     net, (x, y) = small(), batch(6)
     elbo = net.probe("weights", True)
     elbo.plan(net.model.shell(), x)
-    (family,) = elbo.posterior.members
+    (family,) = elbo.posterior.factors
     torch.manual_seed(5)
     found = family.layout.split(gradient(elbo, x, y))
     torch.manual_seed(5)

@@ -21,7 +21,7 @@ def test_model_bits_are_the_kl_of_the_objective():
         and 0 < left <= counted
         and sparsity < 100.0
     )
-    family = next(member for member in bnn.posterior.members if member.atoms != 1)
+    family = next(member for member in bnn.posterior.factors if member.atoms != 1)
     with torch.no_grad():
         family.raw_std.fill_(20.0)
     left, counted, sparsity = model_bits(bnn)

@@ -217,7 +217,7 @@ class Careless:
 
 def draws_of(fitted):
     """Draws ``(C, D, P)`` of the chains of a fitted model."""
-    family = next(family for family in fitted.posterior.members if isinstance(family, Samples))
+    family = next(family for family in fitted.posterior.factors if isinstance(family, Samples))
     return family.flat.reshape(family.chains, -1, family.flat.shape[1])
 
 
@@ -284,7 +284,7 @@ def last_layer(method, **how):
     bnn = BNN(net, Gaussian(std=0.5), random="last").fit(
         (x, y), method, seed=3, progress=False, **how
     )
-    family = next(family for family in bnn.posterior.members if isinstance(family, Samples))
+    family = next(family for family in bnn.posterior.factors if isinstance(family, Samples))
     assert set(family.names) == {"2.weight", "2.bias"} and bnn.posterior.fixed == {
         "0.weight",
         "0.bias",

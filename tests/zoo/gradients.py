@@ -57,7 +57,7 @@ def quadrature(elbo, x, y, nodes=24):
     """
     import numpy as np
 
-    family = elbo.posterior.members[0]
+    family = elbo.posterior.factors[0]
     points, weights = (torch.from_numpy(a) for a in np.polynomial.hermite_e.hermegauss(nodes))
     grid = torch.tensor(
         list(itertools.product(points.tolist(), repeat=family.layout.numel)), dtype=torch.float64
@@ -69,16 +69,16 @@ def quadrature(elbo, x, y, nodes=24):
         .double()
         .prod(1)
     )
-    flat = family.flat_mean + family.scale.std(family.raw_std) * grid
+    flat = family.flat_mean + family.std_transform.std(family.raw_std) * grid
     params = family.layout.split(flat)
-    for other in elbo.posterior.members[1:]:
+    for other in elbo.posterior.factors[1:]:
         params |= {n: v.expand(len(grid), *v.shape) for n, v in other.mean().items()}
     nll = -elbo.likelihood.log_prob(outputs_at(elbo, params, x), y).sum(-1)
     return mass @ nll + _kl(elbo)
 
 
 def _kl(elbo):
-    pairs = zip(elbo.posterior.members, elbo.terms(0).priors, strict=True)
+    pairs = zip(elbo.posterior.factors, elbo.terms(0).priors, strict=True)
     return sum(family.kl(prior) for family, prior in pairs if prior is not None)
 
 
@@ -88,13 +88,13 @@ class Enumerated:
     """
 
     def __init__(self, elbo, x, y):
-        self.elbo, self.family = elbo, elbo.posterior.members[0]
+        self.elbo, self.family = elbo, elbo.posterior.factors[0]
         levels = self.family.levels.tolist()
         size = self.family.layout.numel
         self.index = torch.tensor(list(itertools.product(range(len(levels)), repeat=size)))
         self.weights = self.family.layout.split(self.family.levels[self.index])
         params = dict(self.weights)
-        for other in elbo.posterior.members[1:]:
+        for other in elbo.posterior.factors[1:]:
             assert isinstance(other, Delta)
             params |= {
                 n: v.detach().expand(len(self.index), *v.shape) for n, v in other.mean().items()

@@ -31,7 +31,7 @@ def fit_linear(method, **how):
         net = nn.Linear(6, 2).double()
     x, y = regression()
     bnn = BNN(net, Gaussian(std=0.1)).fit((x, y), method, **(QUICK | how))
-    family = bnn.posterior.members[0]
+    family = bnn.posterior.factors[0]
     assert isinstance(family, GroupScale)
     return bnn, family, (x, y)
 

@@ -54,7 +54,7 @@ def pieces(fitted, member):
     return {n: b.detach() for n, b in fitted.buffers.items() if b.is_floating_point()} | out
 
 
-def same_as_alone(net, data, members=3, seed=0, together=None, **how):
+def same_as_alone(net, data, num_members=3, seed=0, together=None, **how):
     """An ensemble, fitted with ``together``, against ``map`` fits with the members' seeds:
     parameters, noise, buffers, history.
     """
@@ -62,13 +62,13 @@ def same_as_alone(net, data, members=3, seed=0, together=None, **how):
         net,
         data,
         "deep_ensemble",
-        members=members,
+        num_members=num_members,
         seed=seed,
         **({"vectorise": True} | (together or {})),
         **how,
     )
     alone = [
-        fit(net, data, "map", init="random", seed=s, **how) for s in member_seeds(seed, members)
+        fit(net, data, "map", init="random", seed=s, **how) for s in member_seeds(seed, num_members)
     ]
     for k, each in enumerate(alone):
         wanted, found = pieces(each, 0), pieces(whole, k)
@@ -77,7 +77,7 @@ def same_as_alone(net, data, members=3, seed=0, together=None, **how):
             assert torch.allclose(found[name], value, **CLOSE), f"member {k}: {name}"
     for epoch, row in enumerate(whole.history):
         assert row["nll"] == pytest.approx(
-            sum(each.history[epoch]["nll"] for each in alone) / members, rel=1e-10
+            sum(each.history[epoch]["nll"] for each in alone) / num_members, rel=1e-10
         )
         assert row["elbo"] == pytest.approx(-row["nll"] - row["kl"])
     return whole, alone

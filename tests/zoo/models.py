@@ -77,10 +77,10 @@ def make_posterior(kind, model, std=0.3, seed=0):
     )
     members = [
         shaken(f, seed, 0.1) if f.name == "full" else shaken(f, seed)
-        for f in posterior.members
+        for f in posterior.factors
         if f.atoms is None
     ]
-    return Posterior([*members, *[f for f in posterior.members if f.atoms is not None]])
+    return Posterior([*members, *[f for f in posterior.factors if f.atoms is not None]])
 
 
 def targets_for(model, x):

@@ -29,8 +29,8 @@ def sample(x, draws=DRAWS, seed=1):
     """Draws ``(S, B, *shape)`` of the Gaussian with these moments."""
     eps = torch.randn(draws, *x.shape, generator=generator("eps", seed), dtype=x.dtype)
     if not x.full:
-        return x.expected + x.spread.sqrt() * eps
-    factor = torch.linalg.cholesky(x.spread)
+        return x.expected + x.var_or_cov.sqrt() * eps
+    factor = torch.linalg.cholesky(x.var_or_cov)
     return x.expected + torch.einsum("bij,sbj->sbi", factor, eps.flatten(2)).reshape(eps.shape)
 
 
@@ -48,9 +48,11 @@ def matches(out, values):
     """Moments against draws ``(S, B, *shape)``."""
     has_mean(values, out.expected.detach())
     if not out.full:
-        return has_variance(values, out.spread.detach())
+        return has_variance(values, out.var_or_cov.detach())
     for example in range(values.shape[1]):
-        has_covariance(values[:, example].reshape(len(values), -1), out.spread[example].detach())
+        has_covariance(
+            values[:, example].reshape(len(values), -1), out.var_or_cov[example].detach()
+        )
 
 
 def shell_and_posterior(net, make):

@@ -115,7 +115,7 @@ def _chains(bnn: BNN) -> int:
     """How many chains lie one after another in the draws; 1 where draws are independent."""
     if bnn.posterior.atoms is None:
         return 1
-    return max((family.chains or 1 for family in bnn.posterior.members), default=1)
+    return max((family.chains or 1 for family in bnn.posterior.factors), default=1)
 
 
 def _ceiling(kind: Distances, draws: DrawSet) -> dict[str, float]:

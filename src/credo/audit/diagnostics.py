@@ -94,7 +94,7 @@ class Chains(NamedTuple):
 
 def chains_of(bnn: BNN) -> Chains:
     """The posterior's chains; a ``CredoError`` where there are none, or too few draws."""
-    found = [family for family in bnn.posterior.members if family.chains is not None]
+    found = [family for family in bnn.posterior.factors if family.chains is not None]
     method = bnn.method.name if bnn.method else "this method"
     if not found or bnn.posterior.atoms is None:
         raise CredoError(

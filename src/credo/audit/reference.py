@@ -81,7 +81,7 @@ def reference(
         given, num_data=settings.get("num_data"), dtype=next(iter(truth.random.values())).dtype
     )
     record: dict[str, Any] = {"rows": rows, "num_data": source.num_data, "seed": seed}
-    if any(family.chains is not None for family in truth.posterior.members):
+    if any(family.chains is not None for family in truth.posterior.factors):
         verdict = converged(truth, source.example(PROBES))
         record |= verdict._asdict()
         if not verdict.ok:

@@ -39,7 +39,7 @@ ENTRIES = (
     Entry("VI, flipout", "vi", {"estimator": "flipout"}),
     Entry("MC dropout", "mc_dropout", {}),
     Entry("concrete dropout", "concrete_dropout", {}),
-    Entry("deep ensemble", "deep_ensemble", {"members": 5}),
+    Entry("deep ensemble", "deep_ensemble", {"num_members": 5}),
     Entry("SWAG", "swag", {"optimizer": "adam"}),
 )
 

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from credo.cli.assignments import FIT_OPTIONS, parse_assignments
+from credo.cli.fit_options import (
+    BatchSize,
+    Epochs,
+    LearningRate,
+    Resume,
+    Seed,
+    Settings,
+    parse_settings,
+)
 from credo.cli.guard import guarded, is_terminal, say
 from credo.cli.run_files import TABLE, RunFiles, check_directory, discard, parse_sizes
 from credo.core.errors import CredoError, RunError, SettingError
@@ -34,7 +42,7 @@ def fit(
         typer.Option(help="classification or regression; read off the target if not given."),
     ] = None,
     out: Annotated[Path, typer.Option(help="Run directory to write.")] = Path("run"),
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
+    resume: Resume = False,
     hidden: Annotated[
         str,
         typer.Option(
@@ -42,19 +50,9 @@ def fit(
             "linear model."
         ),
     ] = "50,50",
-    epochs: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Passes over the data; without it the method's default, but at least 2,000 steps.",
-        ),
-    ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Rows per step; the method's default if not given.")
-    ] = None,
-    lr: Annotated[
-        float | None, typer.Option(help="Learning rate; the method's default if not given.")
-    ] = None,
+    epochs: Epochs = None,
+    batch_size: BatchSize = None,
+    lr: LearningRate = None,
     validation: Annotated[
         float | None,
         typer.Option(
@@ -62,7 +60,7 @@ def fit(
             "such as 0.1."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of every random choice.")] = 0,
+    seed: Seed = 0,
     prior: Annotated[
         str | None,
         typer.Option(
@@ -70,29 +68,16 @@ def fit(
             "given."
         ),
     ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=VALUE",
-            help="A setting of the method (credo methods NAME lists them); repeat the option for "
-            "more.",
-        ),
-    ] = None,
+    set_: Settings = None,
 ) -> None:
     """Fit a network with a posterior to a table and write a run directory."""
-    from credo.core.settings import describe
     from credo.data.table import read_table
     from credo.engine.run import Run
-    from credo.methods import make_method, methods
+    from credo.methods import methods
     from credo.priors import presets
 
-    sizes = parse_sizes(hidden, "--hidden")
-    run, settings = Run(out), {}
-    if set_:
-        rows = describe(methods[method])
-        settings = parse_assignments(set_, rows, f"Method {method!r}", FIT_OPTIONS)
-    make_method(method, settings)  # a wrong name or value is refused before anything is read
+    sizes, run = parse_sizes(hidden, "--hidden"), Run(out)
+    settings = parse_settings(method, set_)
     if prior is not None:
         presets[prior]  # an unknown name is refused before anything is read
     if validation is not None and not 0.0 < validation < 1.0:

@@ -8,8 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from credo.cli.assignments import FIT_OPTIONS, parse_assignments
 from credo.cli.fit import enough_epochs
+from credo.cli.fit_options import (
+    BatchSize,
+    Epochs,
+    LearningRate,
+    Resume,
+    Seed,
+    Settings,
+    parse_settings,
+)
 from credo.cli.guard import guarded, is_terminal, say
 from credo.cli.run_files import RunFiles, check_directory, discard, parse_sizes
 from credo.core.errors import CredoError
@@ -40,7 +48,7 @@ def distill(
     out: Annotated[Path, typer.Option(help="Run directory of the student to write.")] = Path(
         "student"
     ),
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
+    resume: Resume = False,
     hidden: Annotated[
         str, typer.Option(help="Sizes of the student's hidden layers, with commas between them.")
     ] = "50,50",
@@ -63,19 +71,9 @@ def distill(
         ),
     ] = None,
     method: Annotated[str, typer.Option(help="Method that fits the student.")] = "mle",
-    epochs: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Passes over the rows; without it the method's default, but at least 2,000 steps.",
-        ),
-    ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Rows per step; the method's default if not given.")
-    ] = None,
-    lr: Annotated[
-        float | None, typer.Option(help="Learning rate; the method's default if not given.")
-    ] = None,
+    epochs: Epochs = None,
+    batch_size: BatchSize = None,
+    lr: LearningRate = None,
     test: Annotated[
         Path | None,
         typer.Option(
@@ -83,15 +81,8 @@ def distill(
             "also against it."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of every random choice.")] = 0,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=VALUE",
-            help="A setting of the method; repeat the option for more.",
-        ),
-    ] = None,
+    seed: Seed = 0,
+    set_: Settings = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON in place of a table.")
     ] = False,
@@ -103,15 +94,10 @@ def distill(
     """
     from credo.bnn import load
     from credo.cli.printing import print_table
-    from credo.core.settings import describe
     from credo.data.table import read_table
-    from credo.methods import make_method, methods
+    from credo.methods import methods
 
-    settings: dict[str, Any] = {}
-    if set_:
-        rows = describe(methods[method])
-        settings = parse_assignments(set_, rows, f"Method {method!r}", FIT_OPTIONS)
-    make_method(method, settings)  # a wrong name or value is refused before anything is read
+    settings = parse_settings(method, set_)
     sizes = parse_sizes(hidden, "--hidden")
     teacher_files = RunFiles.read(run)
     teacher = load(run, teacher_files.build())

@@ -222,7 +222,7 @@ def _densities(bnn: BNN) -> _Densities:
         )
     q: dict[str, Normal] = {}
     p: dict[str, Normal] = {}
-    for family in bnn.posterior.members:
+    for family in bnn.posterior.factors:
         if not family.names:
             continue
         normals = family.independent_normals()

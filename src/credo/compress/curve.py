@@ -114,7 +114,7 @@ def curve(bnn: BNN, data: Any, by: str = "auto", at: Sequence[float] | None = No
     shares of weights that go.
     """
     own = by == "own" or (
-        by == "auto" and any(family.keep_mask() for family in bnn.posterior.members)
+        by == "auto" and any(family.keep_mask() for family in bnn.posterior.factors)
     )
     places = (THRESHOLDS if own else SHARES) if at is None else tuple(at)
     if not places:

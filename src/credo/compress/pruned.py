@@ -85,7 +85,7 @@ def plain(bnn: BNN, values: Params | None = None) -> nn.Module:
 
 def _check_single(bnn: BNN) -> None:
     """Refuse posteriors whose mean is no network."""
-    empty = next((family for family in bnn.posterior.members if family.meaningless_mean), None)
+    empty = next((family for family in bnn.posterior.factors if family.meaningless_mean), None)
     if empty is not None:
         raise CredoError(
             f"The mean of this posterior is no network to compress: {empty.meaningless_mean}"
@@ -93,7 +93,7 @@ def _check_single(bnn: BNN) -> None:
     several = next(
         (
             family
-            for family in bnn.posterior.members
+            for family in bnn.posterior.factors
             if family.atoms is not None and family.atoms > 1
         ),
         None,
@@ -112,7 +112,7 @@ def moments(posterior: Posterior) -> tuple[Params, Params]:
     """
     means: Params = {}
     std: Params = {}
-    for family in posterior.members:
+    for family in posterior.factors:
         found = family.std()
         if found:
             own = family.unpruned_mean()
@@ -125,7 +125,7 @@ def keep_masks(posterior: Posterior, threshold: float | None = None) -> dict[str
     """True where a weight stays by its own family's rule; empty where no family has a rule."""
     return {
         name: mask.cpu()
-        for family in posterior.members
+        for family in posterior.factors
         for name, mask in family.keep_mask(threshold).items()
     }
 
@@ -143,7 +143,7 @@ def scores(bnn: BNN, rule: str) -> Params:
         if s.dim() > 1
     }
     if not found:
-        families = ", ".join(sorted({family.name for family in bnn.posterior.members}))
+        families = ", ".join(sorted({family.name for family in bnn.posterior.factors}))
         raise SettingError(
             "prune: by='snr' needs weights with a mean and a standard deviation, and this "
             f"posterior ({families}) knows none; use by='magnitude'."

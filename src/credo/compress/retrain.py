@@ -151,7 +151,7 @@ def tune_books(
     training = _Training(epochs, batch_size, lr, seed, device, progress)
     tuned = _trained(filled, numbers, looked_up, bnn, data, training, fixed)
     if tuned is not None:
-        (family,) = tuned.posterior.members
+        (family,) = tuned.posterior.factors
         assert isinstance(family, ComputedPoint)  # the only family that _trained fits
         numbers = {n: v.detach() for n, v in zip(family.names, family.values, strict=True)}
     least = float(torch.finfo(torch.float16).tiny)

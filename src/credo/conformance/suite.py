@@ -54,7 +54,7 @@ class Candidate:
             "num_draws": 4,
             "num_moves": 5,
             "num_chains": 2,
-            "particles": 3,
+            "num_particles": 3,
             "thin": 1,
             "num_proposals": 100,
         }
@@ -361,7 +361,7 @@ def _fitted_draws(method: type[Method], fit: Callable[..., Any]) -> tuple[Tensor
     )
     if bnn.posterior.process is not None:
         return _read_off(bnn, problem.x.shape[1]), 1
-    chains = max((family.chains or 1 for family in bnn.posterior.members), default=1)
+    chains = max((family.chains or 1 for family in bnn.posterior.factors), default=1)
     numbers = bnn.posterior.numbers(bnn.posterior.atoms or 4000)
     params = bnn.posterior.realise(numbers, 0)
     found = [

@@ -17,7 +17,7 @@ from torch import Tensor
 from credo.core.errors import CredoError, SettingError
 from credo.core.sites import FlatLayout
 from credo.posteriors import EigenKron, Family, Full, LowRank, LowRankPrecision, Params, Subnetwork
-from credo.posteriors.family import ConjugateNormal
+from credo.posteriors.conjugate_normal import ConjugateNormal
 
 Precision = Mapping[str, Tensor]
 CHOLESKY_FIRST = (

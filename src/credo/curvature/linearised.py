@@ -30,13 +30,13 @@ from credo.engine.draws import Draws
 from credo.engine.model import Model
 from credo.engine.outputs import shown
 from credo.posteriors import Gaussian, Params, Posterior
-from credo.posteriors.jacobian import Jacobian, Whole, joined
+from credo.posteriors.jacobian import DenseDerivatives, Jacobian, joined
 from credo.predictive.shortcuts import Shortcut, shortcuts
 
 
-def _gaussian_members(posterior: Posterior) -> list[Gaussian]:
-    """The members that are no point estimates, which must be Gaussian."""
-    random = [family for family in posterior.members if family.atoms != 1]
+def _gaussian_factors(posterior: Posterior) -> list[Gaussian]:
+    """The factors that are no point estimates, which must be Gaussian."""
+    random = [family for family in posterior.factors if family.atoms != 1]
     gaussians = [g for family in random if (g := family.as_gaussian()) is not None]
     if len(gaussians) < len(random) or not random:
         odd = next((family.name for family in random if family.as_gaussian() is None), None)
@@ -74,7 +74,7 @@ def _jacobians(
     with torch.no_grad():
         probe = model.outputs(shell, next(iter(split(x, 1))))
     width = probe.shape[-1]
-    needed = sum(_numel(family, taps) for family in _gaussian_members(posterior)) + sum(
+    needed = sum(_numel(family, taps) for family in _gaussian_factors(posterior)) + sum(
         site.numel for site in others.values()
     )
     needed = max(1, width * needed, caught_numel(model, taps))
@@ -99,7 +99,7 @@ def _jacobians(
             derivatives = example_jacobians(
                 model, values, buffers, others, batch, axes.expand(count, width, width)
             )
-            jacobian |= {name: Whole(value) for name, value in derivatives.items()}
+            jacobian |= {name: DenseDerivatives(value) for name, value in derivatives.items()}
         yield outputs.detach(), jacobian
 
 
@@ -141,10 +141,10 @@ def linear_moments(
     """Mean ``(N, F)`` and covariance ``(N, F, F)``, or variance ``(N, F)``, of the linearised
     network's outputs.
     """
-    members = _gaussian_members(posterior)
+    factors = _gaussian_factors(posterior)
     means, covariances = [], []
     for outputs, jacobian in _jacobians(model, posterior, x, buffers, batch_size):
-        parts = [_contribution(m, jacobian, covariance).to(outputs.dtype) for m in members]
+        parts = [_contribution(f, jacobian, covariance).to(outputs.dtype) for f in factors]
         means.append(outputs)
         covariances.append(parts[0] if len(parts) == 1 else torch.stack(parts).sum(0))
     return torch.cat(means), torch.cat(covariances)
@@ -207,7 +207,7 @@ def linear_functions(
     By one forward derivative per draw; where an operation of the network has none, from the
     derivatives of every output.
     """
-    _gaussian_members(posterior)
+    _gaussian_factors(posterior)
     model, values = _varying_model(model, posterior), _mean_weights(model, posterior)
     start = {n: values[n] for n in model.random}
     shell = prepared(model, values, buffers)

@@ -356,7 +356,7 @@ class Structure(NamedTuple):
 def earlier_families(model: Model) -> list[Family]:
     """The families of an earlier posterior that is the prior now, but for point estimates."""
     posterior = model.prior.earlier_posterior
-    return [] if posterior is None else [f for f in posterior.members if f.atoms != 1]
+    return [] if posterior is None else [f for f in posterior.factors if f.atoms != 1]
 
 
 def independent_normal(family: Family) -> bool:

@@ -23,7 +23,7 @@ from credo.core.tree import map_leaves, num_rows, one_more
 from credo.engine.model import Model
 from credo.estimators.plan import refuse_reentrant
 from credo.posteriors import Params
-from credo.posteriors.jacobian import Rows
+from credo.posteriors.jacobian import FactoredDerivatives
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
@@ -281,14 +281,14 @@ def gradients(
     return out
 
 
-def layer_jacobians(tap: Tap, inputs: Tensor, grads: Tensor) -> dict[str, Rows]:
+def layer_jacobians(tap: Tap, inputs: Tensor, grads: Tensor) -> dict[str, FactoredDerivatives]:
     """The factors of weight and bias, from inputs ``(N, R, I)`` and gradients ``(N, K, R, O)``."""
     out = {}
     if tap.weight is not None:
-        out[tap.weight] = Rows(inputs, grads)
+        out[tap.weight] = FactoredDerivatives(inputs, grads)
     if tap.bias is not None:
         summed = grads.sum(2, keepdim=True)
-        out[tap.bias] = Rows(inputs.new_ones(len(inputs), 1, 1), summed)
+        out[tap.bias] = FactoredDerivatives(inputs.new_ones(len(inputs), 1, 1), summed)
     return out
 
 

@@ -24,7 +24,7 @@ def warn_if_collapsed(model: Model, posterior: Posterior) -> None:
     """
     if not model.prior.is_learned:
         return
-    for family in posterior.members:
+    for family in posterior.factors:
         prior = model.prior_over(family)
         if family.atoms is not None or prior is None or not family.kl_is_bound:
             continue

@@ -89,7 +89,7 @@ class Draws:
     @classmethod
     def mean(cls, posterior: Posterior, model: Model) -> Draws:
         """E[w], or the mean function of a process; refused where the mean is no network at all."""
-        for family in posterior.members:
+        for family in posterior.factors:
             if family.meaningless_mean is not None and set(family.names) & set(model.sites):
                 raise CredoError(
                     f"shortcut='mean' is not meaningful for a {family.name} posterior: "

@@ -132,7 +132,7 @@ class Elbo(Learner):
         it would collapse onto it.
         """
         seen = self.model.prior.needs_marginals()
-        for family in self.posterior.members:
+        for family in self.posterior.factors:
             if seen & set(family.names) and family.marginals() is None:
                 raise SettingError(
                     "The optimal prior is set from the means and variances of a Gaussian "
@@ -144,12 +144,12 @@ class Elbo(Learner):
         """Each family's prior, and what it can fold of it; made anew at every pass where the prior
         is learned.
         """
-        priors = [self.model.prior_over(family) for family in component.members]
+        priors = [self.model.prior_over(family) for family in component.factors]
         if self.kl_kind != "closed" or self.prior_parts:
             return Terms(priors, [None] * len(priors))
         return Terms(
             priors,
-            [family.fold(prior) for family, prior in zip(component.members, priors, strict=True)],
+            [family.fold(prior) for family, prior in zip(component.factors, priors, strict=True)],
         )
 
     def terms(self, place: int) -> Terms:
@@ -158,7 +158,7 @@ class Elbo(Learner):
             return self._priors[place]
         component = self.components[place]
         means, variances = {}, {}
-        for family in component.members:
+        for family in component.factors:
             if (found := family.marginals()) is not None:
                 mean, var = found
                 means |= {n: v.detach() for n, v in mean.items()}
@@ -189,7 +189,7 @@ class Elbo(Learner):
             # only once
             with torch.no_grad():
                 for family, prior in zip(
-                    self.components[0].members, self.terms(0).priors, strict=True
+                    self.components[0].factors, self.terms(0).priors, strict=True
                 ):
                     if prior is not None:
                         family.kl(prior)
@@ -243,7 +243,7 @@ class Elbo(Learner):
             outputs = self.model.outputs(shell, x)
         each = self.estimator.nll(self.likelihood, outputs.float() if self.autocast else outputs, y)
         nll, total = each.sum(), None
-        for draw, family, prior in zip(draws, posterior.members, terms.priors, strict=True):
+        for draw, family, prior in zip(draws, posterior.factors, terms.priors, strict=True):
             part = draw.kl
             if (
                 part is None
@@ -272,7 +272,7 @@ class Elbo(Learner):
             return None
         totals = []
         for place, component in enumerate(self.components):
-            pairs = zip(component.members, self.terms(place).priors, strict=True)
+            pairs = zip(component.factors, self.terms(place).priors, strict=True)
             totals.append(
                 sum(
                     (kl(family, prior) for family, prior in pairs if prior is not None),

@@ -34,11 +34,11 @@ from credo.posteriors import Posterior
 class ElboSettings:
     """Settings of every method that maximises an ELBO: its draws and the weight of its KL."""
 
-    train_samples: int = setting(1, "Draws per step, averaged.", ge=1)
+    train_samples: int = setting(1, "Draws per step, over which the objective is averaged.", ge=1)
     beta: float = setting(1.0, "Weight of the KL; other than 1 tempers the posterior.", gt=0.0)
     kl_schedule: str = setting("constant", "KL weight schedule.", choices=tuple(schedules.names()))
     kl_warmup: int = setting(
-        0, "Epochs over which 'linear', 'cosine' and 'late' rise to beta.", ge=0
+        0, "Epochs over which the KL weight rises to beta, for 'linear', 'cosine' and 'late'.", ge=0
     )
     autocast: bool = setting(False, "Run the network in bfloat16 where torch deems it safe.")
 
@@ -112,7 +112,7 @@ def adam(
     """Fused Adam over everything that is learned; parameters that each steer the noise of many
     weights, and those of the prior, at ``rate_lr`` and ``prior_lr`` times the learning rate.
     """
-    rates = [p for family in elbo.posterior.members for p in family.rate_params()]
+    rates = [p for family in elbo.posterior.factors for p in family.rate_params()]
     paces = [(rates, rate_lr), (list(elbo.prior_parts.parameters()), prior_lr)]
     own_pace = {id(p) for params, factor in paces for p in params if factor != 1.0}
     groups: list[dict[str, Any]] = [

@@ -213,10 +213,10 @@ class Model:
             values,
         )
 
-    def with_points(self, members: Sequence[Family], values: Params) -> Posterior:
+    def with_points(self, factors: Sequence[Family], values: Params) -> Posterior:
         """These families, and a point over the parameters that are not random."""
         points = {n: values[n] for n in self.point}
-        return Posterior([*members, *([Delta.start(points)] if points else [])])
+        return Posterior([*factors, *([Delta.start(points)] if points else [])])
 
     def point_posterior(self, values: Params) -> Posterior:
         """Point estimates of everything; the random parameters by themselves, because only they

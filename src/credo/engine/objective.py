@@ -40,7 +40,7 @@ def objective(
     nll, _ = _average(per_draw)
     cost, sent = 0.0, 0.0
     process = posterior.process
-    for family in posterior.members:
+    for family in posterior.factors:
         if process is not None and family is process:
             terms = process.own_kl().double()
             cost, sent, per_draw = cost + float(terms), sent + float(terms), per_draw + terms
@@ -121,7 +121,7 @@ def log_weights(
             "evidence='elbo'."
         )
     draws = posterior.realise(range(len(total)), seed)
-    for family in posterior.members:
+    for family in posterior.factors:
         prior = model.prior_over(family)
         if family.atoms is not None:
             if prior is not None:

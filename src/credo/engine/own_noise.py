@@ -109,7 +109,7 @@ def own_masks(model: Model, x: Any, shared: bool) -> OwnMasks:
 
 def _calls(model: Model, paths: list[str], x: Any) -> tuple[list[_Call], dict[str, str]]:
     """The calls of dropout modules in one pass, and the mask whose units each weight reads."""
-    shell = _dressed(model)
+    shell = _masked_shell(model)
     shell.train(False)
     weights = {id(shell.placed(n)): n for n, s in model.sites.items() if s.in_axis is not None}
     calls: list[_Call] = []
@@ -149,7 +149,7 @@ def _marked(t: Tensor, kind: type[Tensor], mark: str | None) -> Tensor:
     return out
 
 
-def _dressed(model: Model) -> Shell:
+def _masked_shell(model: Model) -> Shell:
     """A shell of its own, with the network's values on the model's device."""
     shell = Shell(model.net, model.device)
     shell.place(model.frozen())
@@ -179,7 +179,7 @@ def is_random(
     A network whose noise is part of what it says of the data, not of its weights, has a method
     ``hold`` that stills it for good.
     """
-    shell = _dressed(model)
+    shell = _masked_shell(model)
     if callable(getattr(shell.module, "hold", None)):
         shell.module.hold()  # type: ignore[operator]
     like = next(iter(model.values().values()))

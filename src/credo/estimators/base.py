@@ -60,7 +60,7 @@ class Estimator(ABC):
 
     def check(self, posterior: Posterior) -> None:
         """Refuse a posterior this estimator has no gradient for."""
-        for family in posterior.members:
+        for family in posterior.factors:
             if not family.reparameterised:
                 raise SettingError(
                     f"estimator={self.name!r} has no gradient for the discrete family "

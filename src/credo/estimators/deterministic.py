@@ -49,8 +49,8 @@ class Deterministic(Estimator):
                 "No random parameter reached the network's output by an operation with a rule for "
                 "moments."
             )
-        spread = outputs.spread
-        var = spread.diagonal(dim1=-2, dim2=-1) if self.covariance == "full" else spread
+        var_or_cov = outputs.var_or_cov
+        var = var_or_cov.diagonal(dim1=-2, dim2=-1) if self.covariance == "full" else var_or_cov
         return -likelihood.expected_log_prob(
             outputs.expected, var.reshape(outputs.expected.shape), y
         ).sum()

@@ -47,7 +47,7 @@ class Gated(Estimator):
 
     def check(self, posterior: Posterior) -> None:
         """Only masks with learned rates, and points."""
-        for family in posterior.members:
+        for family in posterior.factors:
             if not isinstance(family, ConcreteDropout) and family.atoms != 1:
                 raise SettingError(
                     f"estimator={self.name!r} is for masks with learned rates, not for the family "
@@ -175,8 +175,8 @@ def _opposite(gate: Gate) -> Tensor:
 
 def _log_q(gate: Gate) -> Tensor:
     """Log probability of every mask entry."""
-    kept = gate.uniform < torch.sigmoid(gate.logit)
-    return torch.where(kept, F.logsigmoid(gate.logit), F.logsigmoid(-gate.logit))
+    keep = gate.uniform < torch.sigmoid(gate.logit)
+    return torch.where(keep, F.logsigmoid(gate.logit), F.logsigmoid(-gate.logit))
 
 
 def _per_example(gate: Gate, terms: Tensor) -> Tensor:

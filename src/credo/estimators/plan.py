@@ -24,7 +24,7 @@ from credo.posteriors import Posterior
 def with_masks(sites: Mapping[str, Site], posterior: Posterior) -> dict[str, Site]:
     """The sites, and those of the masks that the posterior covers."""
     out = dict(sites)
-    for family in posterior.members:
+    for family in posterior.factors:
         like = next(family.parameters(), None)
         for name, shape in family.masks.items():
             assert like is not None
@@ -175,7 +175,7 @@ class _Probe:
         """
         _refuse_embeddings(
             self.shell.module,
-            {n for family in self.posterior.members if family.atoms is None for n in family.names},
+            {n for family in self.posterior.factors if family.atoms is None for n in family.names},
         )
         with torch.enable_grad():
             output = self.run(Plan(), x, leaves=random)
@@ -211,7 +211,7 @@ def _has_nan(output: Any) -> bool:
     return any(bool(t.isnan().any()) for t in tensors(_readable(output)) if t.is_floating_point())
 
 
-def _refuse_embeddings(net: nn.Module, spread: set[str]) -> None:
+def _refuse_embeddings(net: nn.Module, random: set[str]) -> None:
     """Embeddings whose options do not go with a posterior's flat vectors, named before torch fails
     somewhere inside.
     """
@@ -223,7 +223,7 @@ def _refuse_embeddings(net: nn.Module, spread: set[str]) -> None:
                 f"The embedding {path!r} has sparse gradients, which credo's optimizer cannot "
                 "use; make it with sparse=False."
             )
-        if module.max_norm is not None and f"{path}.weight".lstrip(".") in spread:
+        if module.max_norm is not None and f"{path}.weight".lstrip(".") in random:
             raise NetworkError(
                 f"The embedding {path!r} has max_norm={module.max_norm:g}, which rewrites its "
                 "weights in place; "

@@ -70,7 +70,7 @@ class Score(Estimator):
 
     def check(self, posterior: Posterior) -> None:
         """Any family that is a point or has a density."""
-        for family in posterior.members:
+        for family in posterior.factors:
             if family.atoms is not None and family.atoms != 1:
                 raise SettingError(
                     f"estimator='score' needs a density; the family {family.name!r} has none."

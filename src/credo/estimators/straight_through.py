@@ -20,7 +20,7 @@ class _Discrete(Estimator):
 
     def check(self, posterior: Posterior) -> None:
         """Only discrete families and point estimates."""
-        for family in posterior.members:
+        for family in posterior.factors:
             if family.reparameterised and family.atoms != 1:
                 raise SettingError(
                     f"estimator={self.name!r} is for discrete weights; the family {family.name!r} "

@@ -19,10 +19,10 @@ from torch.func import functional_call
 from credo.core.errors import CredoError, SettingError
 from credo.core.registry import Registry
 from credo.posteriors.flow import flows_of
-from credo.posteriors.std_transform import scales
+from credo.posteriors.std_transform import std_transforms
 
 codes: Registry[type[Code]] = Registry("latent posterior")
-STD_TRANSFORM = scales["softplus"]
+STD_TRANSFORM = std_transforms["softplus"]
 
 
 class Code(nn.Module, ABC):

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from credo.core.errors import SettingError
 from credo.core.settings import check_sizes
-from credo.posteriors.std_transform import scales
+from credo.posteriors.std_transform import std_transforms
 
-SPREAD = scales["softplus"]
+SPREAD = std_transforms["softplus"]
 
 
 @final

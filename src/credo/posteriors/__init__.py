@@ -3,24 +3,18 @@
 from credo.posteriors.deep_gp import DeepGP
 from credo.posteriors.delta import Delta
 from credo.posteriors.discrete import Discrete
+from credo.posteriors.draw import Draw, Params
 from credo.posteriors.dropout import ConcreteDropout, Dropout, length_scale, weight_decay
 from credo.posteriors.eigen_kron import EigenKron
-from credo.posteriors.family import (
-    Draw,
-    Family,
-    FamilyPrior,
-    Gaussian,
-    Params,
-    Start,
-    families,
-    startable,
-)
+from credo.posteriors.family import Family, FamilyPrior, families, startable
 from credo.posteriors.flow import Flow
 from credo.posteriors.full import Full
+from credo.posteriors.gaussian import Gaussian
 from credo.posteriors.gaussian_dropout import GaussianDropout
 from credo.posteriors.gaussian_process import SparseGP
 from credo.posteriors.group_parts import Scales, scale_parts
-from credo.posteriors.group_scale import GroupScale, Place
+from credo.posteriors.group_place import Place
+from credo.posteriors.group_scale import GroupScale
 from credo.posteriors.kl import kl, sampled_kl
 from credo.posteriors.kron import Kron
 from credo.posteriors.low_rank import LowRank
@@ -35,6 +29,7 @@ from credo.posteriors.posterior_prior import PosteriorPrior
 from credo.posteriors.process import Process, RowNoise, gaussian_outputs
 from credo.posteriors.samples import Samples
 from credo.posteriors.sparse_vd import SparseVD
+from credo.posteriors.start import Start
 from credo.posteriors.stochastic import Stochastic
 from credo.posteriors.structured import StructuredNoise
 from credo.posteriors.subnetwork import Subnetwork

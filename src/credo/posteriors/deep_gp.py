@@ -87,7 +87,7 @@ class DeepGP(SparseProcess):
         def noise(depth: int, like: Tensor) -> Tensor:
             return torch.randn((samples, *like.shape[1:]), dtype=like.dtype, device=like.device)
 
-        mean, var = _apart(self._layers[-1], self._hidden(inputs, noise, False))
+        mean, var = _independent_moments(self._layers[-1], self._hidden(inputs, noise, False))
         return mean.to(inputs.dtype), var.to(inputs.dtype)
 
     def own_kl(self) -> Tensor:
@@ -117,7 +117,7 @@ class DeepGP(SparseProcess):
             return streams.normal(f"layer {depth}", (1, like.shape[-1]), like)
 
         parts = [
-            _apart(self._layers[-1], self._hidden(part, noise, False))[0].mean(0)
+            _independent_moments(self._layers[-1], self._hidden(part, noise, False))[0].mean(0)
             for part in inputs.split(_MEAN_ROWS)
         ]
         return torch.cat(parts).to(inputs.dtype)
@@ -156,7 +156,7 @@ def real_rows(x: Any) -> Tensor:
     return rows
 
 
-def _apart(layer: SparseLayer, values: Tensor) -> tuple[Tensor, Tensor]:
+def _independent_moments(layer: SparseLayer, values: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance ``(S, N, F)`` of a layer at ``(S, N, D)``, every row by itself."""
     mean, var = layer.marginals_at(values.flatten(0, 1))
     return mean.unflatten(0, values.shape[:2]), var.unflatten(0, values.shape[:2])
@@ -167,7 +167,7 @@ def _drawn(
 ) -> Tensor:
     """Values of a layer at ``(S, N, D)``; one row of S serves all draws that ``noise`` has."""
     if not joint:
-        mean, var = _apart(layer, values)
+        mean, var = _independent_moments(layer, values)
         return mean + var.sqrt() * noise(mean)
     found = [layer.joint_at(each) for each in values]
     mean, root = (

@@ -13,7 +13,8 @@ from credo.core.errors import CredoError
 from credo.core.linear_map import LinearMap
 from credo.core.seeds import Noise
 from credo.posteriors.covariance_rules import check_units, fixed_joint
-from credo.posteriors.family import Draw, Family, FamilyPrior, Params, families
+from credo.posteriors.draw import Draw, Params
+from credo.posteriors.family import Family, FamilyPrior, families
 from credo.priors import Factorised
 
 

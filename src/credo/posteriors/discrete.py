@@ -15,7 +15,9 @@ from torch.distributions import Distribution, constraints
 from credo.core.errors import CredoError
 from credo.core.seeds import Noise
 from credo.core.sites import FlatLayout, Site
-from credo.posteriors.family import Draw, Family, FamilyPrior, Params, Start, families
+from credo.posteriors.draw import Draw, Params
+from credo.posteriors.family import Family, FamilyPrior, families
+from credo.posteriors.start import Start
 
 
 @families.register("discrete")
@@ -55,32 +57,32 @@ class Discrete(Family):
 
     @classmethod
     def start(cls, values: Mapping[str, Tensor], levels: Sequence[float]) -> Discrete:
-        """Every weight leans to the levels near its value, scaled so that a parameter's spread
-        matches the levels'.
+        """Every weight leans to the levels near its value, scaled so that a parameter's root
+        mean square matches the levels' standard deviation.
         """
         first = next(iter(values.values()))
         family = cls(
             {n: v.shape for n, v in values.items()}, levels, str(first.dtype).removeprefix("torch.")
         ).to(first.device)
-        spread = family.levels.std()
+        level_std = family.levels.std()
         scaled = {
-            n: v.detach() * spread / v.detach().square().mean().sqrt().clamp_min(1e-12)
+            n: v.detach() * level_std / v.detach().square().mean().sqrt().clamp_min(1e-12)
             for n, v in values.items()
         }
         with torch.no_grad():
             distance = family.layout.join(scaled).unsqueeze(-1) - family.levels
-            family.logits.copy_(-0.5 * (distance / spread) ** 2)
+            family.logits.copy_(-0.5 * (distance / level_std) ** 2)
         return family
 
     def probs(self) -> Params:
         """Probability of every level ``(*shape, K)``, by name."""
         return self._split(self.logits.softmax(-1))
 
-    def _split(self, rows: Tensor) -> Params:
-        sizes, tail = self.layout.sizes, rows.shape[1:]
+    def _split(self, logits: Tensor) -> Params:
+        sizes, tail = self.layout.sizes, logits.shape[1:]
         return {
             n: part.reshape(*s, *tail)
-            for part, (n, s) in zip(rows.split(sizes), self.shapes.items(), strict=True)
+            for part, (n, s) in zip(logits.split(sizes), self.shapes.items(), strict=True)
         }
 
     def begin(self, noise: Noise, fold: Any = None) -> DiscreteDraw:

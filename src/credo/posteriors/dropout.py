@@ -76,10 +76,10 @@ class Dropped(Multiplicative):
 
     def kl_elementwise(self, prior: Mapping[str, Distribution]) -> Tensor:
         """sum over weights of p (-log p(0)) + (1 - p)(-log p(W / (1 - p))), minus H[z]."""
-        values, spread = self.layout.split(self.flat_mean), self.spread
+        values, noise_of = self.layout.split(self.flat_mean), self.noise_of
         total = -self.entropy()
         for name, value in values.items():
-            rate = self.to_units(name, self.rate(spread[name])) if name in spread else None
+            rate = self.to_units(name, self.rate(noise_of[name])) if name in noise_of else None
             total = total + _expected(prior[name], value, rate, name)
         return total
 

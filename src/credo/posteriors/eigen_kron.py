@@ -11,8 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from credo.core.seeds import Noise
-from credo.posteriors.family import Draw, Gaussian, Params, families, gaussian_entropy
-from credo.posteriors.jacobian import Jacobian, Rows, independent_covariance, independent_variance
+from credo.posteriors.draw import Draw, Params
+from credo.posteriors.family import families
+from credo.posteriors.gaussian import Gaussian, gaussian_entropy
+from credo.posteriors.jacobian import (
+    FactoredDerivatives,
+    Jacobian,
+    independent_covariance,
+    independent_variance,
+)
 
 
 @families.register("eigen_kron")
@@ -91,22 +98,22 @@ class EigenKron(Gaussian):
         basis = torch.kron(self.left, self.right)
         return (basis * (2.0 * self.log_std).exp().reshape(-1)) @ basis.mT
 
-    def spread(self, rows: Tensor) -> Tensor:
+    def times_root(self, jacobian: Tensor) -> Tensor:
         """(Q^T G P) * S for the derivatives G by the matrix."""
-        turned = self.left.mT @ rows.unflatten(-1, self.matrix.shape) @ self.right
+        turned = self.left.mT @ jacobian.unflatten(-1, self.matrix.shape) @ self.right
         return (turned * self.log_std.exp()).flatten(-2)
 
     def output_covariance(self, jacobian: Jacobian) -> Tensor:
         """J C J^T from the factors: with one place per input no derivative is ever written out."""
         part, var = jacobian[self.weight], (2.0 * self.log_std).exp()
-        if not isinstance(part, Rows):
+        if not isinstance(part, FactoredDerivatives):
             return super().output_covariance(jacobian)
         return independent_covariance(part.turned(self.left, self.right), var)
 
     def output_variance(self, jacobian: Jacobian) -> Tensor:
         """The diagonal of ``output_covariance``, ``(N, K)``."""
         part, var = jacobian[self.weight], (2.0 * self.log_std).exp()
-        if not isinstance(part, Rows):
+        if not isinstance(part, FactoredDerivatives):
             return super().output_variance(jacobian)
         return independent_variance(part.turned(self.left, self.right), var)
 

@@ -1,130 +1,29 @@
-"""The protocol every posterior family keeps, and the flat layout most of them share."""
+"""The protocol every posterior family keeps."""
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Distribution, Normal, kl_divergence, register_kl
+from torch.distributions import Distribution, Normal
 
 from credo.core.errors import CredoError
 from credo.core.linear_map import LinearMap
 from credo.core.registry import Registry
-from credo.core.seeds import Ambient, Noise
+from credo.core.seeds import Noise
 from credo.core.sites import Site
-from credo.posteriors.jacobian import Jacobian, joined
-from credo.priors import Factorised, Flat, Prior
+from credo.posteriors.conjugate_normal import ConjugateNormal
+from credo.posteriors.draw import Draw, Params
+from credo.posteriors.start import Start
+from credo.priors import Factorised, Prior
 
-Params = dict[str, Tensor]
+if TYPE_CHECKING:
+    from credo.posteriors.gaussian import Gaussian
+
 families: Registry[type[Family]] = Registry("posterior family")
-
-
-@dataclass(frozen=True)
-class Start:
-    """What a family begins with besides its means; each takes of it what it has."""
-
-    init_std: float = 0.01
-    scale: str = "log"
-    rank: int = 4
-    levels: Sequence[float] = (-1.0, 1.0)
-    seed: int = 0
-
-
-class Draw(ABC):
-    """What one forward pass sees of a family: latents drawn once, met by linear maps or turned into
-    weights.
-
-    Everything shared over the call is drawn when the object is made, before the network runs, so
-    that checkpointed layers recompute with the same values.
-    """
-
-    kl: Tensor | None = None  # set where the family folds its KL into the draw
-    drawn: Params | None = (
-        # the latents of this pass, where all of them were drawn: a sampled KL uses the same draw
-        None
-    )
-    scored: Sequence[tuple[Tensor, Tensor]] | None = (
-        None  # (log q, sampled KL) of the pass, for the score function
-    )
-    owner: Family  # the family it was drawn from
-    _each: tuple[tuple[Any, ...], Params] | None = (
-        None  # how many for whom were drawn first, and the draws
-    )
-
-    @abstractmethod
-    def weights(self, names: Iterable[str]) -> Params:
-        """One joint draw of the named parameters."""
-
-    def each(self, count: int, names: Sequence[str]) -> Params:
-        """``count`` independent draws ``(count, *shape)``; a family whose parameters depend on each
-        other is drawn whole, once.
-
-        A checkpointed layer that drew during the forward pass draws again when it is recomputed,
-        from the restored random state: it must save as many tensors as it did the first time.
-        """
-        noise = Ambient((count,))
-        if self.owner.independent:
-            return self.owner.draw(noise, names)
-        again = (
-            self._each is not None
-            and self._each[0] == (count, *names)
-            and torch._C._current_graph_task_id() != -1
-        )
-        if self._each is None or again or self._each[0][0] != count:
-            self._each = (count, *names), self.owner.draw(noise)
-        return self._each[1]
-
-    def straight_through(self, names: Iterable[str]) -> Params:
-        """A draw of discrete weights whose gradient is that of their mean; NotImplemented for
-        continuous families.
-        """
-        return NotImplemented
-
-    def relaxed(self, names: Iterable[str], temperature: float) -> Params:
-        """A draw of discrete weights whose gradient is that of their Gumbel-softmax relaxation;
-        NotImplemented likewise.
-        """
-        return NotImplemented
-
-    def prepare(self) -> None:
-        """Make whatever linear maps will need, before the network runs; nothing unless a family
-        says otherwise.
-        """
-
-    def local(
-        self, op: LinearMap, x: Tensor, w: str, b: str | Tensor | None, noise: Noise
-    ) -> Tensor:
-        """op(x, w) + b with the noise drawn on the output; NotImplemented where the family has no
-        such form.
-        """
-        return NotImplemented
-
-    def flipout(
-        self, op: LinearMap, x: Tensor, w: str, b: str | Tensor | None, noise: Noise
-    ) -> Tensor:
-        """op(x, w) + b with one perturbation shared and its signs flipped per example;
-        NotImplemented likewise.
-        """
-        return NotImplemented
-
-
-class ConjugateNormal(NamedTuple):
-    """A normal over the flat vector of ``names``, as the prior of a linear regression: mean and
-    Cholesky factor of the covariance, in double precision.
-
-    ``noise``: shape and rate of the inverse-gamma of the noise variance, in whose units the
-    covariance then is; None where the noise is known.
-    """
-
-    names: tuple[str, ...]
-    mean: Tensor
-    tril: Tensor
-    noise: tuple[float, float] | None = None
 
 
 class Family(nn.Module, ABC):
@@ -375,81 +274,6 @@ class Family(nn.Module, ABC):
 FamilyPrior = Factorised | Family
 
 
-@register_kl(Normal, Flat)
-def _kl_normal_flat(q: Normal, p: Flat) -> Tensor:
-    """-H[q]: the flat prior has density 1, so this is a KL only up to a constant."""
-    return -q.entropy()
-
-
-class Gaussian(Family):
-    """A jointly Gaussian family."""
-
-    factored: ClassVar[bool] = (
-        False  # whether ``output_covariance`` makes do with a Jacobian's factors
-    )
-
-    def as_gaussian(self) -> Self:
-        return self
-
-    @abstractmethod
-    def marginals(self) -> tuple[Params, Params]:
-        """Mean and variance of every single weight, by name."""
-
-    def std(self) -> Params:
-        """Square roots of the variances."""
-        return {name: var.sqrt() for name, var in self.marginals()[1].items()}
-
-    def unpruned_mean(self) -> Params:
-        return self.marginals()[0]
-
-    @abstractmethod
-    def entropy(self) -> Tensor:
-        """Differential entropy of the joint distribution in nats."""
-
-    def kl_elementwise(self, prior: Mapping[str, Distribution]) -> Tensor | None:
-        """sum_i (KL[N(m_i, v_i), p] + h_i) - H[q] with h the entropy of one normal: marginals and
-        entropy are all it takes, and torch's own table of KLs gives the terms.
-        """
-        means, variances = self.marginals()
-        total = -self.entropy()
-        for name in self.names:
-            q = Normal(means[name], variances[name].sqrt(), validate_args=False)
-            try:
-                total = total + (kl_divergence(q, prior[name]) + q.entropy()).sum()
-            except NotImplementedError:
-                return None
-        return total
-
-    def written(self, name: str, places: int | None) -> int:
-        """Numbers of one derivative by a parameter that ``output_covariance`` writes out.
-
-        ``places``: at which an example uses the parameter, None where it has no factors, which may
-        be all that is needed.
-        """
-        shape = self.shapes[name]
-        return sum(shape) if self.factored and places == 1 else shape.numel()
-
-    @abstractmethod
-    def spread(self, rows: Tensor) -> Tensor:
-        """J R for rows ``(N, K, P)`` of a Jacobian by the parameters in the order of ``names``,
-        where R R^T is the covariance.
-        """
-
-    def output_covariance(self, jacobian: Jacobian) -> Tensor:
-        """J C J^T ``(N, K, K)``: how the outputs of a network linear in these parameters vary."""
-        spread = self.spread(joined(jacobian, self.names))
-        return spread @ spread.mT
-
-    def output_variance(self, jacobian: Jacobian) -> Tensor:
-        """The diagonal of ``output_covariance``, ``(N, K)``."""
-        return self.spread(joined(jacobian, self.names)).square().sum(-1)
-
-
 def startable(kind: type[Family] = Family) -> tuple[str, ...]:
     """Names of the families of a ``kind`` that a fit can begin with."""
     return tuple(n for n, each in families.items() if each.startable and issubclass(each, kind))
-
-
-def gaussian_entropy(log_det_tril: Tensor, numel: int) -> Tensor:
-    """Entropy of a Gaussian from the log determinant of a triangular factor of its covariance."""
-    return log_det_tril + 0.5 * numel * (1.0 + math.log(2.0 * math.pi))

@@ -15,7 +15,8 @@ from torch.distributions import Distribution
 from credo.core.errors import SettingError
 from credo.core.seeds import Noise, Streams
 from credo.core.sites import FlatLayout
-from credo.posteriors.family import Draw, Family, Params, families
+from credo.posteriors.draw import Draw, Params
+from credo.posteriors.family import Family, families
 
 _KINDS = {"affine": "MAF", "spline": "NSF"}
 

@@ -14,18 +14,12 @@ from credo.core.errors import CredoError
 from credo.core.linear_map import LinearMap
 from credo.core.seeds import Noise
 from credo.core.sites import FlatLayout, Site
-from credo.posteriors.family import (
-    ConjugateNormal,
-    Draw,
-    Family,
-    FamilyPrior,
-    Gaussian,
-    Params,
-    Start,
-    families,
-    gaussian_entropy,
-)
-from credo.posteriors.jacobian import Jacobian, Rows
+from credo.posteriors.conjugate_normal import ConjugateNormal
+from credo.posteriors.draw import Draw, Params
+from credo.posteriors.family import Family, FamilyPrior, families
+from credo.posteriors.gaussian import Gaussian, gaussian_entropy
+from credo.posteriors.jacobian import FactoredDerivatives, Jacobian
+from credo.posteriors.start import Start
 from credo.posteriors.std_transform import raw_triangular, triangular
 
 MAX_NUMEL = 20_000  # the factor then holds 4e8 numbers, 1.6 GB in float32
@@ -130,20 +124,24 @@ class Full(Gaussian):
         )
         return kl_divergence(*pair)
 
-    def spread(self, rows: Tensor) -> Tensor:
+    def times_root(self, jacobian: Tensor) -> Tensor:
         """J L."""
-        return rows @ self.scale_tril()
+        return jacobian @ self.scale_tril()
 
     def output_variance(self, jacobian: Jacobian) -> Tensor:
         """The diagonal of J C J^T; of a last layer only the covariances within each output's own
         weights are needed, which are kept.
         """
         parts = [jacobian[name] for name in self.names]
-        if not all(isinstance(part, Rows) and _outputs_themselves(part) for part in parts):
+        if not all(
+            isinstance(part, FactoredDerivatives) and _outputs_themselves(part) for part in parts
+        ):
             return super().output_variance(jacobian)
-        inputs = torch.cat([part.inputs[:, 0] for part in parts if isinstance(part, Rows)], -1)
+        inputs = torch.cat(
+            [part.inputs[:, 0] for part in parts if isinstance(part, FactoredDerivatives)], -1
+        )
         blocks = self._own_blocks(
-            [part.inputs.shape[-1] for part in parts if isinstance(part, Rows)]
+            [part.inputs.shape[-1] for part in parts if isinstance(part, FactoredDerivatives)]
         )
         return torch.einsum("oni,ni->no", inputs @ blocks, inputs)
 
@@ -158,7 +156,7 @@ class Full(Gaussian):
                 [index[n].reshape(-1, w) for n, w in zip(self.names, widths, strict=True)], -1
             )
             factor = self.scale_tril().detach()
-            self._blocks = key, torch.stack([(rows := factor[own]) @ rows.mT for own in places])
+            self._blocks = key, torch.stack([(block := factor[own]) @ block.mT for own in places])
         return self._blocks[1]
 
     def moments(
@@ -170,14 +168,14 @@ class Full(Gaussian):
         if op.num_spatial or op.is_embedding:
             return super().moments(op, mean, var, w, b)
         means = self.mean()
-        rows = self._rows(w, b)
+        rows = self._unit_places(w, b)
         cov = self.covariance()[rows.unsqueeze(-1), rows.unsqueeze(-2)]
         inputs = mean if b is None else torch.cat([mean, torch.ones_like(mean[..., :1])], -1)
         width = mean.shape[-1]
-        spread = cov.diagonal(dim1=-2, dim2=-1)[:, :width] + means[w] ** 2
+        second = cov.diagonal(dim1=-2, dim2=-1)[:, :width] + means[w] ** 2
         return op(mean, means[w], means[b] if b else None), torch.einsum(
             "...i,oij,...j->...o", inputs, cov, inputs
-        ) + var @ spread.mT
+        ) + var @ second.mT
 
     def joint_moments(
         self, op: LinearMap, mean: Tensor, cov: Tensor | None, w: str, b: str | None
@@ -187,7 +185,7 @@ class Full(Gaussian):
         """
         if op.num_spatial or op.is_embedding or mean.dim() != 2:
             return super().joint_moments(op, mean, cov, w, b)
-        means, rows = self.mean(), self._rows(w, b)
+        means, rows = self.mean(), self._unit_places(w, b)
         weights = self.covariance()[rows.reshape(-1, 1), rows.reshape(1, -1)].reshape(
             *rows.shape, *rows.shape
         )
@@ -200,7 +198,7 @@ class Full(Gaussian):
         out_mean = op(mean, means[w], means[b] if b else None)
         return out_mean, out_cov if cov is None else out_cov + means[w] @ cov @ means[w].mT
 
-    def _rows(self, w: str, b: str | None) -> Tensor:
+    def _unit_places(self, w: str, b: str | None) -> Tensor:
         index = self.layout.split(torch.arange(self.layout.numel, device=self.flat_mean.device))
         return index[w] if b is None else torch.cat([index[w], index[b].unsqueeze(-1)], -1)
 
@@ -209,7 +207,7 @@ class Full(Gaussian):
         return super().config() | {"dtype": str(self.flat_mean.dtype).removeprefix("torch.")}
 
 
-def _outputs_themselves(part: Rows) -> bool:
+def _outputs_themselves(part: FactoredDerivatives) -> bool:
     """Whether a layer's outputs are the network's, each direction one of them, so that d f_k / d W
     has only the k-th row.
     """

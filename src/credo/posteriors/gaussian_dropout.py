@@ -19,7 +19,7 @@ from torch.distributions import Distribution, Normal
 from credo.core.linear_map import LinearMap
 from credo.core.seeds import Noise
 from credo.posteriors.family import families
-from credo.posteriors.mean_field import perturb
+from credo.posteriors.fused_normal import perturb
 from credo.posteriors.multiplicative import Multiplicative, MultiplicativeDraw, Places
 from credo.priors import is_log_uniform
 
@@ -117,11 +117,11 @@ class GaussianDropout(Multiplicative):
         """Under a log-uniform prior, the fit for every factor; else -E[log p(W s)] - H[s], which
         noise on weights does not have.
         """
-        values, spread = self.layout.split(self.flat_mean), self.spread
+        values, noise_of = self.layout.split(self.flat_mean), self.noise_of
         total = self.flat_mean.new_zeros(())
         uniform = [d for d in prior.values() if is_log_uniform(d)]
         for source in self.noised:
-            read = [prior[name] for name in spread if spread[name] == source]
+            read = [prior[name] for name in noise_of if noise_of[name] == source]
             if (
                 all(is_log_uniform(d) for d in read) and uniform
             ):  # a mask that no weight reads directly is noise all the same
@@ -133,9 +133,9 @@ class GaussianDropout(Multiplicative):
         for name, value in values.items():
             if is_log_uniform(prior[name]):  # points have no alpha: such a prior is flat for them
                 continue
-            if name in spread:
+            if name in noise_of:
                 total = total + _expected(
-                    prior[name], value, self.to_units(name, self.excess(spread[name]))
+                    prior[name], value, self.to_units(name, self.excess(noise_of[name]))
                 )
             else:
                 total = total - prior[name].log_prob(value).sum()

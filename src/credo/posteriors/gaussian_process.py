@@ -87,11 +87,11 @@ class SparseLayer(nn.Module):
         outputs: int,
         inducing: int,
         source: torch.Generator,
-        spread: float = 1.0,
+        init_std: float = 1.0,
         linear: bool = False,
     ) -> SparseLayer:
         """Scaled by ``rows`` ``(R, D)``, with inducing points at different ones of them (all, if
-        they are fewer), q(v) = N(0, spread^2 I).
+        they are fewer), q(v) = N(0, init_std^2 I).
         """
         rows = rows.double()
         shift, std = rows.mean(0), rows.std(0, correction=0)
@@ -109,7 +109,7 @@ class SparseLayer(nn.Module):
         if layer.projection is not None:
             layer.projection.copy_(math.sqrt(rows.shape[1]) * _directions(scaled, outputs))
         layer.strategy.inducing_points.copy_(points)
-        layer.strategy._variational_distribution.chol_variational_covar.mul_(spread)
+        layer.strategy._variational_distribution.chol_variational_covar.mul_(init_std)
         return layer
 
     def forward(self, points: Tensor) -> Any:
@@ -157,10 +157,7 @@ class SparseLayer(nn.Module):
             self.strategy.train(not whole)  # while it trains, gpytorch may compute variances alone
             try:
                 found = self.strategy(points)
-                mean, spread = (
-                    found.mean.mT,
-                    found.covariance_matrix if whole else found.variance.mT,
-                )
+                mean, cov = (found.mean.mT, found.covariance_matrix if whole else found.variance.mT)
             except (NanError, NotPSDError) as error:
                 raise CredoError(
                     f"The covariance of {self.inducing} inducing points has no Cholesky factor "
@@ -168,7 +165,7 @@ class SparseLayer(nn.Module):
                 ) from error
             finally:
                 self._forget()
-        return mean if self.projection is None else mean + points @ self.projection, spread
+        return mean if self.projection is None else mean + points @ self.projection, cov
 
     def _forget(self) -> None:
         """Drop what gpytorch remembers: it would outlive a change of the numbers or of the

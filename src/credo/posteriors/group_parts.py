@@ -21,7 +21,7 @@ from credo.core.errors import SettingError
 from credo.core.registry import Registry
 from credo.core.seeds import Noise
 from credo.core.sites import FlatLayout
-from credo.posteriors.family import Params
+from credo.posteriors.draw import Params
 from credo.priors.mixing import log_uniform_kl
 
 LIMIT = 8.0  # of log alpha, as of single weights in sparse variational dropout
@@ -77,10 +77,10 @@ class Scales(nn.Module, ABC):
         """E[z] and E[z^2] ``(G,)`` of the part of z that a group has to itself."""
 
     @abstractmethod
-    def score(self, bank: str, square: Tensor, spread: Tensor, centred: bool) -> Tensor:
+    def score(self, bank: str, square: Tensor, var: Tensor, centred: bool) -> Tensor:
         """How little every group says ``(G,)``: from the threshold on it is pruned.
 
-        ``square``, ``spread``: sums of mu^2 and of sigma^2 over a group.
+        ``square``, ``var``: sums of mu^2 and of sigma^2 over a group.
         """
 
     @abstractmethod
@@ -184,7 +184,7 @@ class NormalJeffreys(Scales):
         loc, std = self.numbers(bank)
         return loc, loc.square() + std.square()
 
-    def score(self, bank: str, square: Tensor, spread: Tensor, centred: bool) -> Tensor:
+    def score(self, bank: str, square: Tensor, var: Tensor, centred: bool) -> Tensor:
         """log alpha, whatever the weights are."""
         return self.layout.split(self.log_alpha())[bank]
 
@@ -283,11 +283,11 @@ class Horseshoe(Scales):
         mean = loc[:-1] + loc[-1]
         return mean, (2.0 * (var[:-1] + var[-1] - mean)).exp()
 
-    def score(self, bank: str, square: Tensor, spread: Tensor, centred: bool) -> Tensor:
+    def score(self, bank: str, square: Tensor, var: Tensor, centred: bool) -> Tensor:
         """log(sum V[w] / sum E[w]^2) over the group, where V[w] / E[w]^2 = exp(V[log z]) (1 +
         sigma^2 / mu^2) - 1 if z multiplies.
         """
-        ratio = spread / square.clamp_min(torch.finfo(square.dtype).tiny)
+        ratio = var / square.clamp_min(torch.finfo(square.dtype).tiny)
         if not centred:
             _, var = self._log(bank)
             width = var[:-1] + var[-1]

@@ -11,7 +11,7 @@ at the threshold or beyond is pruned: its mu counts as zero, in training already
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -21,67 +21,15 @@ from credo.core.errors import CredoError
 from credo.core.linear_map import LinearMap, along
 from credo.core.seeds import Noise
 from credo.core.sites import FlatLayout
-from credo.posteriors.family import Draw, Family, Params, families
+from credo.posteriors.draw import Draw, Params
+from credo.posteriors.family import Family, families
+from credo.posteriors.fused_normal import perturb
 from credo.posteriors.group_parts import Scales, scale_parts
-from credo.posteriors.mean_field import perturb
-from credo.priors.group_prior import Grouped
+from credo.posteriors.group_place import Place, bank_counts
+from credo.posteriors.moment_rules import through_weights, times_factor
+from credo.priors.group_prior import GroupPrior
 
 PREFIX = "scales/"  # of the names of latents that are no weights
-
-
-class Place(NamedTuple):
-    """Where the groups of a parameter lie: in which bank of scales, along which axis, in how many
-    groups of channels, on which side of the layer.
-
-    ``side`` is "input" or "output": whether the units of the groups are what a layer reads or what
-    it gives. In a grouped convolution axis 1 counts channels within a group of channels.
-    """
-
-    bank: str
-    axis: int
-    groups: int = 1
-    side: str = "input"
-
-    def count(self, shape: Sequence[int]) -> int:
-        """How many groups a parameter of this shape has."""
-        return shape[self.axis] * (self.groups if self.axis == 1 else 1)
-
-    def over(self, values: Tensor, shape: Sequence[int]) -> Tensor:
-        """Numbers ``(..., G)`` shaped to broadcast against the parameter ``(..., *shape)``."""
-        lead, rest = values.shape[:-1], [1] * (len(shape) - 2)
-        if self.axis == 1 and self.groups > 1:
-            rows = values.reshape(*lead, self.groups, 1, shape[1]).expand(
-                *lead, self.groups, shape[0] // self.groups, shape[1]
-            )
-            return rows.reshape(*lead, shape[0], shape[1], *rest)
-        return values.reshape(
-            *lead, *[-1 if place == self.axis else 1 for place in range(len(shape))]
-        )
-
-    def sums(self, values: Tensor) -> Tensor:
-        """Sums ``(G,)`` over the groups of a parameter: the adjoint of ``over``."""
-        if self.axis == 1 and self.groups > 1:
-            return (
-                values.reshape(self.groups, len(values) // self.groups, values.shape[1], -1)
-                .sum((1, 3))
-                .reshape(-1)
-            )
-        return values.movedim(self.axis, 0).reshape(values.shape[self.axis], -1).sum(1)
-
-
-def bank_counts(shapes: Mapping[str, Sequence[int]], places: Mapping[str, Place]) -> dict[str, int]:
-    """Groups of every bank; an error where parameters of one bank have different numbers of
-    them.
-    """
-    counts: dict[str, int] = {}
-    for name, place in places.items():
-        count = place.count(shapes[name])
-        if counts.setdefault(place.bank, count) != count:
-            raise CredoError(
-                f"{name} has {count} groups along axis {place.axis}, but its bank of scales "
-                f"{place.bank!r} has {counts[place.bank]}."
-            )
-    return counts
 
 
 @families.register("group_scale")
@@ -182,9 +130,9 @@ class GroupScale(Family):
 
     def group_scores(self) -> Params:
         """Score ``(G,)`` of every group, by bank: high where it says little."""
-        square, spread = self._sums(self.flat_mean.square()), self._sums((2.0 * self.raw_std).exp())
+        square, var = self._sums(self.flat_mean.square()), self._sums((2.0 * self.raw_std).exp())
         return {
-            bank: self.scales.score(bank, square[bank], spread[bank], self.centred)
+            bank: self.scales.score(bank, square[bank], var[bank], self.centred)
             for bank in self.scales.counts
         }
 
@@ -207,9 +155,9 @@ class GroupScale(Family):
         """True where a weight stays, by name and in the shape of the weight; what training has
         pruned is zero anyway.
         """
-        kept = self.groups_kept(threshold)
+        stays = self.groups_kept(threshold)
         return {
-            n: self.of_group(n, kept[self.places[n].bank]).expand(shape)
+            n: self.of_group(n, stays[self.places[n].bank]).expand(shape)
             for n, shape in self.shapes.items()
         }
 
@@ -219,13 +167,13 @@ class GroupScale(Family):
         The gradient of a mean is passed on though it counts as zero: a group that was pruned by the
         chance of its start can come back.
         """
-        kept, mean, var = (
+        stays, mean, var = (
             self.groups_kept(),
             self.layout.split(self.flat_mean),
             self.layout.split((2.0 * self.raw_std).exp()),
         )
         return {
-            n: mean[n] - mean[n].detach() * ~self.of_group(n, kept[self.places[n].bank])
+            n: mean[n] - mean[n].detach() * ~self.of_group(n, stays[self.places[n].bank])
             for n in self.names
         }, var
 
@@ -262,14 +210,14 @@ class GroupScale(Family):
         odd = {
             n: p
             for n, p in prior.items()
-            if not (isinstance(p, Grouped) and p.label == self.scales.label)
+            if not (isinstance(p, GroupPrior) and p.label == self.scales.label)
         }
         if odd:
             name, given = next(iter(odd.items()))
             raise CredoError(
                 f"The prior of {name!r} is {given}; the family {self.name!r} brings the "
                 f"{self.scales.label} prior of its groups with it. "
-                f"Give it Grouped({self.scales.label!r}, ...), as the methods do."
+                f"Give it GroupPrior({self.scales.label!r}, ...), as the methods do."
             )
         if not self.centred:
             square = torch.dot(self.flat_mean, self.flat_mean) + (2.0 * self.raw_std).exp().sum()
@@ -331,18 +279,18 @@ class GroupScale(Family):
             return op(mean, means[w]), op(mean, std[w].square())
         own, common = self.scales.own(place.bank), self.scales.common(place.bank)
         if self.centred or place.side == "output":
-            out, spread = _through(op, mean, var, means[w], variances[w], *bias)
+            out, out_var = through_weights(op, mean, var, means[w], variances[w], *bias)
         else:
             first, second = (along(number, op.channel_axis, mean.dim()) for number in own)
-            out, spread = _scaled(mean, var, first, second)
-            out, spread = _through(op, out, spread, means[w], variances[w], *bias)
+            out, out_var = times_factor(mean, var, first, second)
+            out, out_var = through_weights(op, out, out_var, means[w], variances[w], *bias)
         if self.centred:
-            return out, spread
+            return out, out_var
         if place.side == "output":
-            out, spread = _scaled(
-                out, spread, *(along(number, op.channel_axis, out.dim()) for number in own)
+            out, out_var = times_factor(
+                out, out_var, *(along(number, op.channel_axis, out.dim()) for number in own)
             )
-        return _scaled(out, spread, *common)
+        return times_factor(out, out_var, *common)
 
     def rate_params(self) -> list[nn.Parameter]:
         """What the scales are made from."""
@@ -352,8 +300,8 @@ class GroupScale(Family):
     def monitor(self) -> dict[str, float]:
         """Groups that are left in every bank, and the share of weights that are pruned."""
         weights = torch.cat([mask.reshape(-1) for mask in self.keep_mask().values()])
-        kept = {f"kept/{bank}": float(mask.sum()) for bank, mask in self.groups_kept().items()}
-        return kept | {"sparsity": float((~weights).double().mean())}
+        left = {f"kept/{bank}": float(mask.sum()) for bank, mask in self.groups_kept().items()}
+        return left | {"sparsity": float((~weights).double().mean())}
 
     def config(self) -> dict[str, Any]:
         """Shapes, places, the part and its settings."""
@@ -366,26 +314,6 @@ class GroupScale(Family):
             "dtype": dtype,
         }
         return super().config() | {"places": places} | rest
-
-
-def _through(
-    op: LinearMap,
-    mean: Tensor,
-    var: Tensor,
-    w: Tensor,
-    w_var: Tensor,
-    b: Tensor | None,
-    b_var: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    """Mean and variance through independent Gaussian weights."""
-    if op.is_embedding:
-        return op(mean, w), op(mean, w_var)
-    return op(mean, w, b), op(var, w.square(), b_var) + op(mean.square() + var, w_var)
-
-
-def _scaled(mean: Tensor, var: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance of a number times an independent factor of these two moments."""
-    return mean * first, second * (var + mean.square()) - (mean * first).square()
 
 
 class GroupScaleDraw(Draw):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Rows:
+class FactoredDerivatives:
     """d f_k / d W = sum_r grads[:, k, r] inputs[:, r]^T for N inputs and K directions of the
     outputs, at R places where W is used.
 
@@ -38,17 +38,17 @@ class Rows:
             self.grads[..., places // width] * self.inputs.unsqueeze(1)[..., places % width]
         ).sum(2)
 
-    def to(self, dtype: torch.dtype) -> Rows:
+    def to(self, dtype: torch.dtype) -> FactoredDerivatives:
         """In another precision."""
-        return Rows(self.inputs.to(dtype), self.grads.to(dtype))
+        return FactoredDerivatives(self.inputs.to(dtype), self.grads.to(dtype))
 
-    def turned(self, out: Tensor, inner: Tensor) -> Rows:
+    def turned(self, out: Tensor, inner: Tensor) -> FactoredDerivatives:
         """The derivatives by V with W = out V inner^T: the same factors in other coordinates."""
-        return Rows(self.inputs @ inner, self.grads @ out)
+        return FactoredDerivatives(self.inputs @ inner, self.grads @ out)
 
 
 @dataclass(frozen=True)
-class Whole:
+class DenseDerivatives:
     """Derivatives ``(N, K, *shape)`` as they are, flattened to ``(N, K, P)``, of a parameter that
     no factors are known for.
     """
@@ -63,32 +63,36 @@ class Whole:
         """The derivatives by single weights at these flat places, ``(N, K, S)``."""
         return self.values[..., places]
 
-    def to(self, dtype: torch.dtype) -> Whole:
+    def to(self, dtype: torch.dtype) -> DenseDerivatives:
         """In another precision."""
-        return Whole(self.values.to(dtype))
+        return DenseDerivatives(self.values.to(dtype))
 
 
-def independent_covariance(rows: Rows | Whole, var: Tensor) -> Tensor:
+def independent_covariance(
+    derivatives: FactoredDerivatives | DenseDerivatives, var: Tensor
+) -> Tensor:
     """J diag(var) J^T ``(N, K, K)`` for independent weights; with one place per input from the
     factors alone.
     """
-    if isinstance(rows, Rows) and rows.inputs.shape[1] == 1:
-        weight = rows.inputs[:, 0].square() @ var.reshape(rows.grads.shape[-1], -1).mT
-        grads = rows.grads[:, :, 0]
+    if isinstance(derivatives, FactoredDerivatives) and derivatives.inputs.shape[1] == 1:
+        weight = derivatives.inputs[:, 0].square() @ var.reshape(derivatives.grads.shape[-1], -1).mT
+        grads = derivatives.grads[:, :, 0]
         return (grads * weight.unsqueeze(1)) @ grads.mT
-    dense = rows.dense() * var.reshape(-1).sqrt()
+    dense = derivatives.dense() * var.reshape(-1).sqrt()
     return dense @ dense.mT
 
 
-def independent_variance(rows: Rows | Whole, var: Tensor) -> Tensor:
+def independent_variance(
+    derivatives: FactoredDerivatives | DenseDerivatives, var: Tensor
+) -> Tensor:
     """The diagonal of ``independent_covariance``, ``(N, K)``."""
-    if isinstance(rows, Rows) and rows.inputs.shape[1] == 1:
-        weight = rows.inputs[:, 0].square() @ var.reshape(rows.grads.shape[-1], -1).mT
-        return (rows.grads[:, :, 0].square() @ weight.unsqueeze(-1)).squeeze(-1)
-    return rows.dense().square() @ var.reshape(-1)
+    if isinstance(derivatives, FactoredDerivatives) and derivatives.inputs.shape[1] == 1:
+        weight = derivatives.inputs[:, 0].square() @ var.reshape(derivatives.grads.shape[-1], -1).mT
+        return (derivatives.grads[:, :, 0].square() @ weight.unsqueeze(-1)).squeeze(-1)
+    return derivatives.dense().square() @ var.reshape(-1)
 
 
-Jacobian = Mapping[str, Rows | Whole]  # by parameter
+Jacobian = Mapping[str, FactoredDerivatives | DenseDerivatives]  # by parameter
 
 
 def joined(jacobian: Jacobian, names: tuple[str, ...]) -> Tensor:

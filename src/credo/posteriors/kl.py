@@ -8,7 +8,8 @@ from torch import Tensor
 
 from credo.core.errors import CredoError
 from credo.core.seeds import Ambient, Noise
-from credo.posteriors.family import Family, FamilyPrior, Params
+from credo.posteriors.draw import Params
+from credo.posteriors.family import Family, FamilyPrior
 
 
 def sampled_kl(

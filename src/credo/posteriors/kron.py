@@ -19,16 +19,11 @@ from credo.posteriors.covariance_rules import (
     sandwich,
     with_rows,
 )
-from credo.posteriors.family import (
-    Draw,
-    Family,
-    Gaussian,
-    Params,
-    Start,
-    families,
-    gaussian_entropy,
-)
+from credo.posteriors.draw import Draw, Params
+from credo.posteriors.family import Family, families
+from credo.posteriors.gaussian import Gaussian, gaussian_entropy
 from credo.posteriors.mean_field import MeanField
+from credo.posteriors.start import Start
 from credo.posteriors.std_transform import triangular
 
 
@@ -57,15 +52,15 @@ class Kron(Gaussian):
     @classmethod
     def over(cls, sites: Sequence[Site], values: Params, start: Start) -> list[Family]:
         """A matrix normal per layer; what is not a matrix (scales, lone biases) is independent."""
-        members: list[Family] = []
+        families: list[Family] = []
         rest: list[Site] = []
         for block in blocks(sites):
             if len(block[0].shape) >= 2 and not (block[0].transposed and len(block) > 1):
                 own = {site.name: values[site.name] for site in block}
-                members.append(cls.start(own, start.init_std))
+                families.append(cls.start(own, start.init_std))
             else:
                 rest += block
-        return members + (MeanField.over(rest, values, start) if rest else [])
+        return families + (MeanField.over(rest, values, start) if rest else [])
 
     @classmethod
     def start(cls, values: Mapping[str, Tensor], init_std: float = 1e-2) -> Kron:
@@ -143,11 +138,11 @@ class Kron(Gaussian):
         """cols log det A + rows log det B + n/2 log 2 pi e."""
         return gaussian_entropy(self._log_det(), self.matrix.numel())
 
-    def spread(self, rows: Tensor) -> Tensor:
+    def times_root(self, jacobian: Tensor) -> Tensor:
         """A^T G B for the derivatives G by the matrix."""
         pieces, start = {}, 0
         for name, shape in self.shapes.items():
-            pieces[name] = rows[..., start : start + shape.numel()].unflatten(-1, shape)
+            pieces[name] = jacobian[..., start : start + shape.numel()].unflatten(-1, shape)
             start += shape.numel()
         return (self.row_factor().mT @ self._join(pieces) @ self.col_factor()).flatten(-2)
 
@@ -176,8 +171,8 @@ class Kron(Gaussian):
         row_var = along(self.row_factor().square().sum(-1), op.channel_axis, image.dim())
         col_var = self.col_factor().square().sum(-1)
         col_var = (col_var if b is None else col_var[:-1]).reshape(1, *self.shapes[w][1:])
-        spread = image.square().sum(op.channel_axis, keepdim=True) + op(var, col_var)
-        return op(mean, means[w], means[b] if b else None), row_var * spread + op(
+        out_var = image.square().sum(op.channel_axis, keepdim=True) + op(var, col_var)
+        return op(mean, means[w], means[b] if b else None), row_var * out_var + op(
             var, means[w] ** 2
         )
 
@@ -197,11 +192,11 @@ class Kron(Gaussian):
             body = self.col_factor() if b is None else self.col_factor()[:-1]
             body = body.mT.reshape(-1, *self.shapes[w][1:])
             image_cov = sandwich(lambda x: op(x, body), cov, mean.shape[1:])
-        spread = with_rows(op, per_channel(op, image, image_cov).sum(1), rows @ rows.mT)
+        own_cov = with_rows(op, per_channel(op, image, image_cov).sum(1), rows @ rows.mT)
         if cov is None:
-            return op(mean, means[w], b_mean), spread
+            return op(mean, means[w], b_mean), own_cov
         out, out_cov = fixed_joint(op, mean, cov, means[w], b_mean)
-        return out, out_cov + spread
+        return out, out_cov + own_cov
 
     def config(self) -> dict[str, Any]:
         """Shapes and dtype."""

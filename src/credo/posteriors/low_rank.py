@@ -14,8 +14,11 @@ from credo.core.linear_map import LinearMap
 from credo.core.seeds import Noise, generator
 from credo.core.sites import FlatLayout, Site
 from credo.posteriors.covariance_rules import outer, sandwich
-from credo.posteriors.family import Draw, Family, Gaussian, Params, Start, families
+from credo.posteriors.draw import Draw, Params
+from credo.posteriors.family import Family, families
+from credo.posteriors.gaussian import Gaussian
 from credo.posteriors.mean_field import MeanField, MeanFieldDraw
+from credo.posteriors.start import Start
 
 
 @families.register("low_rank")
@@ -49,7 +52,7 @@ class LowRank(Gaussian):
         """One family over all of them."""
         own = {site.name: values[site.name] for site in sites}
         source = generator(start.seed, "factors")
-        return [cls.start(own, source, start.init_std, start.rank, start.scale)]
+        return [cls.start(own, source, start.init_std, start.rank, start.std_transform)]
 
     @classmethod
     @torch.no_grad()
@@ -101,23 +104,25 @@ class LowRank(Gaussian):
 
     def distribution(self) -> LowRankMultivariateNormal:
         """The joint Gaussian over the flat vector, by torch's Woodbury form."""
-        var = self.diagonal.scale.std(self.diagonal.raw_std) ** 2
+        var = self.diagonal.std_transform.std(self.diagonal.raw_std) ** 2
         return LowRankMultivariateNormal(
             self.diagonal.flat_mean, self.factor.mT, var, validate_args=False
         )
 
     def marginals(self) -> tuple[Params, Params]:
         """Means, and std^2 + sum_k F_k^2."""
-        var = self.diagonal.scale.std(self.diagonal.raw_std) ** 2 + self.factor.square().sum(0)
+        var = self.diagonal.std_transform.std(
+            self.diagonal.raw_std
+        ) ** 2 + self.factor.square().sum(0)
         return self.mean(), self.layout.split(var)
 
     def entropy(self) -> Tensor:
         """By torch's capacitance matrix of size K."""
         return self.distribution().entropy()
 
-    def spread(self, rows: Tensor) -> Tensor:
+    def times_root(self, jacobian: Tensor) -> Tensor:
         """J times the deviations, and beside it J F^T."""
-        return torch.cat([self.diagonal.spread(rows), rows @ self.factor.mT], -1)
+        return torch.cat([self.diagonal.times_root(jacobian), jacobian @ self.factor.mT], -1)
 
     def log_prob(self, latents: Params) -> Tensor:
         """Joint Gaussian log density."""

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 from credo.core.seeds import Noise
 from credo.core.sites import FlatLayout
-from credo.posteriors.family import Draw, Gaussian, Params, families, gaussian_entropy
+from credo.posteriors.draw import Draw, Params
+from credo.posteriors.family import families
+from credo.posteriors.gaussian import Gaussian, gaussian_entropy
 
 
 @families.register("low_rank_precision")
@@ -81,9 +83,9 @@ class LowRankPrecision(Gaussian):
         """-1/2 log det of the precision + P/2 log 2 pi e."""
         return gaussian_entropy(self.log_std.sum() - 0.5 * self.log_gain.sum(), self.layout.numel)
 
-    def spread(self, rows: Tensor) -> Tensor:
+    def times_root(self, jacobian: Tensor) -> Tensor:
         """J D^(-1/2) (I + V r V^T)."""
-        white = rows * self.log_std.exp()
+        white = jacobian * self.log_std.exp()
         return white + ((white @ self.basis) * self._shrink()) @ self.basis.mT
 
     def log_prob(self, latents: Params) -> Tensor:

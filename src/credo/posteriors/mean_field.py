@@ -5,7 +5,7 @@ vectors.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -16,131 +16,14 @@ from credo.core.linear_map import LinearMap
 from credo.core.seeds import Noise
 from credo.core.sites import FlatLayout, Site
 from credo.posteriors.covariance_rules import embedded, fixed_joint, independent_weights
-from credo.posteriors.family import (
-    Draw,
-    Family,
-    FamilyPrior,
-    Gaussian,
-    Params,
-    Start,
-    families,
-    gaussian_entropy,
-)
+from credo.posteriors.draw import Draw, Params
+from credo.posteriors.family import Family, FamilyPrior, families
+from credo.posteriors.fused_normal import MomentsAndKL, NormalStats, WeightsAndKL, perturb
+from credo.posteriors.gaussian import Gaussian, gaussian_entropy
 from credo.posteriors.jacobian import Jacobian, independent_covariance, independent_variance
-from credo.posteriors.std_transform import Scale, scales
-
-
-class NormalStats(NamedTuple):
-    """Mean and variance of a factorised normal prior: numbers, or one per element of the flat
-    vector; no mean is mean zero.
-    """
-
-    mean: Tensor | None
-    var: Tensor
-
-
-def _shift(mean: Tensor, prior_mean: Tensor | None) -> Tensor:
-    return mean if prior_mean is None else mean - prior_mean
-
-
-def _kl_value(mean: Tensor, std: Tensor, log_std: Tensor, prior: NormalStats) -> Tensor:
-    """KL[q, p] = sum 1/2 [(std^2 + (mean - prior mean)^2) / prior var - 1 + log prior var] - log
-    std.
-    """
-    shift = _shift(mean, prior.mean)
-    if prior.var.dim() == 0:
-        square = (torch.dot(std, std) + torch.dot(shift, shift)) / prior.var
-        constant = mean.numel() * (prior.var.log() - 1)
-    else:
-        square = ((std * std + shift * shift) / prior.var).sum()
-        constant = (prior.var.log() - 1).sum()
-    return 0.5 * (square + constant) - log_std.sum()
-
-
-def _added(grad: Tensor, value: Tensor, pull: Tensor) -> Tensor:
-    """grad + value * pull, on a CPU in one pass; ``addcmul`` with a 0-dim factor is six times
-    slower there.
-    """
-    if pull.dim() == 0 and pull.device.type == "cpu" and not torch.compiler.is_compiling():
-        return torch.add(grad, value, alpha=float(pull))
-    return torch.addcmul(grad, value, pull)
-
-
-class _Weights(torch.autograd.Function):
-    """(w, KL) in one node: the KL's gradient rides along with the weights', which saves two passes
-    over all of them.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        mean: Tensor,
-        raw: Tensor,
-        eps: Tensor,
-        prior_mean: Tensor | None,
-        prior_var: Tensor,
-        scale: Scale,
-    ) -> Any:
-        std = scale.std(raw)
-        ctx.scale = scale
-        ctx.save_for_backward(mean, std, eps, prior_mean, prior_var)
-        kl = _kl_value(mean, std, scale.log_std(raw, std), NormalStats(prior_mean, prior_var))
-        return torch.addcmul(mean, std, eps), kl
-
-    @staticmethod
-    def backward(ctx: Any, grad_w: Tensor, grad_kl: Tensor) -> Any:
-        mean, std, eps, prior_mean, prior_var = ctx.saved_tensors
-        pull = grad_kl / prior_var
-        grad_mean = _added(grad_w, _shift(mean, prior_mean), pull)
-        grad_std = _added(grad_w * eps, std, pull)
-        return grad_mean, ctx.scale.pull(std, grad_std, -grad_kl), None, None, None, None
-
-
-class _Moments(torch.autograd.Function):
-    """(mean, var, KL) in one node, for linear maps that meet the family instead of its weights."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        mean: Tensor,
-        raw: Tensor,
-        prior_mean: Tensor | None,
-        prior_var: Tensor,
-        scale: Scale,
-    ) -> Any:
-        std = scale.std(raw)
-        var = std * std
-        ctx.scale = scale
-        ctx.save_for_backward(mean, var, prior_mean, prior_var)
-        kl = _kl_value(mean, std, scale.log_std(raw, std), NormalStats(prior_mean, prior_var))
-        return mean.view_as(mean), var, kl
-
-    @staticmethod
-    def backward(ctx: Any, grad_mean: Tensor, grad_var: Tensor, grad_kl: Tensor) -> Any:
-        mean, var, prior_mean, prior_var = ctx.saved_tensors
-        pull = grad_kl / prior_var
-        raw = ctx.scale.pull_var(var, torch.add(pull, grad_var, alpha=2), -grad_kl)
-        return _added(grad_mean, _shift(mean, prior_mean), pull), raw, None, None, None
-
-
-class _Perturb(torch.autograd.Function):
-    """mean + sqrt(var) eps; the floor keeps the gradient finite where the input is exactly zero."""
-
-    @staticmethod
-    def forward(ctx: Any, mean: Tensor, var: Tensor, eps: Tensor) -> Tensor:
-        std = var.clamp_min(torch.finfo(var.dtype).tiny).sqrt_()
-        ctx.save_for_backward(eps, std)
-        return torch.addcmul(mean, std, eps)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        eps, std = ctx.saved_tensors
-        return grad, (grad * eps).div_(std).mul_(0.5), None
-
-
-def perturb(mean: Tensor, var: Tensor, eps: Tensor) -> Tensor:
-    """mean + sqrt(var) eps, with a finite gradient at var = 0."""
-    return _Perturb.apply(mean, var, eps)  # type: ignore[return-value]
+from credo.posteriors.moment_rules import through_weights
+from credo.posteriors.start import Start
+from credo.posteriors.std_transform import std_transforms
 
 
 @families.register("mean_field")
@@ -161,7 +44,8 @@ class MeanField(Gaussian):
         self, shapes: Mapping[str, Sequence[int]], scale: str = "log", dtype: str = "float32"
     ) -> None:
         super().__init__(shapes)
-        self.scale_name, self.scale, self.layout = scale, scales[scale], FlatLayout(self.shapes)
+        self.scale_name, self.layout = scale, FlatLayout(self.shapes)
+        self.std_transform = std_transforms[scale]
         self.flat_mean = nn.Parameter(torch.zeros(self.layout.numel, dtype=getattr(torch, dtype)))
         self.raw_std = nn.Parameter(torch.zeros_like(self.flat_mean))
 
@@ -169,7 +53,7 @@ class MeanField(Gaussian):
     def over(cls, sites: Sequence[Site], values: Params, start: Start) -> list[Family]:
         """One family over all of them."""
         own = {site.name: values[site.name] for site in sites}
-        return [cls.start(own, start.init_std, start.scale)]
+        return [cls.start(own, start.init_std, start.std_transform)]
 
     @classmethod
     def start(
@@ -184,7 +68,7 @@ class MeanField(Gaussian):
         ).to(flat.device)
         with torch.no_grad():
             family.flat_mean.copy_(flat)
-            family.raw_std.fill_(family.scale.raw(init_std))
+            family.raw_std.fill_(family.std_transform.raw(init_std))
         return family
 
     @property
@@ -224,7 +108,7 @@ class MeanField(Gaussian):
 
     def std(self) -> Params:
         """Standard deviations by name."""
-        return self.layout.split(self.scale.std(self.raw_std))
+        return self.layout.split(self.std_transform.std(self.raw_std))
 
     def mean(self) -> Params:
         """The means."""
@@ -232,7 +116,7 @@ class MeanField(Gaussian):
 
     def marginals(self) -> tuple[Params, Params]:
         """Means and variances."""
-        return self.mean(), self.layout.split(self.scale.std(self.raw_std) ** 2)
+        return self.mean(), self.layout.split(self.std_transform.std(self.raw_std) ** 2)
 
     def independent_normals(self) -> dict[str, Normal]:
         means, variances = self.marginals()
@@ -240,12 +124,12 @@ class MeanField(Gaussian):
 
     def entropy(self) -> Tensor:
         """sum log std + P/2 log 2 pi e."""
-        log_std = self.scale.log_std(self.raw_std, self.scale.std(self.raw_std))
+        log_std = self.std_transform.log_std(self.raw_std, self.std_transform.std(self.raw_std))
         return gaussian_entropy(log_std.sum(), self.layout.numel)
 
-    def spread(self, rows: Tensor) -> Tensor:
+    def times_root(self, jacobian: Tensor) -> Tensor:
         """J times the deviations."""
-        return rows * self.scale.std(self.raw_std)
+        return jacobian * self.std_transform.std(self.raw_std)
 
     def output_covariance(self, jacobian: Jacobian) -> Tensor:
         """J diag(std^2) J^T, layer by layer."""
@@ -264,27 +148,23 @@ class MeanField(Gaussian):
     def log_prob(self, latents: Params) -> Tensor:
         """Sum of normal log densities."""
         normal = torch.distributions.Normal(
-            self.flat_mean, self.scale.std(self.raw_std), validate_args=False
+            self.flat_mean, self.std_transform.std(self.raw_std), validate_args=False
         )
         return normal.log_prob(self.layout.join(latents)).sum(-1)
 
     def log_prob_each(self, latents: Params) -> Params:
         """Normal log densities, element by element."""
         normal = torch.distributions.Normal(
-            self.flat_mean, self.scale.std(self.raw_std), validate_args=False
+            self.flat_mean, self.std_transform.std(self.raw_std), validate_args=False
         )
         return self.layout.split(normal.log_prob(self.layout.join(latents)))
 
     def moments(
         self, op: LinearMap, mean: Tensor, var: Tensor, w: str, b: str | None
     ) -> tuple[Tensor, Tensor]:
-        """V[y] = op(var_x, mean_w^2) + op(mean_x^2 + var_x, var_w) + var_b."""
         means, std = self.mean(), self.std()
         b_mean, b_var = (means[b], std[b] ** 2) if b in means else (None, None)
-        out = op(mean, means[w], b_mean)
-        if op.is_embedding:
-            return out, op(mean, std[w] ** 2)
-        return out, op(var, means[w] ** 2, b_var) + op(mean * mean + var, std[w] ** 2)
+        return through_weights(op, mean, var, means[w], std[w] ** 2, b_mean, b_var)
 
     def joint_moments(
         self, op: LinearMap, mean: Tensor, cov: Tensor | None, w: str, b: str | None
@@ -296,11 +176,11 @@ class MeanField(Gaussian):
         if op.is_embedding:
             return op(mean, means[w]), embedded(mean, std[w] ** 2)
         b_mean, b_var = (means[b], std[b] ** 2) if b is not None else (None, None)
-        spread = independent_weights(op, mean, cov, std[w] ** 2, b_var)
+        own_cov = independent_weights(op, mean, cov, std[w] ** 2, b_var)
         if cov is None:
-            return op(mean, means[w], b_mean), spread
+            return op(mean, means[w], b_mean), own_cov
         out, out_cov = fixed_joint(op, mean, cov, means[w], b_mean)
-        return out, out_cov + spread
+        return out, out_cov + own_cov
 
     def config(self) -> dict[str, Any]:
         """Shapes, scale and dtype."""
@@ -326,14 +206,14 @@ class MeanFieldDraw(Draw):
         if set(names) == set(family.names):
             eps = self.noise.normal(self._key(), (family.layout.numel,), family.flat_mean)
             if self.fold is None:
-                std = family.scale.std(family.raw_std)
+                std = family.std_transform.std(family.raw_std)
                 if torch.is_grad_enabled():
                     return family.layout.split(torch.addcmul(family.flat_mean, std, eps))
                 return family.layout.split(
                     eps.mul_(std).add_(family.flat_mean)
                 )  # a prediction reuses the memory of its noise
-            flat, self.kl = _Weights.apply(
-                family.flat_mean, family.raw_std, eps, *self.fold, family.scale
+            flat, self.kl = WeightsAndKL.apply(
+                family.flat_mean, family.raw_std, eps, *self.fold, family.std_transform
             )  # type: ignore[misc]
             return family.layout.split(flat)
         mean, var = self.moments()
@@ -351,10 +231,10 @@ class MeanFieldDraw(Draw):
         if self._moments is None:
             family = self.family
             if self.fold is None:
-                mean, var = family.flat_mean, family.scale.std(family.raw_std) ** 2
+                mean, var = family.flat_mean, family.std_transform.std(family.raw_std) ** 2
             else:
-                mean, var, self.kl = _Moments.apply(
-                    family.flat_mean, family.raw_std, *self.fold, family.scale
+                mean, var, self.kl = MomentsAndKL.apply(
+                    family.flat_mean, family.raw_std, *self.fold, family.std_transform
                 )  # type: ignore[misc]
             self._moments = family.layout.split(mean), family.layout.split(var)
         return self._moments

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from credo.core.errors import CredoError
 from credo.core.seeds import Noise
-from credo.posteriors.family import Draw, Family, Params, families
+from credo.posteriors.draw import Draw, Params
+from credo.posteriors.family import Family, families
 from credo.posteriors.posterior import Posterior
 
 

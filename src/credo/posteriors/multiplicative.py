@@ -22,7 +22,8 @@ from credo.core.errors import CredoError
 from credo.core.linear_map import LinearMap, along
 from credo.core.seeds import Noise
 from credo.core.sites import FlatLayout
-from credo.posteriors.family import Draw, Family, Params
+from credo.posteriors.draw import Draw, Params
+from credo.posteriors.family import Family
 
 
 class Places(NamedTuple):
@@ -114,7 +115,7 @@ class Multiplicative(Family):
         return self.places.masks
 
     @property
-    def spread(self) -> dict[str, str]:
+    def noise_of(self) -> dict[str, str]:
         """Each weight whose units are noisy, with the name under which their noise is: its own, or
         that of the mask it reads.
         """

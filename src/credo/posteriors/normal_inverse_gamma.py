@@ -12,7 +12,9 @@ from torch import Tensor
 from credo.core.errors import CredoError
 from credo.core.seeds import Noise
 from credo.core.sites import FlatLayout
-from credo.posteriors.family import ConjugateNormal, Draw, Family, Params, families
+from credo.posteriors.conjugate_normal import ConjugateNormal
+from credo.posteriors.draw import Draw, Params
+from credo.posteriors.family import Family, families
 
 NOISE = "likelihood/log_std"  # the likelihood's own parameter, drawn with the weights
 

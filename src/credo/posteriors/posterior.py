@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from credo.core.errors import CredoError
 from credo.core.seeds import Noise, Streams
-from credo.posteriors.family import Draw, Family, Params, families
+from credo.posteriors.draw import Draw, Params
+from credo.posteriors.family import Family, families
 from credo.posteriors.process import Process
 from credo.posteriors.samples import Samples
 
@@ -20,24 +21,29 @@ class Posterior(nn.Module):
     one draw runs the network.
     """
 
-    def __init__(self, members: Iterable[Family]) -> None:
+    def __init__(self, factors: Iterable[Family]) -> None:
         super().__init__()
-        self.families = nn.ModuleList(members)
+        self.families = nn.ModuleList(factors)
+
+    @property
+    def factors(self) -> list[Family]:
+        """The families q_k, in order."""
+        return list(self.families)  # type: ignore[arg-type]
 
     @property
     def members(self) -> list[Family]:
-        """The families, typed."""
-        return list(self.families)  # type: ignore[arg-type]
+        """What :attr:`factors` was called before; the name goes with the next release."""
+        return self.factors
 
     @property
     def names(self) -> tuple[str, ...]:
         """All parameters covered."""
-        return tuple(name for family in self.members for name in family.names)
+        return tuple(name for family in self.factors for name in family.names)
 
     @property
     def atoms(self) -> int | None:
         """Number of points if the posterior is discrete (1 for a point estimate), else None."""
-        counts = [family.atoms for family in self.members]
+        counts = [family.atoms for family in self.factors]
         return (
             None
             if any(count is None for count in counts)
@@ -47,32 +53,32 @@ class Posterior(nn.Module):
     @property
     def fixed(self) -> frozenset[str]:
         """Parameters that no draw changes."""
-        return frozenset(name for family in self.members for name in family.fixed)
+        return frozenset(name for family in self.factors for name in family.fixed)
 
     @property
     def noisy_modules(self) -> frozenset[str]:
         """Modules of the network whose own noise belongs to a draw."""
-        return frozenset(path for family in self.members for path in family.noisy_modules)
+        return frozenset(path for family in self.factors for path in family.noisy_modules)
 
     @property
     def process(self) -> Process | None:
-        """The member that draws functions instead of weights, if there is one."""
-        return next((family for family in self.members if isinstance(family, Process)), None)
+        """The factor that draws functions instead of weights, if there is one."""
+        return next((family for family in self.factors if isinstance(family, Process)), None)
 
     def monitor(self) -> dict[str, float]:
         """Numbers worth watching while it is fitted."""
-        return {key: value for family in self.members for key, value in family.monitor().items()}
+        return {key: value for family in self.factors for key, value in family.monitor().items()}
 
     def components(self) -> list[Posterior]:
         """The posteriors this one is a mixture of; itself alone where it is none."""
-        members = self.members
-        return (members[0].parts if len(members) == 1 else None) or [self]
+        factors = self.factors
+        return (factors[0].parts if len(factors) == 1 else None) or [self]
 
     def begin(self, noise: Noise, folds: Sequence[Any] | None = None) -> list[Draw]:
         """Draw the latents of one pass, family by family."""
-        folds = folds or [None] * len(self.members)
+        folds = folds or [None] * len(self.factors)
         draws = []
-        for family, fold in zip(self.members, folds, strict=True):
+        for family, fold in zip(self.factors, folds, strict=True):
             draw = family.begin(noise, fold)
             draw.owner = family
             draws.append(draw)
@@ -81,12 +87,12 @@ class Posterior(nn.Module):
     def draw(self, noise: Noise) -> Params:
         """One joint draw of every parameter, with the noise's leading axes in front."""
         return {
-            name: value for family in self.members for name, value in family.draw(noise).items()
+            name: value for family in self.factors for name, value in family.draw(noise).items()
         }
 
     def mean(self) -> Params:
         """E[w] by name."""
-        return {name: value for family in self.members for name, value in family.mean().items()}
+        return {name: value for family in self.factors for name, value in family.mean().items()}
 
     def sample(self, n: int, seed: int = 0) -> Params:
         """``n`` draws ``(n, *shape)`` of every parameter; draw i of a seed is always the same."""
@@ -98,14 +104,14 @@ class Posterior(nn.Module):
 
         Point estimates do not count.
         """
-        spread = [family for family in self.members if family.atoms != 1]
-        if not spread:
+        with_density = [family for family in self.factors if family.atoms != 1]
+        if not with_density:
             raise CredoError(
                 "This posterior is a point estimate and has no density; fit with a method that "
                 "has spread, e.g. 'vi'."
             )
         return torch.stack(
-            [family.log_prob({n: params[n] for n in family.names}) for family in spread]
+            [family.log_prob({n: params[n] for n in family.names}) for family in with_density]
         ).sum(0)
 
     def numbers(self, samples: int) -> list[int]:
@@ -125,7 +131,7 @@ class Posterior(nn.Module):
         """
         noise = Streams(seed, numbers, workspace)
         out: Params = {}
-        for family in self.members:
+        for family in self.factors:
             if isinstance(family, Samples) and self.atoms is not None:
                 out |= family.atom(numbers, workspace)
             else:
@@ -134,7 +140,7 @@ class Posterior(nn.Module):
 
     def config(self) -> dict[str, Any]:
         """JSON-able description of the families."""
-        return {"families": [family.config() for family in self.members]}
+        return {"families": [family.config() for family in self.factors]}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Posterior:

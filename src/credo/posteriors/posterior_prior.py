@@ -42,7 +42,7 @@ class PosteriorPrior(Prior):
 
     def at(self, site: Site) -> Distribution:
         """The marginal of one parameter under an independent family."""
-        for family in self.posterior.members:
+        for family in self.posterior.factors:
             if site.name in family.names:
                 if family.elementwise is not None:
                     return family.elementwise[site.name]
@@ -63,7 +63,7 @@ class PosteriorPrior(Prior):
         """The sum over the earlier families; refused unless they have a density over exactly these
         parameters.
         """
-        families = [f for f in self.posterior.members if set(f.names) & set(names)]
+        families = [f for f in self.posterior.factors if set(f.names) & set(names)]
         covered = sorted(name for f in families for name in f.names)
         if covered != sorted(names) or any(f.atoms is not None for f in families):
             raise SettingError(
@@ -76,11 +76,11 @@ class PosteriorPrior(Prior):
 
     def describe(self) -> str:
         """Which families."""
-        return "posterior: " + ", ".join(family.name for family in self.posterior.members)
+        return "posterior: " + ", ".join(family.name for family in self.posterior.factors)
 
     def joint_over(self, names: Collection[str]) -> Family | None:
         """The family over exactly these parameters, where its density is one of all of them."""
-        for earlier in self.posterior.members:
+        for earlier in self.posterior.factors:
             if set(earlier.names) == set(names) and earlier.joint_prior:
                 return earlier
         return None

@@ -13,7 +13,8 @@ from credo.core.errors import CredoError
 from credo.core.roots import semidefinite_root
 from credo.core.seeds import Noise, Streams
 from credo.core.shell import Shell
-from credo.posteriors.family import Draw, Family, Params
+from credo.posteriors.draw import Draw, Params
+from credo.posteriors.family import Family
 
 
 class RowNoise:
@@ -24,21 +25,21 @@ class RowNoise:
     def __init__(self, seed: int, numbers: Sequence[int], total: int) -> None:
         self.numbers, self.total, self.seed = tuple(numbers), total, seed
         self.start, self.stop = 0, total
-        self._kept: dict[str, Tensor] = {}
+        self._drawn: dict[str, Tensor] = {}
 
     def at(self, start: int, stop: int) -> RowNoise:
         """The same noise, seen by the inputs ``start`` to ``stop``."""
         other = RowNoise(self.seed, self.numbers, self.total)
-        other.start, other.stop, other._kept = start, stop, self._kept
+        other.start, other.stop, other._drawn = start, stop, self._drawn
         return other
 
     def normal(self, key: str, width: int, like: Tensor) -> Tensor:
         """``(S, n, width)`` for the inputs in view."""
-        if key not in self._kept:
-            self._kept[key] = Streams(self.seed, self.numbers).normal(
+        if key not in self._drawn:
+            self._drawn[key] = Streams(self.seed, self.numbers).normal(
                 key, (self.total, width), like
             )
-        return self._kept[key][:, self.start : self.stop]
+        return self._drawn[key][:, self.start : self.stop]
 
 
 class Process(Family):

@@ -11,7 +11,8 @@ from torch import Tensor
 from credo.core.errors import CredoError
 from credo.core.seeds import Noise
 from credo.core.sites import FlatLayout
-from credo.posteriors.family import Draw, Family, Params, families
+from credo.posteriors.draw import Draw, Params
+from credo.posteriors.family import Family, families
 
 
 @families.register("samples")

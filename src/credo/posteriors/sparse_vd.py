@@ -19,8 +19,11 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from credo.core.seeds import Noise
-from credo.posteriors.family import Params, families, gaussian_entropy
-from credo.posteriors.mean_field import MeanField, MeanFieldDraw, NormalStats
+from credo.posteriors.draw import Params
+from credo.posteriors.family import families
+from credo.posteriors.fused_normal import NormalStats
+from credo.posteriors.gaussian import gaussian_entropy
+from credo.posteriors.mean_field import MeanField, MeanFieldDraw
 from credo.priors import is_log_uniform
 from credo.priors.mixing import log_uniform_kl
 
@@ -70,8 +73,8 @@ class SparseVD(MeanField):
 
     def flat_log_alpha(self) -> Tensor:
         """The same in a row."""
-        mean, std = self.flat_mean, self.scale.std(self.raw_std)
-        log_std = self.scale.log_std(self.raw_std, std)
+        mean, std = self.flat_mean, self.std_transform.std(self.raw_std)
+        log_std = self.std_transform.log_std(self.raw_std, std)
         return (
             2.0 * (log_std - mean.abs().clamp_min(torch.finfo(mean.dtype).tiny).log())
         ).clamp_max(LIMIT)
@@ -86,14 +89,14 @@ class SparseVD(MeanField):
     def flat_std(self) -> Tensor:
         """Standard deviations, at most exp(4) times the mean."""
         return torch.minimum(
-            self.scale.std(self.raw_std), self.flat_mean.abs() * math.exp(LIMIT / 2)
+            self.std_transform.std(self.raw_std), self.flat_mean.abs() * math.exp(LIMIT / 2)
         )
 
     def flat_masked(self) -> Tensor:
         """Means, zero where pruned."""
         with torch.no_grad():
-            kept = self.flat_log_alpha() < self.threshold
-        return self.flat_mean * kept
+            keep = self.flat_log_alpha() < self.threshold
+        return self.flat_mean * keep
 
     def std(self) -> Params:
         """Standard deviations by name."""
@@ -122,9 +125,9 @@ class SparseVD(MeanField):
             return super().kl_elementwise(prior)
         return log_uniform_kl(self.flat_log_alpha()).sum()
 
-    def spread(self, rows: Tensor) -> Tensor:
+    def times_root(self, jacobian: Tensor) -> Tensor:
         """J times the deviations."""
-        return rows * self.flat_std()
+        return jacobian * self.flat_std()
 
     def log_prob(self, latents: Params) -> Tensor:
         """Sum of normal log densities around the pruned means."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from credo.core.registry import Registry
 
-scales: Registry[Scale] = Registry("scale")
+std_transforms: Registry[StdTransform] = Registry("scale")
 
 
 def triangular(raw: Tensor) -> Tensor:
@@ -22,18 +22,18 @@ def triangular(raw: Tensor) -> Tensor:
     mostly noise, and an optimizer with steps of equal size walks them all away from zero: n of them
     would soon outweigh a small diagonal.
     """
-    rows = raw.diagonal().exp().unsqueeze(-1)
+    std = raw.diagonal().exp().unsqueeze(-1)
     eye = torch.eye(len(raw), dtype=raw.dtype, device=raw.device)
-    return rows * (eye + raw.tril(-1) / math.sqrt(len(raw)))
+    return std * (eye + raw.tril(-1) / math.sqrt(len(raw)))
 
 
 def raw_triangular(factor: Tensor) -> Tensor:
     """The inverse of :func:`triangular`, for a lower triangular matrix with a positive diagonal."""
-    rows = factor.diagonal()
-    return math.sqrt(len(factor)) * (factor / rows.unsqueeze(-1)).tril(-1) + torch.diag(rows.log())
+    std = factor.diagonal()
+    return math.sqrt(len(factor)) * (factor / std.unsqueeze(-1)).tril(-1) + torch.diag(std.log())
 
 
-class Scale(ABC):
+class StdTransform(ABC):
     """std = g(raw), increasing, with what the fused KL needs of its derivative."""
 
     @abstractmethod
@@ -61,7 +61,7 @@ class Scale(ABC):
         """
 
 
-class Log(Scale):
+class Log(StdTransform):
     """std = exp(raw): the gradient of the KL is then free of divisions, and Adam's step is
     relative.
     """
@@ -87,7 +87,7 @@ class Log(Scale):
         return twice.mul_(var).add_(grad_log)
 
 
-class Softplus(Scale):
+class Softplus(StdTransform):
     """std = log(1 + exp(raw)), the parameterisation of Blundell et al. (2015)."""
 
     def std(self, raw: Tensor) -> Tensor:
@@ -112,5 +112,5 @@ class Softplus(Scale):
         return self.pull(std, twice * std, grad_log)
 
 
-scales.register("log")(Log())
-scales.register("softplus")(Softplus())
+std_transforms.register("log")(Log())
+std_transforms.register("softplus")(Softplus())

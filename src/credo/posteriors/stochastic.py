@@ -9,7 +9,8 @@ from torch import Tensor
 
 from credo.core.errors import CredoError
 from credo.posteriors.delta import Delta
-from credo.posteriors.family import Params, families
+from credo.posteriors.draw import Params
+from credo.posteriors.family import families
 
 
 @families.register("stochastic")

@@ -25,7 +25,8 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from credo.core.linear_map import LinearMap
-from credo.posteriors.family import Params, families
+from credo.posteriors.draw import Params
+from credo.posteriors.family import families
 from credo.posteriors.multiplicative import Multiplicative, Places
 from credo.priors import is_log_uniform
 
@@ -136,14 +137,14 @@ class StructuredNoise(Multiplicative):
 
     def mean(self) -> Params:
         """E[w] = W E[s], zero for pruned units; masks of dropout modules likewise."""
-        values, kept = (
+        values, units = (
             self.layout.split(self.flat_mean),
             {name: self.units(name) for name in self.noised},
         )
         scaled = {
-            n: v * self.over(n, kept[n]) if n in self.places.axes else v for n, v in values.items()
+            n: v * self.over(n, units[n]) if n in self.places.axes else v for n, v in values.items()
         }
-        return scaled | {n: kept[n].to(self.flat_mean.dtype) for n in self.places.masks}
+        return scaled | {n: units[n].to(self.flat_mean.dtype) for n in self.places.masks}
 
     def std(self) -> Params:
         """Standard deviations of single weights that read noisy units."""
@@ -156,7 +157,7 @@ class StructuredNoise(Multiplicative):
         What training has pruned is zero anyway.
         """
         out = {}
-        for weight, source in self.spread.items():
+        for weight, source in self.noise_of.items():
             stays = (
                 self.to_units(weight, self.units(source, threshold).to(self.flat_mean.dtype)) > 0
             )
@@ -167,8 +168,8 @@ class StructuredNoise(Multiplicative):
         self, op: LinearMap, mean: Tensor, var: Tensor, w: str, b: str | None
     ) -> tuple[Tensor, Tensor]:
         """As of any noise on inputs; a pruned mask lets nothing through, variance included."""
-        out, spread = super().moments(op, mean, var, w, b)
-        return (out, spread * self.mean()[w]) if op.is_product else (out, spread)
+        out, out_var = super().moments(op, mean, var, w, b)
+        return (out, out_var * self.mean()[w]) if op.is_product else (out, out_var)
 
     def kl_elementwise(self, prior: Mapping[str, Distribution]) -> Tensor | None:
         """The closed form, summed over units; under any prior but the log-uniform None, since the

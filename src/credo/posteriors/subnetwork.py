@@ -12,8 +12,10 @@ from torch.distributions import Distribution, Normal, kl_divergence
 
 from credo.core.seeds import Noise
 from credo.posteriors.delta import Delta
-from credo.posteriors.family import Draw, Gaussian, Params, families
+from credo.posteriors.draw import Draw, Params
+from credo.posteriors.family import families
 from credo.posteriors.full import Full
+from credo.posteriors.gaussian import Gaussian
 from credo.posteriors.jacobian import Jacobian
 
 
@@ -132,21 +134,21 @@ class Subnetwork(Gaussian):
             {self.names[0]: self._picked(latents).to(self.inside.flat_mean.dtype)}
         )
 
-    def spread(self, rows: Tensor) -> Tensor:
+    def times_root(self, jacobian: Tensor) -> Tensor:
         """J L, from the columns of the chosen weights."""
         pieces = dict(
             zip(
                 self.names,
-                rows.split([shape.numel() for shape in self.shapes.values()], -1),
+                jacobian.split([shape.numel() for shape in self.shapes.values()], -1),
                 strict=True,
             )
         )
-        return self.inside.spread(
+        return self.inside.times_root(
             torch.cat([pieces[name][..., places] for name, places in self.local().items()], -1)
         )
 
-    def _output_spread(self, jacobian: Jacobian) -> Tensor:
-        return self.inside.spread(
+    def _output_root(self, jacobian: Jacobian) -> Tensor:
+        return self.inside.times_root(
             torch.cat([jacobian[name].at(places) for name, places in self.local().items()], -1)
         )
 
@@ -154,12 +156,12 @@ class Subnetwork(Gaussian):
         """J C J^T ``(N, K, K)``; derivatives by no other than the chosen weights are written out
         where factors are known.
         """
-        spread = self._output_spread(jacobian)
-        return spread @ spread.mT
+        root = self._output_root(jacobian)
+        return root @ root.mT
 
     def output_variance(self, jacobian: Jacobian) -> Tensor:
         """The diagonal of ``output_covariance``, ``(N, K)``."""
-        return self._output_spread(jacobian).square().sum(-1)
+        return self._output_root(jacobian).square().sum(-1)
 
     def written(self, name: str, places: int | None) -> int:
         """The chosen columns and what they are taken from; nothing of a parameter without any."""

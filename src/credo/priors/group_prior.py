@@ -11,7 +11,7 @@ from torch.distributions import Distribution, constraints
 from credo.core.errors import CredoError
 
 
-class Grouped(Distribution):
+class GroupPrior(Distribution):
     """Stands for such a prior where elementwise ones are listed.
 
     Weights of a group depend on each other, so single ones have no density here.
@@ -41,4 +41,4 @@ class Grouped(Distribution):
         )
 
     def __repr__(self) -> str:
-        return f"Grouped({self.label})"
+        return f"GroupPrior({self.label})"

@@ -50,7 +50,9 @@ def test_augmented_assignment_rebinds():
     y = x + 0.0
     y += 1.0
     y *= 2.0
-    assert torch.equal(y.expected, (x.expected + 1) * 2) and torch.equal(y.spread, 4 * x.spread)
+    assert torch.equal(y.expected, (x.expected + 1) * 2) and torch.equal(
+        y.var_or_cov, 4 * x.var_or_cov
+    )
 
 
 def test_products_need_different_sources():
@@ -81,7 +83,7 @@ def test_refusals_name_the_operation(function, named):
 def test_cat_stack_and_padding_in_diagonal_mode():
     x, known = gaussian((2, 3), False), torch.ones(2, 3, dtype=torch.float64)
     both = torch.cat([x, known], 1)
-    assert torch.equal(both.spread, torch.cat([x.spread, torch.zeros_like(known)], 1))
+    assert torch.equal(both.var_or_cov, torch.cat([x.var_or_cov, torch.zeros_like(known)], 1))
     assert torch.stack([x, x]).shape == (2, 2, 3)
     agrees(lambda v: F.pad(v, (1, 1), value=2.0), x)
     agrees(lambda v: F.pad(v.unsqueeze(1), (1, 1), mode="circular"), x)

@@ -83,5 +83,5 @@ def test_the_bias_column_of_a_matrix_normal_is_used():
     place_moments(shell, posterior)
     out = shell(torch.zeros(1, 3).double())
     assert isinstance(out, Moments) and torch.allclose(
-        out.spread, torch.full((1, 2), 0.09).double()
+        out.var_or_cov, torch.full((1, 2), 0.09).double()
     )

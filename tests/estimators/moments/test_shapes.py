@@ -45,9 +45,9 @@ def test_the_example_axis_must_stay_first_with_a_covariance(function):
     with pytest.raises(NetworkError, match="example.*diagonal mode"):
         function(gaussian((2, 2, 3), True))
     out = function(gaussian((2, 2, 3), False))
-    assert out.shape == out.spread.shape
+    assert out.shape == out.var_or_cov.shape
 
 
 def test_types_move_with_both_moments():
     out = gaussian((2, 3), True).float()
-    assert out.dtype == out.spread.dtype == torch.float32
+    assert out.dtype == out.var_or_cov.dtype == torch.float32

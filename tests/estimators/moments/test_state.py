@@ -28,14 +28,14 @@ def test_moments_read_as_their_mean():
         and len(x) == 2
     )
     assert x.is_floating_point() and x.numel() == 6 and type(x.expected) is torch.Tensor
-    assert torch.equal(x.variance, x.spread.diagonal(dim1=1, dim2=2)) and "full" in repr(x)
-    assert torch.equal(gaussian((2, 3), False).variance, gaussian((2, 3), False).spread)
+    assert torch.equal(x.variance, x.var_or_cov.diagonal(dim1=1, dim2=2)) and "full" in repr(x)
+    assert torch.equal(gaussian((2, 3), False).variance, gaussian((2, 3), False).var_or_cov)
 
 
 def test_gradients_reach_both_moments():
     mean, var = torch.zeros(2, 3, requires_grad=True), torch.ones(2, 3, requires_grad=True)
     out = torch.relu(make_moments(mean, var, False, frozenset()))
-    (out.expected.sum() + out.spread.sum()).backward()
+    (out.expected.sum() + out.var_or_cov.sum()).backward()
     assert mean.grad.abs().min() > 0 and var.grad.abs().min() > 0
 
 

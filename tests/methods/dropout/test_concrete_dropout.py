@@ -77,7 +77,7 @@ def test_all_settings_go_together_and_are_saved(estimator, per, gradient, tmp_pa
         json.dumps(fitted.history)
     )
     assert again.method.per == per and again.method.temperature == 0.2
-    shapes = [tuple(dial.shape) for dial in again.posterior.members[0].rate_params()]
+    shapes = [tuple(dial.shape) for dial in again.posterior.factors[0].rate_params()]
     assert shapes == ([(1, 6, 1, 1), (1, 4, 1, 1)] if per == "unit" else [(), ()])
 
 
@@ -135,7 +135,7 @@ def test_irrelevant_inputs_are_dropped_more_often():
         gradient="arm",
         std=0.3,
     )
-    found = fitted.posterior.members[0].rate("weight")
+    found = fitted.posterior.factors[0].rate("weight")
     assert float(found[0]) < 0.02 and float(found[1:].min()) > 5 * float(found[0])
 
 

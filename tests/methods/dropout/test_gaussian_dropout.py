@@ -64,7 +64,7 @@ def test_all_estimators_descend(estimator):
 def test_its_size_is_chosen_and_does_not_move():
     net, x = make("dense")
     fitted = fit(net, x, epochs=20, p=0.2)
-    assert float(fitted.posterior.members[0].excess("2.mask0")) == pytest.approx(0.25)
+    assert float(fitted.posterior.factors[0].excess("2.mask0")) == pytest.approx(0.25)
     assert not any(key.startswith("rate/") for key in fitted.history[-1])
 
 

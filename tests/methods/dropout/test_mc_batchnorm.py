@@ -29,7 +29,7 @@ def data(n=6):
 
 
 def fit(net, batch, batch_size=3, **how):
-    settings = {"epochs": 2, "lr": 0.01, "batches": 30, "progress": False} | how
+    settings = {"epochs": 2, "lr": 0.01, "num_batches": 30, "progress": False} | how
     return BNN(net, Gaussian(std=0.3), prior=Normal(0.0, 1.0)).fit(
         batch, "mc_batchnorm", batch_size=batch_size, **settings
     )
@@ -85,7 +85,7 @@ def test_deeper_layers_see_what_the_batch_made_of_the_layers_before():
         nn.Linear(3, 1),
     ).double()
     x, y = data()
-    fitted = fit(net, (x, y), batch_size=6, batches=2)  # one batch: all the data
+    fitted = fit(net, (x, y), batch_size=6, num_batches=2)  # one batch: all the data
     w = fitted.posterior.mean()
     h = x @ w["0.weight"].T + w["0.bias"]
     h = (h - h.mean(0)) / (h.var(0, correction=0) + 1e-5).sqrt() * w["1.weight"] + w["1.bias"]
@@ -104,7 +104,7 @@ def test_images_are_normalised_over_their_pixels():
         nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(12, 1)
     ).double()
     x, y = torch.randn(6, 1, 4, 4, dtype=torch.float64), data()[1]
-    fitted = fit(net, (x, y), batch_size=6, batches=2)
+    fitted = fit(net, (x, y), batch_size=6, num_batches=2)
     w = fitted.posterior.mean()
     h = torch.nn.functional.conv2d(x, w["0.weight"], w["0.bias"]).transpose(0, 1).flatten(1)
     assert torch.allclose(
@@ -115,7 +115,7 @@ def test_images_are_normalised_over_their_pixels():
 def test_the_last_smaller_batch_is_left_out():
     """Eight examples in batches of three: statistics of the last two have another spread."""
     x, y = data(8)
-    fitted = fit(network(), (x, y), batches=15)
+    fitted = fit(network(), (x, y), num_batches=15)
     found = torch.cat(
         [fitted.posterior.realise(range(15), 0)[k] for k in ("1.running_mean", "1.running_var")], 1
     )
@@ -145,7 +145,7 @@ def test_a_loader_with_batches_of_its_own(size, batch_size):
         network(),
         DataLoader(TensorDataset(x, y), size, shuffle=True),
         batch_size=batch_size,
-        batches=10,
+        num_batches=10,
     )
     found = torch.cat(
         [fitted.posterior.realise(range(10), 0)[k] for k in ("1.running_mean", "1.running_var")], 1
@@ -184,7 +184,7 @@ def test_other_noise_is_off_while_statistics_are_recorded():
         nn.Linear(2, 4), nn.Dropout(0.9), nn.BatchNorm1d(4), nn.Linear(4, 1)
     ).double()
     x, y = data()
-    draws = fit(net, (x, y), batch_size=6, batches=5).posterior.realise(range(5), 0)[
+    draws = fit(net, (x, y), batch_size=6, num_batches=5).posterior.realise(range(5), 0)[
         "2.running_mean"
     ]
     assert torch.allclose(draws, draws[:1].expand_as(draws))
@@ -198,7 +198,7 @@ def test_labels_and_epochs_that_end_early():
         "mc_batchnorm",
         epochs=3,
         batch_size=16,
-        batches=8,
+        num_batches=8,
         progress=False,
         callbacks=[lambda row: True],
     )
@@ -228,4 +228,4 @@ def test_a_layer_used_twice_is_refused():
 
     x, y = data()
     with pytest.raises(NetworkError, match="norm"):
-        fit(Twice().double(), (x, y), batches=4)
+        fit(Twice().double(), (x, y), num_batches=4)

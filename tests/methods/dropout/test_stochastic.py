@@ -178,7 +178,7 @@ def test_points_beside_the_random_parameters_are_free():
     model = BNN(net, Gaussian(std=0.5), prior=Normal(0.0, 1.0), random="last").fit(
         (x, Y), "stochastic", epochs=2, progress=False
     )
-    assert [family.name for family in model.posterior.members] == [
+    assert [family.name for family in model.posterior.factors] == [
         "stochastic",
         "delta",
     ] and model.posterior.atoms is None

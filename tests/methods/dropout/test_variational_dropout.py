@@ -46,7 +46,7 @@ SHARING = [
 def test_what_has_its_own_alpha(noise, per, shape, estimator):
     net, x = make("dense", p=0.0)
     fitted = fit(net, x, noise=noise, per=per, estimator=estimator)
-    family = fitted.posterior.members[0]
+    family = fitted.posterior.factors[0]
     assert tuple(family.excess("3.weight").shape) == shape and not torch.allclose(
         family.excess("3.weight"), torch.tensor(1 / 9).double()
     )
@@ -76,7 +76,7 @@ def test_alpha_rises_where_an_input_does_not_matter_and_stays_below_one():
         batch_size=300,
         rate_lr=10.0,
     )
-    alpha = fitted.posterior.members[0].excess("weight")
+    alpha = fitted.posterior.factors[0].excess("weight")
     assert float(alpha[0]) < 0.01 and float(alpha[1:].min()) > 0.5 and float(alpha.max()) <= 1.0
     rate = fitted.history[-1]["rate/weight"]
     assert rate == pytest.approx(float((alpha / (1 + alpha)).mean()), rel=1e-3)

@@ -39,7 +39,7 @@ def normalised():
         ).double()
 
 
-SMALL = {"members": 4, "epochs": 4, "batch_size": 7, "lr": 0.05, "progress": False}
+SMALL = {"num_members": 4, "epochs": 4, "batch_size": 7, "lr": 0.05, "progress": False}
 
 
 def fit(kind="one", net=None, **how):
@@ -51,7 +51,7 @@ def fit(kind="one", net=None, **how):
 def test_on_a_problem_with_one_mode_every_member_finds_it():
     x, y, _ = problem()
     fitted = bnn().fit(
-        (x, y), "deep_ensemble", members=3, epochs=600, lr=0.1, batch_size=1000, progress=False
+        (x, y), "deep_ensemble", num_members=3, epochs=600, lr=0.1, batch_size=1000, progress=False
     )
     single = bnn().fit((x, y), "map", epochs=600, lr=0.1, batch_size=1000, progress=False)
     draws = fitted.posterior.realise(range(3), 0)
@@ -64,7 +64,7 @@ def test_members_disagree_away_from_the_data():
     x = torch.linspace(-1, 1, 16, dtype=DOUBLE).unsqueeze(1)
     with isolated(0):
         net = nn.Sequential(nn.Linear(1, 20), nn.Tanh(), nn.Linear(20, 1)).double()
-    how = {"members": 5, "epochs": 200, "lr": 0.02, "batch_size": 16, "progress": False}
+    how = {"num_members": 5, "epochs": 200, "lr": 0.02, "batch_size": 16, "progress": False}
     fitted = BNN(net, Gaussian(std=0.1)).fit((x, torch.sin(3 * x)), "deep_ensemble", **how)
     near, far = (
         fitted.predict(p).epistemic.mean() for p in (x, torch.tensor([[-4.0], [4.0]], dtype=DOUBLE))
@@ -74,7 +74,7 @@ def test_members_disagree_away_from_the_data():
 
 def test_predictions_average_probabilities_not_logits():
     x, y = classes()
-    fitted = BNN(classifier(), "categorical").fit((x, y), "deep_ensemble", members=3, **QUICK)
+    fitted = BNN(classifier(), "categorical").fit((x, y), "deep_ensemble", num_members=3, **QUICK)
     p = fitted.predict(x)
     assert p.probs.shape == (3, 60, 3) and torch.allclose(
         p.mean, p.outputs.softmax(-1).mean(0), atol=1e-6
@@ -86,7 +86,7 @@ def test_noise_that_depends_on_the_input():
     x, y = data()
     with isolated(0):
         net = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 4)).double()
-    how = {"members": 3, "epochs": 5, "batch_size": 8, "progress": False}
+    how = {"num_members": 3, "epochs": 5, "batch_size": 8, "progress": False}
     fitted = BNN(net, Heteroscedastic()).fit((x, y), "deep_ensemble", adversarial=0.01, **how)
     assert fitted.predict(x).aleatoric.std(0).min() > 0
 
@@ -232,9 +232,9 @@ def test_a_finished_run_is_taken_over(tmp_path):
         (lambda b: b.objective(data()), "no density"),
         (lambda b: b.log_weights(data()), "no importance weights"),
         (lambda b: b.posterior.log_prob(b.posterior.mean()), "no density"),
-        (lambda b: credo.audit.diagnose(fit(members=3), data()[0]), "3 draws per chain"),
+        (lambda b: credo.audit.diagnose(fit(num_members=3), data()[0]), "3 draws per chain"),
         (
-            lambda b: credo.audit.compare(b, fit(members=3), data()[0]),
+            lambda b: credo.audit.compare(b, fit(num_members=3), data()[0]),
             "3 draws and cannot be compared with itself",
         ),
     ],
@@ -246,7 +246,7 @@ def test_questions_without_an_answer_are_refused(ask, text):
 
 def test_it_can_be_compared_with_a_reference():
     x, y, _ = problem()
-    fitted = bnn().fit((x, y), "deep_ensemble", members=3, epochs=20, progress=False)
+    fitted = bnn().fit((x, y), "deep_ensemble", num_members=3, epochs=20, progress=False)
     reference = bnn().fit((x, y), "exact", progress=False)
     told = credo.audit.compare(fitted, reference, x, y, samples=200)
     assert all(isinstance(value, float) for value in told.values())
@@ -307,7 +307,7 @@ def test_parameters_that_reach_no_output_are_refused_by_name(members):
     with pytest.raises(
         NetworkError, match=r"never reach the network's output: idle\.weight, idle\.bias"
     ):
-        fit(net=Idle().double(), members=members)
+        fit(net=Idle().double(), num_members=members)
 
 
 def test_a_learned_prior_is_refused():
@@ -348,7 +348,9 @@ def test_tracing_members_that_take_turns_is_refused():
         fit(compile=True, vectorise=False)
 
 
-@pytest.mark.parametrize("how", [{}, {"adversarial": 0.05}, {"optimizer": "sgd"}, {"members": 1}])
+@pytest.mark.parametrize(
+    "how", [{}, {"adversarial": 0.05}, {"optimizer": "sgd"}, {"num_members": 1}]
+)
 def test_traced_passes_train_like_plain_ones(how):
     plain, recorded = (
         fit(compile=compile, **how).posterior.state_dict() for compile in (False, True)
@@ -369,6 +371,6 @@ def test_neighbours_off_is_no_neighbours():
 def test_prior_predictions_after_a_fit():
     x, y, _ = problem()
     fitted = BNN(nn.Linear(3, 1).double(), Gaussian(), Normal(0.0, 1.0)).fit(
-        (x, y), "deep_ensemble", members=2, epochs=1, progress=False
+        (x, y), "deep_ensemble", num_members=2, epochs=1, progress=False
     )
     assert fitted.predict(x, 5, source="prior").outputs.shape == (5, 30, 1)

@@ -18,7 +18,7 @@ from credo.methods.ensembles.parts.members import member_seeds
 from credo.posteriors import Mixture
 
 DOUBLE = torch.float64
-SMALL = {"start": 0.25, "epochs": 8, "batch_size": 7, "lr": 0.05, "draws": 7, "progress": False}
+SMALL = {"start": 0.25, "epochs": 8, "batch_size": 7, "lr": 0.05, "num_draws": 7, "progress": False}
 
 
 def data(n=24):
@@ -40,7 +40,7 @@ def network(normalise=False):
 
 
 def fit(net=None, method="multiswag", likelihood=None, random="all", **how):
-    chosen = SMALL | ({"members": 3} if method == "multiswag" else {"init": "random"})
+    chosen = SMALL | ({"num_members": 3} if method == "multiswag" else {"init": "random"})
     bnn = BNN(net or network(), likelihood or Gaussian().double(), random=random)
     return bnn.fit(data(), method, **(chosen | how))
 
@@ -58,11 +58,11 @@ def close(one, two):
 def test_it_is_the_mixture_of_its_members_swags(how):
     fitted = fit(seed=2, **how)
     parts = fitted.posterior.components()
-    assert isinstance(fitted.posterior.members[0], Mixture) and len(parts) == 3
+    assert isinstance(fitted.posterior.factors[0], Mixture) and len(parts) == 3
     for part, seed in zip(parts, member_seeds(2, 3), strict=True):
         single = fit(method="swag", seed=seed, **how)
-        gaussian, noise = part.members
-        assert close(gaussian.state_dict(), single.posterior.members[0].state_dict())
+        gaussian, noise = part.factors
+        assert close(gaussian.state_dict(), single.posterior.factors[0].state_dict())
         assert torch.allclose(
             noise.mean()["likelihood/log_std"],
             single.likelihood.log_std.detach(),
@@ -74,7 +74,7 @@ def test_it_is_the_mixture_of_its_members_swags(how):
 @pytest.mark.parametrize("normalise", [False, True])
 def test_one_member_is_swag(normalise):
     one, single = (
-        fit(network(normalise), members=1, seed=5),
+        fit(network(normalise), num_members=1, seed=5),
         fit(network(normalise), "swag", seed=5),
     )
     assert close(one.posterior.state_dict(), single.posterior.state_dict())
@@ -106,7 +106,7 @@ def test_a_draw_has_the_noise_and_the_points_of_its_member():
 
 @pytest.mark.parametrize(("members", "draws", "each"), [(3, 7, 2), (2, 8, 4), (4, 2, 1)])
 def test_with_batch_norm_every_member_gives_draws(members, draws, each):
-    fitted = fit(network(True), members=members, draws=draws)
+    fitted = fit(network(True), num_members=members, num_draws=draws)
     found = fitted.posterior.realise(range(members * each), 0)
     assert fitted.posterior.atoms == members * each
     noise = found["likelihood/log_std"].reshape(members, each)
@@ -123,7 +123,7 @@ def test_draws_of_neighbouring_seeds_share_no_noise():
     over 100 draws, by z-test.
     """
     first, second = (
-        fit(network(True), members=2, draws=200, seed=seed, covariance="diagonal", epochs=3)
+        fit(network(True), num_members=2, num_draws=200, seed=seed, covariance="diagonal", epochs=3)
         for seed in (0, 1)
     )
     a, b = (
@@ -195,7 +195,14 @@ def test_questions_without_an_answer_are_refused(ask, text):
 def test_an_update_has_the_mixture_as_its_prior():
     x, y, _ = problem()
     fitted = bnn().fit(
-        (x, y), "multiswag", members=2, epochs=40, batch_size=5, lr=0.05, start=0.5, progress=False
+        (x, y),
+        "multiswag",
+        num_members=2,
+        epochs=40,
+        batch_size=5,
+        lr=0.05,
+        start=0.5,
+        progress=False,
     )
     fitted.update(
         (x[:6], y[:6]), epochs=4, batch_size=3, lr=1e-6, init="pretrained", progress=False
@@ -205,7 +212,7 @@ def test_an_update_has_the_mixture_as_its_prior():
 
 def test_audits():
     x, y, _ = problem()
-    fitted = bnn().fit((x, y), "multiswag", members=2, epochs=20, batch_size=5, progress=False)
+    fitted = bnn().fit((x, y), "multiswag", num_members=2, epochs=20, batch_size=5, progress=False)
     told = credo.audit.compare(
         fitted, bnn().fit((x, y), "exact", progress=False), x, y, samples=100
     )
@@ -235,8 +242,8 @@ def test_a_fit_killed_after_any_epoch_resumes_to_the_same_bits(tmp_path, monkeyp
 
 
 def test_refusals():
-    with pytest.raises(SettingError, match="members=0"):
-        MultiSWAG(members=0)
+    with pytest.raises(SettingError, match="num_members=0"):
+        MultiSWAG(num_members=0)
     with pytest.raises(SettingError, match="compile='graph'"):
         fit(compile="graph")
     with pytest.raises(CredoError, match="callback stopped the fit after 1 gathered epochs"):
@@ -249,7 +256,7 @@ def test_members_that_take_turns():
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         fitted = BNN(net, Gaussian(std=1.0)).fit(
-            (x, data(12)[1]), "multiswag", **(SMALL | {"members": 2})
+            (x, data(12)[1]), "multiswag", **(SMALL | {"num_members": 2})
         )
     assert sum("member by member" in str(w.message) for w in told) == 1
     assert fitted.predict(x, 3).outputs.isfinite().all()

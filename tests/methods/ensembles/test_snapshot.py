@@ -37,7 +37,7 @@ def network(normalise=False):
 
 
 def fit(net=None, likelihood=None, random="all", **how):
-    settings = {"cycles": 3, "epochs": 7, "batch_size": 7, "lr": 0.05, "progress": False}
+    settings = {"num_cycles": 3, "epochs": 7, "batch_size": 7, "lr": 0.05, "progress": False}
     return BNN(net or network(), likelihood or Gaussian(), random=random).fit(
         data(), "snapshot", **(settings | how)
     )
@@ -61,7 +61,7 @@ def test_the_learning_rate_restarts_with_every_cycle(monkeypatch, epochs, cycles
     wanted = [
         0.04 * (1 + math.cos(math.pi * (cycles * t % epochs) / epochs)) for t in range(epochs)
     ]
-    assert rates(monkeypatch, epochs=epochs, cycles=cycles) == pytest.approx(wanted, abs=1e-15)
+    assert rates(monkeypatch, epochs=epochs, num_cycles=cycles) == pytest.approx(wanted, abs=1e-15)
 
 
 def watched(monkeypatch, **how):
@@ -82,7 +82,7 @@ def watched(monkeypatch, **how):
     [(6, 3, [1, 3, 5]), (7, 3, [2, 4, 6]), (4, 4, [0, 1, 2, 3]), (5, 2, [2, 4])],
 )
 def test_members_are_the_weights_at_the_ends_of_cycles(monkeypatch, epochs, cycles, ends):
-    fitted, seen = watched(monkeypatch, epochs=epochs, cycles=cycles)
+    fitted, seen = watched(monkeypatch, epochs=epochs, num_cycles=cycles)
     assert fitted.posterior.atoms == cycles
     draws = fitted.posterior.realise(range(cycles), 0)
     for place, epoch in enumerate(ends):
@@ -92,14 +92,14 @@ def test_members_are_the_weights_at_the_ends_of_cycles(monkeypatch, epochs, cycl
 
 def test_the_low_points_are_where_the_rate_is_about_to_rise(monkeypatch):
     """A snapshot comes after the epoch with the cycle's smallest rate."""
-    seen = rates(monkeypatch, epochs=7, cycles=3)
+    seen = rates(monkeypatch, epochs=7, num_cycles=3)
     rises = [t for t in range(6) if seen[t + 1] > seen[t]]
     assert rises == [2, 4]
 
 
 def test_it_is_one_fit_that_goes_on():
     """One cycle is the fit of one network."""
-    one = fit(cycles=1, epochs=4)
+    one = fit(num_cycles=1, epochs=4)
     single = BNN(network(), Gaussian()).fit(
         data(), "map", init="random", epochs=4, batch_size=7, lr=0.05, progress=False
     )
@@ -136,13 +136,13 @@ def test_points_and_noise_belong_to_their_snapshot():
 
 
 def test_more_cycles_than_epochs_are_refused():
-    with pytest.raises(SettingError, match=r"cycles=5 do not fit into epochs=4"):
-        fit(cycles=5, epochs=4)
+    with pytest.raises(SettingError, match=r"num_cycles=5 do not fit into epochs=4"):
+        fit(num_cycles=5, epochs=4)
 
 
 @pytest.mark.parametrize(
     ("given", "text"),
-    [({"cycles": 0}, "cycles=0"), ({"lr_schedule": "constant"}, "lr_schedule='constant'")],
+    [({"num_cycles": 0}, "num_cycles=0"), ({"lr_schedule": "constant"}, "lr_schedule='constant'")],
 )
 def test_bad_settings_are_named(given, text):
     with pytest.raises(SettingError, match=text):

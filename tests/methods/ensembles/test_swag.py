@@ -39,7 +39,7 @@ def fit(net=None, likelihood=None, **how):
         "epochs": 8,
         "batch_size": 7,
         "lr": 0.05,
-        "draws": 6,
+        "num_draws": 6,
         "progress": False,
     }
     return BNN(net or network(), likelihood or Gaussian()).fit(data(), "swag", **(settings | how))
@@ -72,7 +72,7 @@ def test_its_mean_is_near_the_mode_and_its_spread_grows_with_the_rate():
         spreads.append(
             float(
                 torch.cat(
-                    [v.flatten() for v in fitted.posterior.members[0].marginals()[1].values()]
+                    [v.flatten() for v in fitted.posterior.factors[0].marginals()[1].values()]
                 ).mean()
             )
         )
@@ -93,7 +93,7 @@ def test_all_data_in_one_batch_leave_no_spread():
 @pytest.mark.parametrize(("covariance", "kind"), [("low_rank", LowRank), ("diagonal", MeanField)])
 def test_the_posterior_is_a_gaussian_and_has_a_density(covariance, kind):
     fitted, (x, y) = fit(covariance=covariance), data()
-    (family,) = fitted.posterior.members
+    (family,) = fitted.posterior.factors
     assert isinstance(family, kind)
     draws = fitted.posterior.sample(5)
     flat = torch.cat([draws[n].flatten(1) for n in family.names], 1)

@@ -34,7 +34,7 @@ def net(outputs=1, seed=0):
 
 
 def quick(likelihood="gaussian", pair=None, network=None, **how):
-    settings = {"epochs": 3, "inducing": 8, "widths": (2,), "progress": False} | how
+    settings = {"epochs": 3, "num_inducing": 8, "widths": (2,), "progress": False} | how
     return BNN(net() if network is None else network, likelihood).fit(
         data() if pair is None else pair, "deep_gp", **settings
     )
@@ -45,7 +45,7 @@ def test_without_hidden_layers_it_is_a_sparse_process_on_the_inputs():
     pair = data()
     deep = quick(Gaussian(), pair, epochs=30, widths=())
     flat = BNN(net(), Gaussian()).fit(
-        pair, "dkl", epochs=30, inducing=8, lr=1e-2, faster=1.0, progress=False
+        pair, "dkl", epochs=30, num_inducing=8, lr=1e-2, faster=1.0, progress=False
     )
     torch.testing.assert_close(deep.predict(pair[0], 5).outputs, flat.predict(pair[0], 5).outputs)
     torch.testing.assert_close(deep.functions(pair[0], 5), flat.functions(pair[0], 5))
@@ -68,7 +68,7 @@ def test_two_layers_learn_a_step_better_than_one():
     for widths in ((), (1,)):
         fitted = BNN(nn.Linear(1, 1).double(), Gaussian(initial_std=0.3))
         fitted.fit(
-            (x, y), "deep_gp", epochs=700, lr=0.03, widths=widths, inducing=12, progress=False
+            (x, y), "deep_gp", epochs=700, lr=0.03, widths=widths, num_inducing=12, progress=False
         )
         scores.append(fitted.evaluate((new, there))["nll"])
     assert scores[1] < scores[0] - 0.3
@@ -86,7 +86,7 @@ def test_it_learns_classes():
         epochs=60,
         batch_size=40,
         lr=0.02,
-        inducing=16,
+        num_inducing=16,
         train_samples=2,
     )
     assert fitted.evaluate((x, y))["accuracy"] > 0.9
@@ -135,7 +135,7 @@ def test_the_network_only_counts_outputs():
     assert fits[1].posterior.names == ()
     square = BNN(nn.Sequential(nn.Flatten(), net()), "gaussian")
     square.fit(
-        (x.reshape(-1, 1, 2), y), "deep_gp", epochs=3, inducing=8, widths=(2,), progress=False
+        (x.reshape(-1, 1, 2), y), "deep_gp", epochs=3, num_inducing=8, widths=(2,), progress=False
     )
     assert torch.equal(
         square.predict(x.reshape(-1, 1, 2), 5).outputs, fits[0].predict(x, 5).outputs

@@ -39,7 +39,7 @@ def perceptron(outputs=1, hidden=(8,), seed=0):
 
 def quick(net, likelihood, pair, **how):
     return BNN(net, likelihood).fit(
-        pair, "dkl", **{"epochs": 3, "inducing": 8, "progress": False} | how
+        pair, "dkl", **{"epochs": 3, "num_inducing": 8, "progress": False} | how
     )
 
 
@@ -59,7 +59,7 @@ def test_on_the_inputs_themselves_it_is_gaussian_process_regression():
     layer, new = fitted.posterior.process.gp, data(20)[0] + 0.5
     std = float(fitted.likelihood.log_std.detach().exp())
     mean, cover, evidence = exact(layer, x, y, std, new)
-    found, spread = fitted.posterior.process.joint(new)
+    found, spread = fitted.posterior.process.joint_at(new)
     torch.testing.assert_close(found[:, 0], mean, rtol=0, atol=0.02)
     torch.testing.assert_close(spread[0], cover, rtol=0, atol=0.02)
     assert evidence - 0.02 < fitted.history[-1]["elbo"] < evidence and 0.2 < std < 0.45
@@ -75,7 +75,7 @@ def test_uncertainty_grows_away_from_the_data_and_ends_at_the_prior():
         (x, y), "dkl", epochs=150, lr=0.03, faster=1.0, progress=False
     )
     line = torch.tensor([[0.0, 0.0], [1.5, 1.5], [2.5, 2.5], [60.0, 60.0]]).double()
-    var = fitted.posterior.process.marginals(line)[1][:, 0]
+    var = fitted.posterior.process.marginals_at(line)[1][:, 0]
     assert bool((var.diff() > 0).all()) and var[0] < 0.1 * var[-1]
     torch.testing.assert_close(
         var[-1:], fitted.posterior.process.gp.covar_module.outputscale, rtol=0, atol=1e-4
@@ -90,7 +90,7 @@ def test_it_learns_classes():
     with isolated(0):
         net = mlp(2, (16,), 3)
     fitted = BNN(net, "categorical").fit(
-        (x, y), "dkl", epochs=60, batch_size=50, lr=5e-3, inducing=24, progress=False
+        (x, y), "dkl", epochs=60, batch_size=50, lr=5e-3, num_inducing=24, progress=False
     )
     found = fitted.evaluate((x, y))
     assert found["accuracy"] > 0.9 and fitted.history[-1]["elbo"] > fitted.history[0]["elbo"]
@@ -151,7 +151,7 @@ def test_the_last_layer_and_its_prior_play_no_part():
     assert torch.equal(fits[0].predict(x, 5).outputs, fits[1].predict(x, 5).outputs)
     assert set(fits[0].posterior.names) == {"0.weight", "0.bias"}
     narrow = BNN(perceptron(), Gaussian(std=0.3), prior=torch.distributions.Normal(0.0, 0.01))
-    narrow.fit((x, y), "dkl", epochs=3, inducing=8, progress=False)
+    narrow.fit((x, y), "dkl", epochs=3, num_inducing=8, progress=False)
     assert torch.equal(narrow.predict(x, 5).outputs, fits[0].predict(x, 5).outputs)
 
 
@@ -213,8 +213,8 @@ def test_what_is_refused():
             Gaussian(num_outputs=2),
             (x.unsqueeze(2), torch.cat([y, y], 1)),
         )
-    with pytest.raises(SettingError, match="inducing=0 is not valid"):
-        quick(perceptron(), "gaussian", (x, y), inducing=0)
+    with pytest.raises(SettingError, match="num_inducing=0 is not valid"):
+        quick(perceptron(), "gaussian", (x, y), num_inducing=0)
     with pytest.raises(SettingError, match="faster=-1.0 is not valid"):
         quick(perceptron(), "gaussian", (x, y), faster=-1.0)
     fitted = quick(perceptron(), "gaussian", (x, y))
@@ -237,7 +237,7 @@ def test_the_objective_counts_the_processes():
     bnn = credo.BNN(credo.nets.mlp(1, (8,), 1), credo.likelihoods.Gaussian(std=0.1))
     bnn.fit((x, torch.sin(2 * x)), "dkl", epochs=20, progress=False)
     parts = bnn.objective((x, torch.sin(2 * x)))
-    assert parts["kl"] == pytest.approx(float(bnn.posterior.process.kl())) and parts["kl"] > 0
+    assert parts["kl"] == pytest.approx(float(bnn.posterior.process.own_kl())) and parts["kl"] > 0
     with pytest.raises(credo.CredoError, match="no importance weights"):
         bnn.log_weights((x, torch.sin(2 * x)))
     with pytest.raises(credo.CredoError, match="The prior of 'sparse_gp' is a Gaussian process"):

@@ -19,7 +19,7 @@ def test_known_noise_is_the_closed_form():
     mean, cov, evidence = exact(design, y[:, 0].numpy())
     assert np.allclose(flat_mean(fitted), mean, rtol=1e-6)
     assert np.allclose(
-        fitted.posterior.members[0].covariance().detach(), cov, rtol=1e-6, atol=1e-12
+        fitted.posterior.factors[0].covariance().detach(), cov, rtol=1e-6, atol=1e-12
     )
     assert np.isclose(fitted.history[-1]["log_evidence"], evidence, rtol=1e-9)
 
@@ -49,7 +49,7 @@ def test_several_outputs_with_their_own_noise():
 def test_unknown_noise_is_normal_inverse_gamma():
     x, y, design = problem()
     fitted = bnn(likelihood=Gaussian()).fit((x, y), "exact")
-    family = fitted.posterior.members[0]
+    family = fitted.posterior.factors[0]
     mean, cov, a, b, evidence = exact_unknown(design, y[:, 0].numpy())
     assert isinstance(family, NormalInverseGamma)
     assert np.allclose(family.flat_mean, mean, rtol=1e-6) and np.allclose(
@@ -108,7 +108,7 @@ def test_a_last_layer_on_fixed_features():
     mean, _, evidence = exact(np.concatenate([features, np.ones((30, 1))], 1), y[:, 0].numpy())
     assert np.allclose(fitted.posterior.mean()["2.weight"].detach()[0], mean[:6], rtol=1e-6)
     assert np.isclose(fitted.history[-1]["log_evidence"], evidence, rtol=1e-9)
-    assert [type(m) for m in fitted.posterior.members] == [Full, Delta]
+    assert [type(m) for m in fitted.posterior.factors] == [Full, Delta]
 
 
 def test_a_prior_with_a_mean():

@@ -53,7 +53,7 @@ def test_without_a_hidden_layer_it_is_bayesian_linear_regression():
     mean, cov, evidence = exact(design, y[:, 0].numpy())
     new = np.random.default_rng(5).normal(size=(6, 3))
     rows = np.concatenate([new, np.ones((6, 1))], 1)
-    found, cover = fitted.posterior.process.joint(torch.from_numpy(new))
+    found, cover = fitted.posterior.process.joint_at(torch.from_numpy(new))
     assert np.allclose(found[:, 0], rows @ mean, rtol=0, atol=1e-8)
     assert np.allclose(cover, rows @ cov @ rows.T, rtol=0, atol=1e-8)
     assert np.isclose(fitted.history[-1]["log_evidence"], evidence, rtol=1e-10)
@@ -73,7 +73,7 @@ def test_predictions_equal_a_dense_solve(activation):
     new = torch.randn(5, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     fitted = bnn(activation=activation).fit((x, y), "nngp")
     mean, cover, targets = by_hand(x, y, new, activation)
-    found, ours = fitted.posterior.process.joint(new)
+    found, ours = fitted.posterior.process.joint_at(new)
     assert np.allclose(found, mean, rtol=0, atol=1e-8) and np.allclose(
         ours, cover, rtol=0, atol=1e-8
     )

@@ -40,7 +40,7 @@ def test_conjugate_regression_is_exact():
     fitted = bnn().fit((x, y), "laplace", structure="full", tune="none", **DESCENT)
     mean, cov, evidence = exact(design, y[:, 0].numpy())
     assert np.allclose(flat_mean(fitted), mean, rtol=1e-5)  # as far as the descent has come
-    assert np.allclose(fitted.posterior.members[0].covariance(), cov, rtol=1e-6, atol=1e-12)
+    assert np.allclose(fitted.posterior.factors[0].covariance(), cov, rtol=1e-6, atol=1e-12)
     assert np.isclose(fitted.history[-1]["log_evidence"], evidence, rtol=1e-9)
     theirs = bnn().fit((x, y), "exact")
     assert np.isclose(
@@ -55,7 +55,7 @@ def test_independent_weights_have_the_inverse_of_the_diagonal():
     x, y, design = problem()
     fitted = bnn().fit((x, y), "laplace", structure="diagonal", tune="none", **DESCENT)
     precision = np.linalg.inv(exact(design, y[:, 0].numpy())[1])
-    _, var = fitted.posterior.members[0].marginals()
+    _, var = fitted.posterior.factors[0].marginals()
     assert np.allclose(flat(var, ("weight", "bias")), 1 / np.diag(precision), rtol=1e-6)
 
 
@@ -94,7 +94,7 @@ def test_every_likelihood_by_brute_force(name):
         + 4.0 * torch.eye(sum(p.numel() for p in net.parameters())).double()
     )
     torch.testing.assert_close(
-        fitted.posterior.members[0].covariance(), torch.linalg.inv(precision), rtol=1e-6, atol=1e-9
+        fitted.posterior.factors[0].covariance(), torch.linalg.inv(precision), rtol=1e-6, atol=1e-9
     )
     assert all(np.isfinite(v) for v in fitted.evaluate((x, target(x))).values())
 
@@ -110,7 +110,7 @@ def test_structures_and_subsets(structure, subset):
         (x, y), "laplace", structure=structure, subset=subset, epochs=30, lr=0.02, progress=False
     )
     kinds = {"diagonal": MeanField, "kfac": EigenKron, "low_rank": LowRankPrecision, "full": Full}
-    spread = [m for m in fitted.posterior.members if m.atoms is None]
+    spread = [m for m in fitted.posterior.factors if m.atoms is None]
     assert {type(m) for m in spread} == {kinds[structure]}
     random = {"all": {"0.weight", "0.bias", "2.weight", "2.bias"}, "last": {"2.weight", "2.bias"}}
     assert {n for m in spread for n in m.names} == random.get(
@@ -173,7 +173,7 @@ def test_a_parameter_that_reaches_nothing_keeps_its_prior():
         fitted = BNN(Extra(), "categorical", prior=Normal(0.0, 0.5)).fit(
             (x, y), "laplace", structure=structure, **STILL
         )
-        for family in fitted.posterior.members:
+        for family in fitted.posterior.factors:
             for name, var in family.marginals()[1].items():
                 if name.startswith("extra"):
                     torch.testing.assert_close(var, torch.full_like(var, 0.25))
@@ -252,10 +252,10 @@ def test_other_gaussian_posteriors_are_linearised_too(family):
 @pytest.mark.parametrize(
     ("method", "settings", "named"),
     [
-        ("deep_ensemble", {"members": 2}, "samples"),
+        ("deep_ensemble", {"num_members": 2}, "samples"),
         ("map", {}, "a point estimate"),
         ("mc_dropout", {"p": 0.1}, "dropout"),
-        ("bnn_ensemble", {"members": 2}, "mixture"),
+        ("bnn_ensemble", {"num_members": 2}, "mixture"),
     ],
 )
 def test_posteriors_without_a_covariance_say_what_to_do(method, settings, named):

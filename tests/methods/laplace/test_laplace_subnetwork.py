@@ -43,8 +43,8 @@ def same(ours, other, x, y):
         other.history[-1]["log_evidence"], rel=1e-6
     )
     torch.testing.assert_close(
-        ours.posterior.members[0].covariance(),
-        other.posterior.members[0].covariance(),
+        ours.posterior.factors[0].covariance(),
+        other.posterior.factors[0].covariance(),
         rtol=1e-6,
         atol=1e-9,
     )
@@ -99,7 +99,7 @@ def test_conjugate_regression_is_exact():
     )
     mean, cov, evidence = exact(design, y[:, 0].numpy())
     assert np.allclose(flat_mean(fitted), mean, rtol=1e-5)  # as far as the descent has come
-    assert np.allclose(fitted.posterior.members[0].covariance(), cov, rtol=1e-6, atol=1e-12)
+    assert np.allclose(fitted.posterior.factors[0].covariance(), cov, rtol=1e-6, atol=1e-12)
     assert np.isclose(fitted.history[-1]["log_evidence"], evidence, rtol=1e-9)
 
 
@@ -114,7 +114,7 @@ def test_some_weights_of_a_regression_have_their_exact_posterior_given_the_other
     whole, some = flat_mean(fitted).numpy(), [0, 2]
     left = y[:, 0].numpy() - design[:, [1, 3]] @ whole[[1, 3]]
     precision = np.eye(2) / PRIOR_STD**2 + design[:, some].T @ design[:, some] / 0.25
-    family = fitted.posterior.members[0]
+    family = fitted.posterior.factors[0]
     assert isinstance(family, Subnetwork) and np.allclose(
         family.covariance(), np.linalg.inv(precision), rtol=1e-6
     )
@@ -137,7 +137,7 @@ def test_any_choice_by_brute_force(subset):
     fitted = BNN(net, "categorical", prior=Normal(0.0, 0.5)).fit(
         (x, y), "laplace", **chosen, **FULL, **STILL
     )
-    (family,) = fitted.posterior.members
+    (family,) = fitted.posterior.factors
     at = columns(family.local(), fitted.model)
     curve = ggn(net, x, fitted.model)[at][:, at]
     torch.testing.assert_close(
@@ -172,12 +172,12 @@ def test_parameters_without_chosen_weights():
     x, y = classes()
     masks = {"0.bias": torch.tensor([True, False, True, False, False])}
     fitted = classifier().fit((x, y), "laplace", subset=masks, **TRAINED)
-    assert [type(m) for m in fitted.posterior.members] == [Subnetwork, Delta] and list(
+    assert [type(m) for m in fitted.posterior.factors] == [Subnetwork, Delta] and list(
         fitted.model.random
     ) == ["0.bias"]
     largest = classifier(prior={"2.weight": Normal(0.0, 9.0), "*": Normal(0.0, 0.1)})
     largest.fit((x, y), "laplace", subset="largest_variance", size=3, tune="none", **TRAINED)
-    (family,) = largest.posterior.members
+    (family,) = largest.posterior.factors
     assert family.fixed == {"0.weight", "0.bias", "2.bias"} and len(largest.model.random) == 4
     functions, points = largest.functions(x[:4], 4000), largest.predict(x[:4]).outputs
     has_mean(functions, points.mean(0))
@@ -210,7 +210,7 @@ def test_save_and_load_bring_everything_back(subset, predictive, tmp_path):
     }
     assert (
         again.history == fitted.history
-        and again.posterior.members[0].chosen == fitted.posterior.members[0].chosen
+        and again.posterior.factors[0].chosen == fitted.posterior.factors[0].chosen
     )
 
 
@@ -267,7 +267,7 @@ def test_noise_is_set_for_the_weights_that_were_chosen_first():
     net = nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 1)).double()
     how = {"subset": "largest_variance", "size": 8, "per": "tensor", **TRAINED, "epochs": 200}
     fitted = BNN(net, Gaussian()).fit((x, y), "laplace", **how)
-    (family,) = fitted.posterior.members
+    (family,) = fitted.posterior.factors
     places = {n: torch.zeros(s.numel, dtype=torch.bool) for n, s in fitted.model.random.items()}
     for name, at in family.local().items():
         places[name][at] = True
@@ -287,9 +287,9 @@ def test_an_earlier_posterior_of_independent_weights_is_the_prior():
     fitted = classifier().fit(
         (x[:20], y[:20]), "laplace", structure="diagonal", tune="none", epochs=20, progress=False
     )
-    before = fitted.posterior.members[0].marginals()[1]
+    before = fitted.posterior.factors[0].marginals()[1]
     fitted.update((x[20:], y[20:]), subset=every_third(network()), train=False, **FULL)
-    (family,) = fitted.posterior.members
+    (family,) = fitted.posterior.factors
     at = columns(family.local(), fitted.model)
     net = network()
     net.load_state_dict(fitted.posterior.mean())

@@ -139,7 +139,7 @@ def test_a_prior_without_a_normal_is_taken_by_its_curvature():
     mean = fitted.posterior.mean()
     log_prior = sum(float(prior.log_prob(v).sum()) for v in mean.values())
     nll = -float(Normal(torch.func.functional_call(fitted.net, mean, x), 0.5).log_prob(y).sum())
-    volume = float(fitted.posterior.members[0].entropy()) - 2.0  # P/2 log 2 pi - 1/2 log det
+    volume = float(fitted.posterior.factors[0].entropy()) - 2.0  # P/2 log 2 pi - 1/2 log det
     assert fitted.history[-1]["log_evidence"] == pytest.approx(-nll + log_prior + volume, rel=1e-9)
 
 
@@ -181,8 +181,8 @@ def test_two_halves_equal_the_whole():
     parts.update((x[12:], y[12:]), **DESCENT)
     assert torch.allclose(flat_mean(parts), flat_mean(whole), rtol=1e-4)
     torch.testing.assert_close(
-        parts.posterior.members[0].covariance(),
-        whole.posterior.members[0].covariance(),
+        parts.posterior.factors[0].covariance(),
+        whole.posterior.factors[0].covariance(),
         rtol=1e-6,
         atol=1e-12,
     )
@@ -196,14 +196,14 @@ def test_independent_precisions_add_up(structure):
     """What is kept of the first half is its diagonal; the second adds its own, in its own form."""
     x, y, _ = problem()
     first = bnn().fit((x[:12], y[:12]), "laplace", structure="diagonal", tune="none", **DESCENT)
-    before = first.posterior.members[0].marginals()[1]
+    before = first.posterior.factors[0].marginals()[1]
     second = bnn().fit((x[12:], y[12:]), "laplace", structure=structure, tune="none", **DESCENT)
     first.update((x[12:], y[12:]), structure=structure, **DESCENT)
     if structure == "diagonal":
-        own = second.posterior.members[0].marginals()[1]
-        for n, var in first.posterior.members[0].marginals()[1].items():
+        own = second.posterior.factors[0].marginals()[1]
+        for n, var in first.posterior.factors[0].marginals()[1].items():
             torch.testing.assert_close(1 / var, 1 / before[n] + 1 / own[n] - 1.25**-2)
-    assert type(first.posterior.members[0]) is (
+    assert type(first.posterior.factors[0]) is (
         MeanField if structure == "diagonal" else LowRankPrecision
     )
 

@@ -40,7 +40,7 @@ def test_the_higher_of_two_modes_is_found_from_the_lower():
 
 def test_the_answer_is_a_point():
     fitted = fit(num_moves=5)
-    assert fitted.posterior.atoms == 1 and isinstance(fitted.posterior.members[0], Delta)
+    assert fitted.posterior.atoms == 1 and isinstance(fitted.posterior.factors[0], Delta)
     x = torch.zeros(2, 1, dtype=torch.float64)
     assert float(fitted.predict(x, 10).epistemic.abs().max()) == 0.0
 

@@ -19,13 +19,19 @@ def exact():
 
 def fit(**how):
     x, y, *_ = exact()
-    how = {"epochs": 400, "lr": 0.05, "particles": 30, "batch_size": NUM, "progress": False} | how
+    how = {
+        "epochs": 400,
+        "lr": 0.05,
+        "num_particles": 30,
+        "batch_size": NUM,
+        "progress": False,
+    } | how
     return regression.bnn().fit((x, y), "svgd", **how)
 
 
 def test_one_particle_is_the_mode():
     *_, mean, cov = exact()
-    draws = draws_of(fit(particles=1, epochs=600))
+    draws = draws_of(fit(num_particles=1, epochs=600))
     assert draws.shape == (1, 1, 4)
     assert float(((draws[0, 0] - mean).abs() / cov.diagonal().sqrt()).max()) < 1e-3
 
@@ -47,7 +53,7 @@ def test_particles_keep_apart_around_the_mean(kernel):
 def test_more_particles_have_more_of_the_variance():
     *_, cov = exact()
     few, many = (
-        float((draws_of(fit(particles=n))[0].var(0) / cov.diagonal()).mean()) for n in (5, 50)
+        float((draws_of(fit(num_particles=n))[0].var(0) / cov.diagonal()).mean()) for n in (5, 50)
     )
     assert few < many < 1.1
 
@@ -61,7 +67,7 @@ def test_batches_lead_to_the_same_place():
 
 
 def test_a_row_per_epoch_with_the_density_of_every_particle():
-    rows = fit(batch_size=10, epochs=7, particles=4).history
+    rows = fit(batch_size=10, epochs=7, num_particles=4).history
     assert [row["epoch"] for row in rows] == list(range(7)) and all(
         len(row["log_density"]) == 4 for row in rows
     )
@@ -80,7 +86,7 @@ def test_the_first_step_is_of_size_lr():
         "weight": torch.randn(6, 1, 3, generator=torch.Generator().manual_seed(0)).double(),
         "bias": torch.zeros(6, 1).double(),
     }
-    moved = draws_of(fit(particles=6, epochs=1, init=starts, lr=0.01))[0]
+    moved = draws_of(fit(num_particles=6, epochs=1, init=starts, lr=0.01))[0]
     begin = torch.cat([starts["weight"].flatten(1), starts["bias"]], 1)
     assert torch.allclose((moved - begin).abs(), torch.full_like(moved, 0.01), rtol=1e-4)
 
@@ -95,12 +101,12 @@ def test_particles_that_start_at_one_place_would_stay_one():
     }
     with pytest.raises(CredoError, match="particles|init"):
         fit(init=start, epochs=5)
-    assert draws_of(fit(init=start, epochs=5, particles=1)).isfinite().all()
+    assert draws_of(fit(init=start, epochs=5, num_particles=1)).isfinite().all()
 
 
 def test_starts_from_the_prior():
     assert float(
-        draws_of(fit(init="prior", epochs=1, lr=1e-6, particles=200))[0].std()
+        draws_of(fit(init="prior", epochs=1, lr=1e-6, num_particles=200))[0].std()
     ) == pytest.approx(regression.PRIOR_STD, rel=0.15)
 
 
@@ -108,22 +114,22 @@ def test_other_priors_count():
     """A prior as narrow as 0.01 around zero wins over thirty data."""
     x, y, *_ = exact()
     fitted = regression.bnn(prior=Normal(0.0, 0.01)).fit(
-        (x, y), "svgd", epochs=300, lr=0.01, particles=10, batch_size=NUM, progress=False
+        (x, y), "svgd", epochs=300, lr=0.01, num_particles=10, batch_size=NUM, progress=False
     )
     assert float(draws_of(fitted).abs().max()) < 0.1
 
 
 def test_a_last_layer_alone():
-    last_layer("svgd", epochs=150, lr=0.05, particles=8, batch_size=10)
+    last_layer("svgd", epochs=150, lr=0.05, num_particles=8, batch_size=10)
 
 
 def test_learned_noise():
-    assert noise_error("svgd", epochs=500, lr=0.05, particles=30, batch_size=NUM) < 1
+    assert noise_error("svgd", epochs=500, lr=0.05, num_particles=30, batch_size=NUM) < 1
 
 
 @pytest.mark.parametrize(
     "bad",
-    [{"particles": 0}, {"kernel": "laplace"}, {"lr_schedule": "step"}, {"init": "pretrained"}],
+    [{"num_particles": 0}, {"kernel": "laplace"}, {"lr_schedule": "step"}, {"init": "pretrained"}],
 )
 def test_bad_settings_are_named(bad):
     with pytest.raises(SettingError, match=next(iter(bad))):

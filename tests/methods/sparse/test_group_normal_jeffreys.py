@@ -43,9 +43,9 @@ def test_an_improper_prior_has_no_evidence():
 def test_the_posterior_becomes_the_prior():
     bnn, family, data = fit_linear("group_normal_jeffreys", epochs=30)
     before = float(bnn.history[-1]["kl"])
-    started = bnn.posterior.members[0].flat_mean.clone()
+    started = bnn.posterior.factors[0].flat_mean.clone()
     bnn.update(data, epochs=2)
-    assert not torch.equal(bnn.posterior.members[0].flat_mean, started), "and it learns from there"
+    assert not torch.equal(bnn.posterior.factors[0].flat_mean, started), "and it learns from there"
     assert abs(float(bnn.history[-1]["kl"])) < 0.5 * before, (
         "a sampled KL from the earlier posterior, near which it starts"
     )

@@ -53,7 +53,7 @@ def test_gates_of_a_recurrent_layer_share_all_their_weights():
     with isolated(0):
         net, x = Steps(), torch.randn(6, 5, 3)
     bnn = BNN(net).fit((x, torch.arange(6) % 2), "horseshoe", epochs=2, progress=False)
-    family = bnn.posterior.members[0]
+    family = bnn.posterior.factors[0]
     assert (
         family.scales.counts == {"rnn.weight_ih_l0": 12, "head.weight": 2}
         and "rnn.bias_hh_l0" in family.names

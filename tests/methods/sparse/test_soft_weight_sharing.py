@@ -41,7 +41,7 @@ def share(data, **how):
         "epochs": 500,
         "batch_size": 400,
         "lr": 0.01,
-        "components": 4,
+        "num_components": 4,
         "share": 0.5,
         "progress": False,
     } | how
@@ -63,7 +63,7 @@ def test_weights_end_at_the_values_they_share_and_zeros_are_exact(fitted):
     assert torch.equal(weight == 0, TRUTH == 0)
     assert len(weight.unique()) == 3
     assert float((weight - TRUTH).abs().max()) < 5 * 0.3 / 400**0.5
-    assert all(isinstance(member, Delta) for member in fitted.posterior.members)
+    assert all(isinstance(member, Delta) for member in fitted.posterior.factors)
 
 
 def test_the_mixture_is_reachable_and_is_the_codebook(fitted):
@@ -151,7 +151,7 @@ def test_the_mixture_learns_at_its_own_pace(data):
     )
     (first,), (second,) = slow.values(), fast.values()
     begun = methods["soft_weight_sharing"](
-        components=4, share=0.5, init=start(data).posterior.mean()
+        num_components=4, share=0.5, init=start(data).posterior.mean()
     )
     assert not torch.allclose(first["free"], second["free"], atol=1e-3) and begun.mixture_lr == 1.0
 
@@ -160,7 +160,7 @@ def test_the_mixture_learns_at_its_own_pace(data):
     ("settings", "words"),
     [
         ({"share": 1.0}, "share=1"),
-        ({"components": 0}, "components=0"),
+        ({"num_components": 0}, "num_components=0"),
         ({"per": "unit"}, "per='unit'"),
     ],
 )

@@ -32,8 +32,8 @@ def test_weights_of_inputs_without_use_are_pruned_and_accuracy_stays():
 def test_biases_are_points_without_a_prior():
     bnn = fit(epochs=1)
     assert (
-        set(bnn.posterior.members[0].names) == {"0.weight", "2.weight"}
-        and bnn.posterior.members[0].name == "sparse_vd"
+        set(bnn.posterior.factors[0].names) == {"0.weight", "2.weight"}
+        and bnn.posterior.factors[0].name == "sparse_vd"
     )
     assert not bnn.proper
 

@@ -41,7 +41,7 @@ def test_inputs_that_do_not_matter_are_pruned_and_those_that_do_stay():
     with isolated(0):
         net = nn.Linear(8, 1).double()
     fitted = fit(net, x, y, std=0.1, layers="all", epochs=1500, lr=0.02, batch_size=200)
-    (family, *_) = fitted.posterior.members
+    (family, *_) = fitted.posterior.factors
     assert family.keep_mask()["weight"].tolist() == [[True] * 2 + [False] * 6]
     assert fitted.history[-1]["units/weight"] == 2.0
     mean = fitted.posterior.mean()["weight"]
@@ -61,7 +61,7 @@ def test_an_embedding_and_a_convolution_lose_whole_words_and_channels():
             (image, torch.randn(3, 3, 3, 3).double(), "0.weight", 3),
         )
     for net, x, name, units in cases:
-        (family, *_) = fit(net, x, layers="all").posterior.members
+        (family, *_) = fit(net, x, layers="all").posterior.factors
         assert (
             family.snr(name).shape == (units,)
             and family.keep_mask()[name].shape == dict(net.named_parameters())[name].shape

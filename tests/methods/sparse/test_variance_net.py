@@ -63,7 +63,7 @@ def test_the_objective_is_the_data_term_alone(fitted):
 
 
 def test_hidden_weights_have_mean_zero_and_the_rest_are_points(fitted):
-    (family, points) = fitted.posterior.members
+    (family, points) = fitted.posterior.factors
     assert isinstance(family, ZeroMean) and family.names == ("0.weight",)
     assert set(points.names) == {"0.bias", "2.weight", "2.bias"}
 
@@ -98,14 +98,14 @@ def test_layers_by_name_and_a_single_layer():
         net = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 5), nn.ReLU(), nn.Linear(5, 2))
         alone = nn.Linear(4, 2)
     quick = {"epochs": 1, "progress": False}
-    assert BNN(net).fit((x, y), "variance_net", layers="2.*", **quick).posterior.members[
+    assert BNN(net).fit((x, y), "variance_net", layers="2.*", **quick).posterior.factors[
         0
     ].names == ("2.weight",)
-    assert BNN(net).fit((x, y), "variance_net", **quick).posterior.members[0].names == (
+    assert BNN(net).fit((x, y), "variance_net", **quick).posterior.factors[0].names == (
         "0.weight",
         "2.weight",
     )
-    assert BNN(alone).fit((x, y), "variance_net", **quick).posterior.members[0].names == ("weight",)
+    assert BNN(alone).fit((x, y), "variance_net", **quick).posterior.factors[0].names == ("weight",)
     with pytest.raises(
         SettingError, match=r"layers='0.bias' selects no random parameter with two axes"
     ):

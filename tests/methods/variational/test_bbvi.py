@@ -14,7 +14,7 @@ def test_discrete_weights_reach_the_best_elbo_of_the_family():
     fitted = fit_binary("bbvi", std=2.0, train_samples=8, epochs=200, lr=0.1)
     every = enumerated(fitted)
     best, _ = every.best(starts=2, steps=150)
-    ours = float(every.elbo_of(fitted.posterior.members[0].logits))
+    ours = float(every.elbo_of(fitted.posterior.factors[0].logits))
     assert best - 0.15 < ours <= best + 1e-6 <= float(every.log_evidence) + 1e-6
 
 

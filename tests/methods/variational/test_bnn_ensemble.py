@@ -20,7 +20,9 @@ from credo.priors import Learned
 def fitted(**how):
     x, y = classes()
     return (
-        BNN(classifier(), "categorical").fit((x, y), "bnn_ensemble", members=3, **(QUICK | how)),
+        BNN(classifier(), "categorical").fit(
+            (x, y), "bnn_ensemble", num_members=3, **(QUICK | how)
+        ),
         x,
         y,
     )
@@ -71,9 +73,9 @@ def test_the_objective_is_the_mean_of_the_members_elbos():
 def test_the_mixtures_own_kl_is_below_the_mean_of_its_members():
     """KL is convex in q; here by up to log 2, and by all of it where the members are far apart."""
     whole, singles, _ = mixture_elbo()
-    family = whole.posterior.members[0]
+    family = whole.posterior.factors[0]
     values = divergence(family, whole.model.prior_over(family), 2000, 0).detach()
-    mean = sum(s.posterior.members[0].kl(s.terms(0).priors[0]) for s in singles).detach() / 2
+    mean = sum(s.posterior.factors[0].kl(s.terms(0).priors[0]) for s in singles).detach() / 2
     error = Z * values.std() / 2000**0.5
     assert mean - torch.log(torch.tensor(2.0)) - error < values.mean() < mean + error
 
@@ -82,7 +84,7 @@ def test_objective_reports_the_mixtures_kl_with_its_error():
     bnn, x, y = fitted()
     parts = bnn.objective((x, y), samples=50)
     values = divergence(
-        bnn.posterior.members[0], bnn.model.prior_over(bnn.posterior.members[0]), 50, 0
+        bnn.posterior.factors[0], bnn.model.prior_over(bnn.posterior.factors[0]), 50, 0
     )
     assert parts["kl"] == pytest.approx(float(values.mean())) and parts["error"] > 0
     assert parts["bits_sent"] - parts["bits_back"] == pytest.approx(parts["bits_weights"])
@@ -109,7 +111,7 @@ def test_the_moments_shortcut_is_refused():
 
 def test_draws_of_a_seed_repeat():
     bnn, _, _ = fitted()
-    family = bnn.posterior.members[0]
+    family = bnn.posterior.factors[0]
     a, b = family.draw(Streams(0, range(4))), family.draw(Streams(0, range(4)))
     assert all(torch.equal(a[n], b[n]) for n in a)
 
@@ -117,7 +119,7 @@ def test_draws_of_a_seed_repeat():
 def test_after_an_update_the_members_still_differ():
     """The mean of several modes is no place to start any of them from."""
     x, y = classes()
-    fitted = BNN(classifier()).fit((x, y), "bnn_ensemble", members=2, **QUICK)
+    fitted = BNN(classifier()).fit((x, y), "bnn_ensemble", num_members=2, **QUICK)
     fitted.update(
         (x, y), epochs=1, lr=1e-6, progress=False
     )  # hardly a step away from where they start

@@ -54,7 +54,7 @@ def test_a_curved_posterior_fits_better_than_independent_gaussians(capsys):
         lr=0.03,
         train_samples=4,
         kind="affine",
-        transforms=3,
+        num_transforms=3,
         hidden=16,
     )
     plain = product("vi", estimator="weights", epochs=400, lr=0.03, train_samples=4)
@@ -87,7 +87,7 @@ def test_layers_and_kinds(kind, layers, tmp_path):
         epochs=2,
         progress=False,
     )
-    kinds = [type(family) for family in bnn.posterior.members]
+    kinds = [type(family) for family in bnn.posterior.factors]
     assert kinds == ([Flow, Delta] if layers == "all" else [Flow, MeanField, Delta])
     bnn.save(tmp_path / "model")
     again = load(tmp_path / "model", deep())

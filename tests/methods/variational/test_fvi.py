@@ -52,7 +52,7 @@ def test_the_history_has_the_divergence_of_functions():
         ({}, Laplace(0.0, 1.0), "fvi needs a normal prior over weights"),
         ({}, "ard", "fvi needs a fixed prior"),
         ({"length_scale": 0.0}, None, "length_scale"),
-        ({"outside": -1}, None, "outside"),
+        ({"num_outside": -1}, None, "outside"),
     ],
 )
 def test_what_it_cannot_do_is_refused_by_name(settings, prior, message):

@@ -24,7 +24,7 @@ FIT = {
 
 
 def std_of(fitted):
-    std = fitted.posterior.members[0].std()
+    std = fitted.posterior.factors[0].std()
     return torch.cat([std["weight"].flatten(), std["bias"]]).detach().numpy()
 
 
@@ -147,6 +147,6 @@ def test_a_warm_up_ends_at_the_same_posterior():
     plain = bnn().fit((x, y), "ivon", **FIT)
     warm = bnn().fit((x, y), "ivon", kl_schedule="linear", kl_warmup=FIT["epochs"] // 3, **FIT)
     for a, b in zip(
-        plain.posterior.members[0].marginals(), warm.posterior.members[0].marginals(), strict=True
+        plain.posterior.factors[0].marginals(), warm.posterior.factors[0].marginals(), strict=True
     ):
         assert all(torch.allclose(a[n], b[n], rtol=0.15, atol=0.02) for n in a)

@@ -41,7 +41,7 @@ def test_regression_on_the_learned_features(likelihood, prior):
         float(prior.loc) / float(prior.scale) ** 2 * np.ones(7)
         + design.T @ y[:, 0].numpy() / std**2,
     )
-    family = fitted.posterior.members[0]
+    family = fitted.posterior.factors[0]
     assert np.allclose(family.flat_mean, mean, rtol=1e-6, atol=1e-9)
     assert np.allclose(family.covariance(), np.linalg.inv(precision), rtol=1e-6, atol=1e-9)
 
@@ -53,7 +53,7 @@ def test_only_the_last_layer_is_random(tmp_path):
         "0.weight",
         "0.bias",
     }
-    assert [type(m) for m in fitted.posterior.members] == [Full, Delta]
+    assert [type(m) for m in fitted.posterior.factors] == [Full, Delta]
     fitted.save(tmp_path / "model")
     again = load(tmp_path / "model", net())
     assert set(again.model.random) == {"2.weight", "2.bias"}

@@ -34,7 +34,7 @@ def test_it_reaches_the_mean_field_optimum_without_noise(covariance):
     )
     mean, cov, evidence = exact(design, y[:, 0].numpy())
     expected = 1 / np.sqrt(np.diag(np.linalg.inv(cov)))
-    std = fitted.posterior.members[0].std()
+    std = fitted.posterior.factors[0].std()
     ours = torch.cat([std["weight"].flatten(), std["bias"]]).detach().numpy()
     assert np.abs((flat_mean(fitted).numpy() - mean) / expected).max() < 1e-3
     assert np.abs(ours / expected - 1).max() < 1e-3

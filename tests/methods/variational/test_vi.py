@@ -59,7 +59,7 @@ def test_mean_field_reaches_the_inverse_diagonal_of_the_precision(estimator, sca
     fitted = fit(estimator=estimator, scale=scale)
     mean, cov, evidence = exact(design, y[:, 0].numpy())
     expected = 1 / np.sqrt(np.diag(np.linalg.inv(cov)))
-    std = fitted.posterior.members[0].std()
+    std = fitted.posterior.factors[0].std()
     ours = torch.cat([std["weight"].flatten(), std["bias"]]).detach().numpy()
     # measured: deviations within 7 %, means within 0.06 deviations; twice that is allowed
     assert np.abs(ours / expected - 1).max() < 0.14
@@ -81,7 +81,7 @@ def test_low_rank_lies_between_mean_field_and_the_evidence():
 
 def test_beta_tempers_the_posterior():
     cold, warm = (
-        fit(beta=beta, epochs=400).posterior.members[0].std()["weight"].mean()
+        fit(beta=beta, epochs=400).posterior.factors[0].std()["weight"].mean()
         for beta in (0.1, 1.0)
     )
     assert float(cold) < 0.6 * float(
@@ -144,7 +144,7 @@ def test_discrete_weights_come_near_the_best_elbo_of_the_family(estimator, slack
     fitted = fit_binary("vi", std=2.0, estimator=estimator, train_samples=8, epochs=200, lr=0.1)
     every = enumerated(fitted)
     best, _ = every.best(starts=2, steps=150)
-    ours = float(every.elbo_of(fitted.posterior.members[0].logits))
+    ours = float(every.elbo_of(fitted.posterior.factors[0].logits))
     with capsys.disabled():
         print(
             f"\n{estimator}: ELBO {ours:.3f} of {best:.3f}, log evidence "
@@ -166,7 +166,7 @@ def probabilities(estimator):
     )
     exact = enumerated(fitted, (x, LONE)).marginals()[:, 1]
     assert torch.allclose(exact.logit(), 2 * LONE[:, 0])
-    return fitted.posterior.members[0].probs()["weight"][0, :, 1], exact
+    return fitted.posterior.factors[0].probs()["weight"][0, :, 1], exact
 
 
 def test_discrete_posterior_probabilities_where_they_factorise():

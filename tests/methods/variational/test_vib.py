@@ -135,7 +135,7 @@ def test_weights_have_no_prior():
 
 def test_points_beside_the_random_parameters():
     bnn = BNN(classifier(), random="last").fit((X, Y), "vib", epochs=2, progress=False)
-    assert [family.name for family in bnn.posterior.members] == ["stochastic", "delta"]
+    assert [family.name for family in bnn.posterior.factors] == ["stochastic", "delta"]
     assert float(bnn.predict(X[:2], 10).outputs.std(0).min()) > 0
 
 

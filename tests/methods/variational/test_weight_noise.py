@@ -22,7 +22,7 @@ def test_fixed_noise_keeps_its_size_and_ends_at_least_squares():
     """
     x, y, design = DATA
     fitted = bnn(prior=Normal(0.0, 1e-3)).fit((x, y), "weight_noise", init_std=0.02, **FIT)
-    family = fitted.posterior.members[0]
+    family = fitted.posterior.factors[0]
     assert torch.allclose(family.raw_std.exp(), torch.full_like(family.raw_std, 0.02))
     assert np.abs(flat_mean(fitted).numpy() - least_squares()).max() < 0.02
     assert not fitted.proper
@@ -31,7 +31,7 @@ def test_fixed_noise_keeps_its_size_and_ends_at_least_squares():
 def test_the_size_is_a_setting():
     x, y, _ = DATA
     fitted = bnn().fit((x, y), "weight_noise", init_std=0.3, epochs=2, progress=False)
-    std = fitted.posterior.members[0].std()["weight"]
+    std = fitted.posterior.factors[0].std()["weight"]
     assert torch.allclose(std, torch.full_like(std, 0.3))
 
 
@@ -40,11 +40,11 @@ def test_adaptive_noise_learns_every_weights_size_under_the_optimal_prior(tmp_pa
     x, y, _ = DATA
     x = x * torch.tensor([1.0, 1.0, 0.05])
     fitted = bnn().fit((x, y), "weight_noise", adaptive=True, **FIT)
-    std = fitted.posterior.members[0].std()["weight"][0]
+    std = fitted.posterior.factors[0].std()["weight"][0]
     assert std[2] > 3 * std[:2].max() and fitted.proper
     prior = fitted.model.prior
     assert isinstance(prior, Optimal) and prior.per == "layer"
-    mean, var = fitted.posterior.members[0].marginals()
+    mean, var = fitted.posterior.factors[0].marginals()
     flat, spread = (torch.cat([p["weight"].flatten(), p["bias"]]) for p in (mean, var))
     (values,) = prior.values().values()
     assert torch.allclose(values["loc"], flat.mean()) and torch.allclose(

@@ -23,7 +23,7 @@ from credo.estimators.moments.state import Moments, lift, like, make_moments, re
 def smooth(function: Callable[[Tensor], Tensor], x: Moments) -> Moments:
     """Any smooth elementwise function."""
     if not x.full:
-        return like(x, *smooth_moments(function, x.expected, x.spread))
+        return like(x, *smooth_moments(function, x.expected, x.var_or_cov))
     mean, cov = smooth_covariance(function, *split(x))
     return like(x, mean.reshape(x.shape), cov)
 
@@ -47,7 +47,7 @@ def _leaky(func: Any, input: Any, negative_slope: float = 0.01, inplace: bool = 
     """a x + (1 - a) max(x, 0), where Cov(x_i, max(x_j, 0)) = c_ij P(x_j > 0) by Stein's lemma."""
     x, a = lift(input, func), negative_slope
     if not x.full:
-        mean, var = x.expected, x.spread
+        mean, var = x.expected, x.var_or_cov
         out, out_var = relu_moments(mean, var)
         if a:
             passing = torch.special.ndtr(standardise(mean, var)[0])
@@ -95,7 +95,7 @@ def _square(func: Any, input: Any) -> Moments:
     """m^2 + v, and 2 c_ij^2 + 4 m_i m_j c_ij."""
     x = lift(input, func)
     if not x.full:
-        mean, var = x.expected, x.spread
+        mean, var = x.expected, x.var_or_cov
         return like(x, mean * mean + var, 2 * var * var + 4 * mean * mean * var)
     mean, cov = split(x)
     product = mean.unsqueeze(-1) * mean.unsqueeze(-2)
@@ -112,7 +112,7 @@ def _noise(x: Moments, p: float, func: Any, shared: bool) -> Moments:
         raise refusal(func, f"its drop rate is {p:g}", "use a rate below 1")
     rate = p / (1.0 - p)
     if not x.full:
-        return like(x, x.expected, x.spread + rate * (x.spread + x.expected.square()))
+        return like(x, x.expected, x.var_or_cov + rate * (x.var_or_cov + x.expected.square()))
     if shared:
         raise refusal(
             func, "it drops whole channels in training mode", "use the diagonal mode or eval()"
@@ -142,5 +142,5 @@ def _dropout(
     return (
         _noise(x, p, func, shared)
         if training and p > 0
-        else make_moments(x.expected, x.spread, x.full, x.sources)
+        else make_moments(x.expected, x.var_or_cov, x.full, x.sources)
     )

@@ -16,18 +16,18 @@ from credo.estimators.moments.state import (
     Moments,
     RandomWeight,
     is_random,
-    joint,
     lift,
     like,
     make_moments,
     refusal,
     rule,
+    with_covariance,
 )
 from credo.posteriors.covariance_rules import sandwich
 
 
 def _broadcast(func: Any, x: Moments, mean: Tensor) -> Tensor:
-    """The spread of ``x`` in the shape of the result."""
+    """The variance or covariance of ``x`` in the shape of the result."""
     if x.full:
         if mean.shape != x.shape:
             raise refusal(
@@ -35,8 +35,8 @@ def _broadcast(func: Any, x: Moments, mean: Tensor) -> Tensor:
                 f"it broadcasts {tuple(x.shape)} to {tuple(mean.shape)}",
                 "use the diagonal mode",
             )
-        return x.spread
-    return x.spread.expand(mean.shape)
+        return x.var_or_cov
+    return x.var_or_cov.expand(mean.shape)
 
 
 def _add(func: Any, a: Any, b: Any, sign: float = 1.0) -> Moments:
@@ -53,8 +53,8 @@ def _add(func: Any, a: Any, b: Any, sign: float = 1.0) -> Moments:
         return like(x, mean, sign * sign * _broadcast(func, x, mean))
     one, two = lift(a, func), lift(b, func)
     mean = one.expected + sign * two.expected
-    spread = _broadcast(func, one, mean) + sign * sign * _broadcast(func, two, mean)
-    return make_moments(mean, spread, one.full, one.sources | two.sources)
+    var_or_cov = _broadcast(func, one, mean) + sign * sign * _broadcast(func, two, mean)
+    return make_moments(mean, var_or_cov, one.full, one.sources | two.sources)
 
 
 def _scale(func: Any, a: Any, factor: Any) -> Moments:
@@ -62,12 +62,12 @@ def _scale(func: Any, a: Any, factor: Any) -> Moments:
     x = lift(a, func)
     mean = x.expected * factor
     if not x.full:
-        return like(x, mean, x.spread * (factor * factor))
-    spread = _broadcast(func, x, mean)
+        return like(x, mean, x.var_or_cov * (factor * factor))
+    var_or_cov = _broadcast(func, x, mean)
     if isinstance(factor, Tensor) and factor.dim():
         row = factor.expand(mean.shape).flatten(1)
-        return like(x, mean, spread * row.unsqueeze(-1) * row.unsqueeze(-2))
-    return like(x, mean, spread * (factor * factor))
+        return like(x, mean, var_or_cov * row.unsqueeze(-1) * row.unsqueeze(-2))
+    return like(x, mean, var_or_cov * (factor * factor))
 
 
 _SUM_RULE = {
@@ -149,21 +149,27 @@ def _product(func: Any, input: Any, other: Any) -> Moments:
             func, f"both factors depend on {', '.join(common[:3])} and are not independent"
         )
     mean = a.expected * b.expected
-    var = a.expected.square() * b.spread + b.expected.square() * a.spread + a.spread * b.spread
+    var = (
+        a.expected.square() * b.var_or_cov
+        + b.expected.square() * a.var_or_cov
+        + a.var_or_cov * b.var_or_cov
+    )
     return make_moments(mean, var, False, a.sources | b.sources)
 
 
 def _masked(func: Any, input: Any, mask: RandomWeight) -> Moments:
     """The mask of a dropout module, whose family has the rule."""
-    if mask.joint or (isinstance(input, Moments) and input.full):
+    if mask.full or (isinstance(input, Moments) and input.full):
         raise refusal(
             func, "a dropout module's mask has no rule for covariances", "use the diagonal mode"
         )
     op = LinearMap(torch.mul, {}, 0, False)
     known = isinstance(input, Moments)
-    mean, var = (input.expected, input.spread) if known else (input, torch.zeros_like(input))
-    out, spread = mask.family.moments(op, mean, var, mask.site, None)
-    return make_moments(out, spread, False, (input.sources if known else frozenset()) | {mask.site})
+    mean, var = (input.expected, input.var_or_cov) if known else (input, torch.zeros_like(input))
+    out, var_or_cov = mask.family.moments(op, mean, var, mask.site, None)
+    return make_moments(
+        out, var_or_cov, False, (input.sources if known else frozenset()) | {mask.site}
+    )
 
 
 @rule(
@@ -201,11 +207,11 @@ def _collect(func: Any, tensors: Any, dim: int) -> Moments:
             func, "the covariance between its parts is not known", "use the diagonal mode"
         )
     means = [part.expected if isinstance(part, Moments) else part for part in parts]
-    spreads = [
-        part.spread if isinstance(part, Moments) else torch.zeros_like(part) for part in parts
+    second_parts = [
+        part.var_or_cov if isinstance(part, Moments) else torch.zeros_like(part) for part in parts
     ]
     sources = frozenset().union(*(part.sources for part in parts if isinstance(part, Moments)))
-    return make_moments(func(means, dim), func(spreads, dim), False, sources)
+    return make_moments(func(means, dim), func(second_parts, dim), False, sources)
 
 
 def linear_function(func: Any, x: Moments, apply: Any, apply_var: Any) -> Moments:
@@ -214,12 +220,12 @@ def linear_function(func: Any, x: Moments, apply: Any, apply_var: Any) -> Moment
     """
     mean = apply(x.expected)
     if not x.full:
-        return make_moments(mean, apply_var(x.spread), False, x.sources)
+        return make_moments(mean, apply_var(x.var_or_cov), False, x.sources)
     if mean.dim() == 0 or mean.shape[0] != len(x):
         raise refusal(
             func, f"it acts on the example axis of {tuple(x.shape)}", "use the diagonal mode"
         )
-    return joint(mean, sandwich(apply, x.spread, x.shape[1:]), x.sources)
+    return with_covariance(mean, sandwich(apply, x.var_or_cov, x.shape[1:]), x.sources)
 
 
 def _axes(dim: Any, ndim: int) -> tuple[int, ...]:
@@ -271,7 +277,10 @@ def _pad(
     constant = {} if mode != "constant" else {"value": 0.0}
     if mode == "constant" and value:
         return make_moments(
-            F.pad(x.expected, pad, mode, value), F.pad(x.spread, pad, mode, 0.0), False, x.sources
+            F.pad(x.expected, pad, mode, value),
+            F.pad(x.var_or_cov, pad, mode, 0.0),
+            False,
+            x.sources,
         )
     return linear_function(
         func,

@@ -164,8 +164,8 @@ def _first_two(
     """
     centre, share = function(mean), var / used
     expected = values @ weights
-    spread = (values - expected.unsqueeze(-1)).square() @ weights
-    return centre + share * (expected - centre), share * spread
+    own_var = (values - expected.unsqueeze(-1)).square() @ weights
+    return centre + share * (expected - centre), share * own_var
 
 
 def smooth_covariance(

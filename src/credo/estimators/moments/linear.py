@@ -10,7 +10,14 @@ import torch
 from torch import Tensor
 
 from credo.core.linear_map import SIGNATURES, LinearMap, along, bind
-from credo.estimators.moments.state import Moments, RandomWeight, joint, make_moments, refusal, rule
+from credo.estimators.moments.state import (
+    Moments,
+    RandomWeight,
+    make_moments,
+    refusal,
+    rule,
+    with_covariance,
+)
 from credo.posteriors.covariance_rules import check_units, fixed_joint, independent_channels
 
 
@@ -32,7 +39,7 @@ def _linear_map(func: Any, *args: Any, **kwargs: Any) -> Moments:
     full = (
         x.full
         if isinstance(x, Moments)
-        else any(isinstance(v, RandomWeight) and v.joint for v in (w, b))
+        else any(isinstance(v, RandomWeight) and v.full for v in (w, b))
     )
     sources = x.sources if isinstance(x, Moments) else frozenset()
     names = frozenset(v.site for v in (w, b) if isinstance(v, RandomWeight))
@@ -43,10 +50,10 @@ def _linear_map(func: Any, *args: Any, **kwargs: Any) -> Moments:
             f"{', '.join(again)} is used a second time, and uses of one weight are not independent",
         )
     mean = x.expected if isinstance(x, Moments) else x
-    spread = x.spread if isinstance(x, Moments) else None
+    var_or_cov = x.var_or_cov if isinstance(x, Moments) else None
     if full:
-        return joint(*_full(op, func, mean, spread, w, b), sources | names)
-    return make_moments(*_diagonal(op, mean, spread, w, b), False, sources | names)
+        return with_covariance(*_full(op, func, mean, var_or_cov, w, b), sources | names)
+    return make_moments(*_diagonal(op, mean, var_or_cov, w, b), False, sources | names)
 
 
 def _own_bias(w: RandomWeight, b: Any) -> str | None:

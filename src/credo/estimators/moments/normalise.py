@@ -14,12 +14,12 @@ from credo.estimators.moments.state import (
     Moments,
     RandomWeight,
     is_random,
-    joint,
     lift,
     like,
     make_moments,
     refusal,
     rule,
+    with_covariance,
 )
 from credo.posteriors.covariance_rules import outer
 
@@ -48,15 +48,17 @@ def affine(x: Moments, weight: Any, bias: Any, shape: torch.Size) -> Moments:
     shift, shift_var, shift_site = _known(bias, shape, 0.0, mean)
     out, sources = mean * scale + shift, x.sources | scale_site | shift_site
     if not x.full:
-        var = scale.square() * x.spread
+        var = scale.square() * x.var_or_cov
         if scale_var is not None:
-            var = var + (mean.square() + x.spread) * scale_var
+            var = var + (mean.square() + x.var_or_cov) * scale_var
         return make_moments(out, var if shift_var is None else var + shift_var, False, sources)
     row = scale.expand(mean.shape).flatten(1)
-    cov = x.spread * row.unsqueeze(-1) * row.unsqueeze(-2)
+    cov = x.var_or_cov * row.unsqueeze(-1) * row.unsqueeze(-2)
     if scale_var is not None:
-        cov = cov + (outer(mean) + x.spread) * _shared(scale_var, mean)
-    return joint(out, cov if shift_var is None else cov + _shared(shift_var, mean), sources)
+        cov = cov + (outer(mean) + x.var_or_cov) * _shared(scale_var, mean)
+    return with_covariance(
+        out, cov if shift_var is None else cov + _shared(shift_var, mean), sources
+    )
 
 
 def _shared(var: Tensor, mean: Tensor) -> Tensor:
@@ -97,25 +99,25 @@ def _batch_norm(
 
 def _certain(x: Tensor, *parameters: Any) -> Moments:
     """A known tensor that meets a random scale or shift."""
-    if any(isinstance(p, RandomWeight) and p.joint for p in parameters):
+    if any(isinstance(p, RandomWeight) and p.full for p in parameters):
         units = x.shape[1:].numel()
-        return joint(x, x.new_zeros(len(x), units, units), frozenset())
+        return with_covariance(x, x.new_zeros(len(x), units, units), frozenset())
     return make_moments(x, torch.zeros_like(x), False, frozenset())
 
 
-def standardised(mean: Tensor, spread: Tensor, full: bool, eps: float) -> tuple[Tensor, Tensor]:
-    """(x - average) / sqrt(second moment + eps) over the last axis: ``(..., G)``, the spread
+def standardised(mean: Tensor, var_or_cov: Tensor, full: bool, eps: float) -> tuple[Tensor, Tensor]:
+    """(x - average) / sqrt(second moment + eps) over the last axis: ``(..., G)``, the covariance
     ``(..., G)`` or ``(..., G, G)``.
 
     Centring is linear and exact. The length is replaced by the root of its expected square, and the
-    spread goes through the slope there: J = (I - 11^T/G - z z^T/G) / length, z the result. Good
-    while the group is large or its spread small.
+    covariance goes through the slope there: J = (I - 11^T/G - z z^T/G) / length, z the result. Good
+    while the group is large or its variance small.
     """
     size = mean.shape[-1]
-    var = spread.diagonal(dim1=-2, dim2=-1) if full else spread
+    var = var_or_cov.diagonal(dim1=-2, dim2=-1) if full else var_or_cov
     centred = mean - mean.mean(-1, keepdim=True)
     if full:
-        expected = var.mean(-1, keepdim=True) - spread.mean((-2, -1)).unsqueeze(-1)
+        expected = var.mean(-1, keepdim=True) - var_or_cov.mean((-2, -1)).unsqueeze(-1)
     else:
         expected = var.mean(-1, keepdim=True) * (1.0 - 1.0 / size)
     length = torch.sqrt(centred.square().mean(-1, keepdim=True) + expected + eps)
@@ -123,7 +125,7 @@ def standardised(mean: Tensor, spread: Tensor, full: bool, eps: float) -> tuple[
     if full:
         eye = torch.eye(size, dtype=mean.dtype, device=mean.device)
         slope = (eye - 1.0 / size - z.unsqueeze(-1) * z.unsqueeze(-2) / size) / length.unsqueeze(-1)
-        return z, slope @ spread @ slope.mT
+        return z, slope @ var_or_cov @ slope.mT
     sums = [(z**k * var).sum(-1, keepdim=True) for k in range(3)]
     own = var * (1.0 - 2.0 / size - 2.0 * z.square() / size)
     return z, (
@@ -138,10 +140,10 @@ def _grouped(func: Any, x: Moments, groups: int, eps: float) -> Moments:
             raise refusal(
                 func, f"it normalises {groups} groups of one example apart", "use the diagonal mode"
             )
-        mean, cov = standardised(x.expected.flatten(1), x.spread, True, eps)
+        mean, cov = standardised(x.expected.flatten(1), x.var_or_cov, True, eps)
         return like(x, mean.reshape(x.shape), cov)
     rows = (len(x) * groups, -1)
-    mean, var = standardised(x.expected.reshape(rows), x.spread.reshape(rows), False, eps)
+    mean, var = standardised(x.expected.reshape(rows), x.var_or_cov.reshape(rows), False, eps)
     return like(x, mean.reshape(x.shape), var.reshape(x.shape))
 
 

@@ -15,7 +15,15 @@ from torch import Tensor
 
 from credo.estimators.moments.arithmetic import linear_function
 from credo.estimators.moments.gaussian import relu_covariance, relu_moments, standardise
-from credo.estimators.moments.state import Moments, joint, lift, make_moments, refusal, rule, split
+from credo.estimators.moments.state import (
+    Moments,
+    lift,
+    make_moments,
+    refusal,
+    rule,
+    split,
+    with_covariance,
+)
 
 _AVERAGE: dict[Any, int] = {F.avg_pool1d: 1, F.avg_pool2d: 2, F.avg_pool3d: 3}
 _ADAPTIVE: dict[Any, int] = {
@@ -146,7 +154,7 @@ def _maximum(
     index, valid = _windows(spatial, tuple(shape), kernels, strides, pads, dilations, x.device)
     lead = x.shape[:-count]
     if not x.full:
-        mean, var = x.expected.flatten(-count), x.spread.flatten(-count)
+        mean, var = x.expected.flatten(-count), x.var_or_cov.flatten(-count)
         out, out_var = mean[..., index[0]], var[..., index[0]]
         for place in range(1, len(index)):
             m, v = mean[..., index[place]], var[..., index[place]]
@@ -159,7 +167,7 @@ def _maximum(
             out.reshape(*lead, *shape), out_var.reshape(*lead, *shape), False, x.sources
         )
     mean, cov = _full_maximum(x, x.shape[1:-count].numel(), index, valid)
-    return joint(mean.reshape(*lead, *shape), cov, x.sources)
+    return with_covariance(mean.reshape(*lead, *shape), cov, x.sources)
 
 
 def _full_maximum(x: Moments, planes: int, index: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:

@@ -26,26 +26,26 @@ def place_moments(shell: Shell, posterior: Posterior, covariance: str = "diagona
     """
     if covariance not in MODES:
         raise SettingError(f"covariance={covariance!r}; expected 'diagonal' or 'full'.")
-    joint = covariance == "full"
-    for family in posterior.members:
+    full = covariance == "full"
+    for family in posterior.factors:
         names = [name for name in family.names if not name.startswith(LIKELIHOOD)]
         if isinstance(family, Delta):
             values = family.mean()
             shell.place({name: values[name] for name in names})
             continue
-        _check_rule(family, joint)
+        _check_rule(family, full)
         first = next(family.parameters())
-        shell.place({name: make_weight(name, family, first, joint) for name in names})
+        shell.place({name: make_weight(name, family, first, full) for name in names})
 
 
-def _check_rule(family: Family, joint: bool) -> None:
+def _check_rule(family: Family, full: bool) -> None:
     if type(family).moments is Family.moments:
         raise CredoError(
             "Moments need a Gaussian posterior (mean_field, low_rank, full, kron or delta); this "
             f"one is {family.name!r}: "
             "draw samples instead."
         )
-    if joint and type(family).joint_moments is Family.joint_moments:
+    if full and type(family).joint_moments is Family.joint_moments:
         raise CredoError(
             f"The family {family.name!r} has no rule for a full covariance; use "
             "covariance='diagonal'."
@@ -69,8 +69,8 @@ def propagate(
     place_moments(shell, posterior, covariance)
     out = pick(shell(x), output)
     if isinstance(out, Moments):
-        return out.expected, out.spread
-    if any(not isinstance(family, Delta) for family in posterior.members):
+        return out.expected, out.var_or_cov
+    if any(not isinstance(family, Delta) for family in posterior.factors):
         raise NetworkError(
             "No random parameter reached the network's output by an operation that Python sees, "
             "so it has no moments; "

@@ -10,13 +10,13 @@ from torch import Tensor
 from credo.estimators.moments.state import (
     Moments,
     RandomWeight,
-    joint,
     lift,
     make_moments,
     reads,
     refusal,
     rule,
     split,
+    with_covariance,
 )
 
 _ORDERED = (
@@ -108,7 +108,7 @@ def _copy(func: Any, input: Any, *args: Any, **kwargs: Any) -> Moments:
     x = lift(input, func)
     args = tuple(map(_plain, args))
     return make_moments(
-        func(x.expected, *args, **kwargs), func(x.spread, *args, **kwargs), x.full, x.sources
+        func(x.expected, *args, **kwargs), func(x.var_or_cov, *args, **kwargs), x.full, x.sources
     )
 
 
@@ -140,11 +140,11 @@ def _move(func: Any, input: Any, *args: Any, **kwargs: Any) -> Any:
     args = tuple(map(_plain, args))
     out = func(x.expected, *args, **kwargs)
     if not x.full:
-        spread = func(x.spread, *args, **kwargs)
+        var_or_cov = func(x.var_or_cov, *args, **kwargs)
         if isinstance(out, Tensor):
-            return make_moments(out, spread, False, x.sources)
+            return make_moments(out, var_or_cov, False, x.sources)
         return type(out)(
-            make_moments(m, v, False, x.sources) for m, v in zip(out, spread, strict=True)
+            make_moments(m, v, False, x.sources) for m, v in zip(out, var_or_cov, strict=True)
         )
     index = torch.arange(x.numel()).reshape(x.shape)
     moved = func(index, *(a.cpu() if isinstance(a, Tensor) else a for a in args), **kwargs)
@@ -173,6 +173,6 @@ def _reorder(func: Any, x: Moments, out: Tensor, index: Tensor) -> Moments:
             "use the diagonal mode",
         )
     if torch.equal(origin[0], torch.arange(units)):
-        return joint(out, cov, x.sources)
+        return with_covariance(out, cov, x.sources)
     place = origin[0].to(cov.device)
-    return joint(out, cov.index_select(-1, place).index_select(-2, place), x.sources)
+    return with_covariance(out, cov.index_select(-1, place).index_select(-2, place), x.sources)

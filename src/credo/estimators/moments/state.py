@@ -23,13 +23,13 @@ class Moments(Tensor):
 
     The tensor itself is the mean, so shapes and types read as usual.
 
-    ``spread`` is the variance in the shape of the mean, or the covariance ``(B, D, D)`` between the
-    D units of each of B examples (then ``full`` is set). ``sources`` names the random parameters it
-    depends on. The mean is read by ``expected``, because ``mean`` is the reduction that networks
-    call. Made by :func:`make_moments`.
+    ``var_or_cov`` is the variance in the shape of the mean, or the covariance ``(B, D, D)`` between
+    the D units of each of B examples (then ``full`` is set). ``sources`` names the random
+    parameters it depends on. The mean is read by ``expected``, because ``mean`` is the reduction
+    that networks call. Made by :func:`make_moments`.
     """
 
-    spread: Tensor
+    var_or_cov: Tensor
     full: bool
     sources: frozenset[str]
     overwritten: bool = False
@@ -41,10 +41,17 @@ class Moments(Tensor):
             return self.as_subclass(Tensor)
 
     @property
+    def spread(self) -> Tensor:
+        """What ``var_or_cov`` was called before; the name goes with the next release."""
+        return self.var_or_cov
+
+    @property
     def variance(self) -> Tensor:
         """The variance of every element, in the shape of the mean."""
         return (
-            self.spread.diagonal(dim1=-2, dim2=-1).reshape(self.shape) if self.full else self.spread
+            self.var_or_cov.diagonal(dim1=-2, dim2=-1).reshape(self.shape)
+            if self.full
+            else self.var_or_cov
         )
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
@@ -61,10 +68,10 @@ class Moments(Tensor):
         return dispatch(func, args, kwargs or {})
 
 
-def make_moments(mean: Tensor, spread: Tensor, full: bool, sources: frozenset[str]) -> Moments:
-    """Mean and spread (see :class:`Moments`) as one object that runs through a network."""
+def make_moments(mean: Tensor, var_or_cov: Tensor, full: bool, sources: frozenset[str]) -> Moments:
+    """Both moments (see :class:`Moments`) as one object that runs through a network."""
     out = mean.as_subclass(Moments)
-    out.spread, out.full, out.sources = spread, full, sources
+    out.var_or_cov, out.full, out.sources = var_or_cov, full, sources
     return out
 
 
@@ -75,7 +82,7 @@ class RandomWeight(Tensor):
 
     site: str
     family: Family
-    joint: bool
+    full: bool
 
     def marginals(self) -> tuple[Tensor, Tensor]:
         """Mean and variance of its elements."""
@@ -98,11 +105,11 @@ class RandomWeight(Tensor):
         return dispatch(func, args, kwargs or {})
 
 
-def make_weight(site: str, family: Family, like: Tensor, joint: bool) -> RandomWeight:
+def make_weight(site: str, family: Family, like: Tensor, full: bool) -> RandomWeight:
     """The stand-in of one parameter of ``family``; it takes no memory."""
     nan = torch.full((), float("nan"), dtype=like.dtype, device=like.device)
     weight = nan.expand(family.shapes[site]).as_subclass(RandomWeight)
-    weight.site, weight.family, weight.joint = site, family, joint
+    weight.site, weight.family, weight.full = site, family, full
     return weight
 
 
@@ -267,7 +274,7 @@ def lift(value: Any, func: Any) -> Moments:
     only.
     """
     if isinstance(value, RandomWeight):
-        if value.joint:
+        if value.full:
             raise refusal(
                 func, f"the random parameter {value.site!r} meets it", "use the diagonal mode"
             )
@@ -277,19 +284,21 @@ def lift(value: Any, func: Any) -> Moments:
 
 def split(x: Moments) -> tuple[Tensor, Tensor]:
     """Full mode: mean ``(B, D)`` and covariance ``(B, D, D)``."""
-    return x.expected.flatten(1), x.spread
+    return x.expected.flatten(1), x.var_or_cov
 
 
-def joint(mean: Tensor, cov: Tensor, sources: frozenset[str]) -> Moments:
+def with_covariance(mean: Tensor, cov: Tensor, sources: frozenset[str]) -> Moments:
     """Moments with a covariance, refused above the size that memory allows."""
     check_units(mean)
     return make_moments(mean, cov, True, sources)
 
 
-def like(x: Moments, mean: Tensor, spread: Tensor) -> Moments:
+def like(x: Moments, mean: Tensor, var_or_cov: Tensor) -> Moments:
     """New numbers in the mode and with the sources of ``x``."""
     return (
-        joint(mean, spread, x.sources) if x.full else make_moments(mean, spread, False, x.sources)
+        with_covariance(mean, var_or_cov, x.sources)
+        if x.full
+        else make_moments(mean, var_or_cov, False, x.sources)
     )
 
 

@@ -54,12 +54,14 @@ class ConcreteDropoutMethod(Method, DescentSettings, ElboSettings, NoiseSettings
     rate_lr: float = setting(
         3.0, "Learning rate of the rates, as a multiple of the weights'.", gt=0.0
     )
-    per: str = setting("layer", "What has its own rate.", choices=("layer", "unit"))
+    per: str = setting(
+        "layer", "What has a rate of its own: a layer, or each unit.", choices=("layer", "unit")
+    )
     gradient: str = setting(
-        "concrete", "How rates are learned.", choices=("concrete", "reinforce", "arm")
+        "concrete", "Gradient estimator of the rates.", choices=("concrete", "reinforce", "arm")
     )
     temperature: float = setting(
-        0.1, "Of the relaxation; colder has less bias and more variance.", gt=0.0
+        0.1, "Temperature of the relaxation; a colder one has less bias and more variance.", gt=0.0
     )
 
     def adapt(self, model: Model) -> Model:

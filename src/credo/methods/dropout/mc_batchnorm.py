@@ -49,7 +49,9 @@ class MCBatchNorm(Method, DescentSettings):
         "conjugate_covariance": "no weight is random, the normalisation is",
     }
 
-    batches: int = setting(100, "Training batches whose statistics are kept.", ge=2)
+    num_batches: int = setting(
+        100, "Training batches whose statistics are kept.", ge=2, formerly="batches"
+    )
 
     @classmethod
     def example_network(cls, net: nn.Module, outputs: int) -> nn.Module:
@@ -67,7 +69,7 @@ class MCBatchNorm(Method, DescentSettings):
         start = model.start_values(self.init, fit_job.seed)
         fitted = point_fit(model, fit_job, model.point_posterior(start), descent=self)
         statistics = Samples.of(self._record(model, fit_job, fitted, paths))
-        return Fitted(Posterior([*fitted.posterior.members, statistics]), fitted.buffers)
+        return Fitted(Posterior([*fitted.posterior.factors, statistics]), fitted.buffers)
 
     @torch.no_grad()
     def _record(
@@ -103,7 +105,9 @@ class MCBatchNorm(Method, DescentSettings):
                 handle.remove()
             shell.train(False)
         twice = [
-            name.rpartition(".")[0] for name, values in rows.items() if len(values) != self.batches
+            name.rpartition(".")[0]
+            for name, values in rows.items()
+            if len(values) != self.num_batches
         ]
         if twice:
             raise NetworkError(
@@ -114,7 +118,7 @@ class MCBatchNorm(Method, DescentSettings):
 
     def _inputs(self, model: Model, fit_job: FitJob) -> Iterator[Any]:
         """``batches`` batches in orders of their own."""
-        left, epoch, most = self.batches, 0, 2
+        left, epoch, most = self.num_batches, 0, 2
         while left:
             order = generator(fit_job.seed, "statistics", epoch)
             with isolated(mix(fit_job.seed, "statistics", epoch), model.device):

@@ -52,7 +52,11 @@ class VariationalDropout(Method, DescentSettings, ElboSettings, NoiseSettings):
     rate_lr: float = setting(
         3.0, "Learning rate of the rates, as a multiple of the weights'.", gt=0.0
     )
-    per: str = setting("unit", "What has its own alpha.", choices=("weight", "unit", "layer"))
+    per: str = setting(
+        "unit",
+        "What has an alpha of its own: a layer, each unit, or each weight.",
+        choices=("weight", "unit", "layer"),
+    )
     noise: str = setting(
         "input", "Noise on inputs (one factor per unit) or on weights.", choices=("input", "weight")
     )

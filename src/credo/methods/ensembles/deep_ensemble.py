@@ -40,14 +40,14 @@ class DeepEnsemble(Method, MemberSettings, DescentSettings):
         "epochs": 500,
         "batch_size": None,
         "lr": 0.1,
-        "members": 3,
+        "num_members": 3,
     }
     exceptions: ClassVar[dict[str, str]] = {
         "conjugate_covariance": "on a problem with one mode all members end at it: their "
         "differences are those of modes"
     }
 
-    members: int = setting(5, "Networks.", ge=1)
+    num_members: int = setting(5, "Networks in the ensemble.", ge=1, short="members")
     adversarial: float = setting(
         0.0,
         "Distance of adversarial neighbours as a share of each input's range; 0 trains on the data "
@@ -57,7 +57,7 @@ class DeepEnsemble(Method, MemberSettings, DescentSettings):
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Descend on all members' negative log joints."""
-        members = start_members(model, fit_job, self.members, self.init)
+        members = start_members(model, fit_job, self.num_members, self.init)
         steps = adversarial_steps(model, fit_job.source, self.adversarial)
         return train(
             members,

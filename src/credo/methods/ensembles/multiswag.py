@@ -45,24 +45,28 @@ class MultiSWAG(Method, SwagSettings, MemberSettings, DescentSettings):
         "batch_size": 16,
         "lr": 0.01,
         "start": 0.25,
-        "members": 2,
+        "num_members": 2,
     }
     exceptions: ClassVar[dict[str, str]] = {
         "conjugate_covariance": "the covariance is that of the optimizer's path, which only by "
         "chance is that of the posterior"
     }
 
-    members: int = setting(5, "Paths.", ge=1)
+    num_members: int = setting(
+        5, "Training paths, each giving one Gaussian of the mixture.", ge=1, short="members"
+    )
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Descend, then gather along all paths at once."""
         path = gathered_moments(self, fit_job)
         last = train(
-            start_members(model, fit_job, self.members, self.init, path),
+            start_members(model, fit_job, self.num_members, self.init, path),
             fit_job,
             members_optimizer(self.optimizer, self.momentum),
             step_maker(self.vectorise),
             decay=swag_schedule(self, self.lr_schedule),
             compile=self.compile,
         )
-        return Fitted(swag_posterior(model, fit_job, path, self.members, self.draws), last.buffers)
+        return Fitted(
+            swag_posterior(model, fit_job, path, self.num_members, self.num_draws), last.buffers
+        )

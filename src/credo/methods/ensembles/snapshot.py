@@ -41,25 +41,29 @@ class Snapshot(Method, MemberSettings, DescentSettings):
         "epochs": 600,
         "batch_size": None,
         "lr": 0.1,
-        "cycles": 3,
+        "num_cycles": 3,
     }
     exceptions: ClassVar[dict[str, str]] = {
         "conjugate_covariance": "on a problem with one mode all copies end at it: their "
         "differences are those of modes"
     }
 
-    cycles: int = setting(5, "Cycles of the learning rate, each giving one member.", ge=1)
-    lr_schedule: str = setting("cosine", "Within a cycle.", choices=("cosine",))
+    num_cycles: int = setting(
+        5, "Cycles of the learning rate, each giving one member.", ge=1, formerly="cycles"
+    )
+    lr_schedule: str = setting(
+        "cosine", "Learning-rate schedule within a cycle.", choices=("cosine",)
+    )
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Descend on the negative log joint, again and again from where it is."""
-        path = Snapshots(self.cycles)
+        path = Snapshots(self.num_cycles)
         last = train(
             start_members(model, fit_job, 1, self.init, path),
             fit_job,
             members_optimizer(self.optimizer, self.momentum),
             step_maker(self.vectorise),
-            decay=_restarting(self.cycles, fit_job.epochs),
+            decay=_restarting(self.num_cycles, fit_job.epochs),
             compile=self.compile,
         )
         values, likelihood_params = path.taken()
@@ -75,7 +79,8 @@ def _restarting(cycles: int, epochs: int) -> Callable[[float], float]:
     """The factor of the learning rate by the progress of the fit."""
     if cycles > epochs:
         raise SettingError(
-            f"cycles={cycles} do not fit into epochs={epochs}; a cycle takes at least one epoch."
+            f"num_cycles={cycles} do not fit into epochs={epochs}; a cycle takes at least one "
+            "epoch."
         )
     # whole numbers: a quotient just below the start of a cycle would be its end
     return lambda progress: fall(round(progress * epochs) * cycles % epochs / epochs)

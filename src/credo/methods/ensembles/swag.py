@@ -70,4 +70,4 @@ class SWAG(Method, SwagSettings, MemberSettings, DescentSettings):
             decay=swag_schedule(self, self.lr_schedule),
             compile=self.compile,
         )
-        return Fitted(swag_posterior(model, fit_job, path, 1, self.draws), last.buffers)
+        return Fitted(swag_posterior(model, fit_job, path, 1, self.num_draws), last.buffers)

@@ -54,7 +54,7 @@ class DeepGPMethod(Method, ProcessSettings):
     conformance_settings: ClassVar[dict[str, Any]] = {
         "epochs": 50,
         "batch_size": 16,
-        "inducing": 8,
+        "num_inducing": 8,
         "widths": (2,),
     }
     exceptions: ClassVar[dict[str, str]] = {
@@ -64,8 +64,11 @@ class DeepGPMethod(Method, ProcessSettings):
         "conjugate_covariance": "likewise",
     }
 
-    inducing: int = setting(
-        32, "Inducing points of every layer, at most one per different training example.", ge=1
+    num_inducing: int = setting(
+        32,
+        "Inducing points of every layer, at most one per different training example.",
+        ge=1,
+        formerly="inducing",
     )
     widths: Any = setting(
         (5,), "Processes in every hidden layer; () for a single layer.", kind=(tuple, list)
@@ -93,6 +96,6 @@ class DeepGPMethod(Method, ProcessSettings):
         outputs = num_outputs(model, fit_job.source.example(2))
         inputs = first_inputs(model, fit_job, {}, lambda shell, x: real_rows(x))
         widths, seeded = tuple(map(int, self.widths)), generator(fit_job.seed, "inducing")
-        process = DeepGP.start(inputs, outputs, widths, self.inducing, seeded)
+        process = DeepGP.start(inputs, outputs, widths, self.num_inducing, seeded)
         learner = ProcessElbo(model, Posterior([process]), self.train_samples)
         return descend_on_process(learner, fit_job, self.lr_schedule)

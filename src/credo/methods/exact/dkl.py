@@ -51,7 +51,7 @@ class DKL(Method, ProcessSettings):
     conformance_settings: ClassVar[dict[str, Any]] = {
         "epochs": 100,
         "batch_size": 16,
-        "inducing": 8,
+        "num_inducing": 8,
     }
     exceptions: ClassVar[dict[str, str]] = {
         "conjugate_mean": "its functions of the inputs are not linear: there are no weights to "
@@ -82,6 +82,6 @@ class DKL(Method, ProcessSettings):
         points = {n: v for n, v in values.items() if n in model.point}
         features = first_inputs(model, fit_job, points, lambda shell, x: given(shell, x, *layer))
         seeded = generator(fit_job.seed, "inducing")
-        process = SparseGP.start(layer.path, features, layer.outputs, self.inducing, seeded)
+        process = SparseGP.start(layer.path, features, layer.outputs, self.num_inducing, seeded)
         learner = ProcessElbo(model, model.with_points([process], values))
         return descend_on_process(learner, fit_job, self.lr_schedule, self.faster)

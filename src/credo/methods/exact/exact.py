@@ -55,7 +55,9 @@ class Exact(Method):
     prior_shape: float = setting(
         0.01, "Shape a of the inverse-gamma prior of an unknown noise variance.", gt=0.0
     )
-    prior_rate: float = setting(0.01, "Rate b of that prior.", gt=0.0)
+    prior_rate: float = setting(
+        0.01, "Rate b of the inverse-gamma prior of an unknown noise variance.", gt=0.0
+    )
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Sum J^T J over the data once, then solve."""

@@ -83,8 +83,8 @@ class Laplace(Method, DescentSettings):
     )
     curvature: str = setting(
         "ggn",
-        "Generalised Gauss-Newton, or the Fisher matrix of observed ('empirical') or drawn ('mc') "
-        "targets.",
+        "Which curvature: generalised Gauss-Newton, or the Fisher matrix of observed "
+        "('empirical') or drawn ('mc') targets.",
         choices=("ggn", "empirical", "mc"),
     )
     mc_samples: int = setting(1, "Drawn targets per example, for curvature='mc'.", ge=1)
@@ -100,10 +100,13 @@ class Laplace(Method, DescentSettings):
         "Prior widths that are tuned: one, one per layer, or one per tensor.",
         choices=("global", "layer", "tensor"),
     )
-    every: int = setting(10, "Epochs between two curvatures, for tune='online'.", ge=1)
+    every: int = setting(
+        10, "Epochs between two computations of the curvature, for tune='online'.", ge=1
+    )
     predictive: str = setting(
         "linear",
-        "Predictions: of the linearised network, its probit approximation, or of drawn weights.",
+        "What predictions are made from: the linearised network, its probit approximation, "
+        "or drawn weights.",
         choices=("linear", "probit", "weights"),
     )
 

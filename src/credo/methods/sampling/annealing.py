@@ -59,7 +59,7 @@ class Annealing(Method):
         "conjugate_covariance": "a point estimate has no spread"
     }
 
-    num_moves: int = setting(500, "Moves in all.", ge=1)
+    num_moves: int = setting(500, "Moves of every chain in all.", ge=1)
     num_steps: int = setting(10, "Leapfrog steps of a move.", ge=1)
     num_chains: int = setting(4, "Chains, of which the best ends as the answer.", ge=1)
     hottest: float = setting(10.0, "Temperature at the start; 1 is the posterior's.", gt=0.0)

@@ -74,7 +74,7 @@ class CSGMCMC(Method, StochasticGradientSettings, ChainSettings):
     num_warmup: int = setting(
         0, "Steps of plain SGHMC before the first cycle, during which point parameters learn.", ge=0
     )
-    num_cycles: int = setting(4, "Cycles; num_draws is shared out among them.", ge=1)
+    num_cycles: int = setting(4, "Cycles of the step size; num_draws is divided among them.", ge=1)
     exploration: float = setting(0.8, "Share of a cycle without noise and draws.", ge=0.0, le=0.99)
     friction: float = setting(0.1, "Share of the momentum lost per step.", gt=0.0, le=1.0)
 

@@ -72,7 +72,8 @@ class PSGLD(Method, StochasticGradientSettings, ChainSettings):
     )
     eps: float = setting(
         0.1,
-        "Damping of the scale, as a share of the root mean square gradient over all parameters.",
+        "Damping of the preconditioner, as a share of the root mean square gradient over all "
+        "parameters.",
         gt=0.0,
     )
 

@@ -58,10 +58,10 @@ class SVGD(Method):
         "epochs": 800,
         "batch_size": None,
         "lr": 0.05,
-        "particles": 100,
+        "num_particles": 100,
     }
 
-    particles: int = setting(20, "Networks in the set.", ge=1)
+    num_particles: int = setting(20, "Networks in the set.", ge=1, formerly="particles")
     kernel: str = setting(
         "rbf",
         "Kernel: Gaussian, or inverse multiquadric with longer tails.",
@@ -77,11 +77,11 @@ class SVGD(Method):
     )
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
-        particles = Chains.start(model, self.init, self.particles, fit_job)
+        particles = Chains.start(model, self.init, self.num_particles, fit_job)
         moves = SVGDMoves(self, particles.density, fit_job)
-        if self.particles > 1 and bool((particles.position == particles.position[0]).all()):
+        if self.num_particles > 1 and bool((particles.position == particles.position[0]).all()):
             raise SettingError(
-                f"svgd: all {self.particles} particles start at one place and would stay "
+                f"svgd: all {self.num_particles} particles start at one place and would stay "
                 "together; give each its own in init."
             )
         schedule = EpochSchedule(moves.num_moves - 1, 1, moves.batches.count)

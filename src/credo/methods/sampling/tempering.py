@@ -73,7 +73,7 @@ class Tempering(Method, CompileSettings, FullBatchSettings, ChainSettings):
         "num_steps": 5,
     }
 
-    num_rungs: int = setting(8, "Temperatures.", ge=1)
+    num_rungs: int = setting(8, "Temperatures of the ladder, the posterior's included.", ge=1)
     hottest: float = setting(
         0.02, "Power of the likelihood at the hottest rung; above 0.", gt=0.0, le=1.0
     )

@@ -56,14 +56,14 @@ class GroupHorseshoe(Method, HorseshoeSettings, GroupSettings, DescentSettings, 
 
     groups: str = setting(
         "auto",
-        "What shares a scale: input units, output units, or 'auto': filters, gates and units of "
-        "recurrent layers, words, else inputs.",
+        "Groups that share a scale: input units, output units, or 'auto': filters, gates and "
+        "units of recurrent layers, words, else inputs.",
         choices=("auto", "input", "output"),
     )
     threshold: float = setting(
         3.0,
-        "log of noise to signal, sum V[w] / sum E[w]^2, from which a group is pruned; 3 is 95 % "
-        "noise.",
+        "Logarithm of noise to signal, sum V[w] / sum E[w]^2, from which a group is pruned; "
+        "3 is 95 % noise.",
     )
 
     def adapt(self, model: Model) -> Model:

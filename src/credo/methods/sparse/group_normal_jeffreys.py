@@ -54,12 +54,13 @@ class GroupNormalJeffreys(Method, GroupSettings, DescentSettings, ElboSettings):
     }
 
     threshold: float = setting(
-        3.0, "log alpha of its scale from which a group is pruned; 3 is a drop rate of 0.95."
+        3.0,
+        "Value of log alpha of its scale from which a group is pruned; 3 is a drop rate of 0.95.",
     )
     groups: str = setting(
         "auto",
-        "What shares a scale: input units, output units, or 'auto': filters, gates and units of "
-        "recurrent layers, words, else inputs.",
+        "Groups that share a scale: input units, output units, or 'auto': filters, gates and "
+        "units of recurrent layers, words, else inputs.",
         choices=("auto", "input", "output"),
     )
 

@@ -58,8 +58,8 @@ class Horseshoe(Method, HorseshoeSettings, GroupSettings, DescentSettings, ElboS
 
     threshold: float = setting(
         3.0,
-        "log of noise to signal, sum V[w] / sum E[w]^2, from which a unit is switched off; 3 is "
-        "95 % noise.",
+        "Logarithm of noise to signal, sum V[w] / sum E[w]^2, from which a unit is switched "
+        "off; 3 is 95 % noise.",
     )
 
     def adapt(self, model: Model) -> Model:

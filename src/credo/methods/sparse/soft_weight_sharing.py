@@ -53,7 +53,7 @@ class SoftWeightSharing(Method, DescentSettings, ElboSettings):
         "epochs": 1500,
         "batch_size": None,
         "lr": 0.02,
-        "components": 4,
+        "num_components": 4,
         "share": 0.5,
         "quantise": False,
     }
@@ -61,7 +61,9 @@ class SoftWeightSharing(Method, DescentSettings, ElboSettings):
         "conjugate_covariance": "a point estimate has no spread"
     }
 
-    components: int = setting(16, "Components of the mixture besides the one at zero.", ge=1)
+    num_components: int = setting(
+        16, "Components of the mixture besides the one at zero.", ge=1, formerly="components"
+    )
     share: float = setting(
         0.99, "Mixing proportion of the component at zero, which stays as it is.", gt=0.0, le=0.9999
     )
@@ -86,7 +88,9 @@ class SoftWeightSharing(Method, DescentSettings, ElboSettings):
         high = max((float(values[n].max()) for n in names), default=1.0)
         if not low < high:  # such as weights that are all zero
             low, high = low - 1.0, high + 1.0
-        return replace(own, prior=shared_values(self.components, self.share, low, high, self.per))
+        return replace(
+            own, prior=shared_values(self.num_components, self.share, low, high, self.per)
+        )
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Fit points and the mixture together, then collapse each weight, if that is asked for."""

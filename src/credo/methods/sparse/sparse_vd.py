@@ -53,7 +53,7 @@ class SparseVDMethod(Method, LateKLSettings, DescentSettings, ElboSettings):
 
     init_std: float = setting(math.exp(-5.0), "Initial standard deviation of every weight.", gt=0.0)
     threshold: float = setting(
-        3.0, "log alpha from which a weight is pruned; 3 is a drop rate of 0.95."
+        3.0, "Value of log alpha from which a weight is pruned; 3 is a drop rate of 0.95."
     )
     estimator: str = setting("local", "How noise enters training.", choices=pathwise_estimators())
 

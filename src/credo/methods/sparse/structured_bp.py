@@ -70,7 +70,7 @@ class StructuredBP(Method, DescentSettings, ElboSettings, NoiseSettings):
         1.0, "Signal-to-noise ratio E[s] / sd[s] below which a unit is pruned.", gt=0.0
     )
     kl_schedule: str = setting(
-        "late", "Course of the KL's weight.", choices=("constant", "linear", "cosine", "late")
+        "late", "KL weight schedule.", choices=("constant", "linear", "cosine", "late")
     )
     kl_warmup: int = setting(
         20,

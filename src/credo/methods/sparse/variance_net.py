@@ -57,8 +57,8 @@ class VarianceNet(Method, DescentSettings, ElboSettings):
 
     layers: Any = setting(
         "hidden",
-        "Whose weights have mean zero: 'hidden' (all layers but the last, if there are several), "
-        "'all' or name patterns; the rest are points.",
+        "Layers whose weights have mean zero: 'hidden' (all layers but the last, if there "
+        "are several), 'all' or name patterns; the rest are points.",
         kind=(str, tuple, list),
     )
     init_std: float = setting(

@@ -45,9 +45,9 @@ class BBVI(Method, DescentSettings, ElboSettings, DensitySettings, FamilySetting
         "train_samples": 6,
     }
 
-    train_samples: int = setting(10, "Draws per step, averaged.", ge=1)
+    train_samples: int = setting(10, "Draws per step, over which the objective is averaged.", ge=1)
     control: str = setting(
-        "leave_one_out", "What is subtracted from the integrand.", choices=CONTROLS
+        "leave_one_out", "Control variate: what is subtracted from the integrand.", choices=CONTROLS
     )
     rao_blackwell: bool = setting(
         True, "Leave terms out of a weight's gradient that do not depend on it."

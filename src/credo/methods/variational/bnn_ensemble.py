@@ -45,7 +45,7 @@ class BNNEnsemble(Method, DescentSettings, ElboSettings, DensitySettings):
         "epochs": 1200,
         "batch_size": None,
         "lr": 0.05,
-        "members": 2,
+        "num_members": 2,
     }
 
     init: Any = setting(
@@ -55,8 +55,10 @@ class BNNEnsemble(Method, DescentSettings, ElboSettings, DensitySettings):
         kind=(str, Mapping),
         choices=("pretrained", "random"),
     )
-    members: int = setting(5, "Components of the mixture.", ge=1)
-    posterior: str = setting("mean_field", "Family of each component.", choices=startable(Gaussian))
+    num_members: int = setting(5, "Components of the mixture.", ge=1, short="members")
+    posterior: str = setting(
+        "mean_field", "Posterior family of each component.", choices=startable(Gaussian)
+    )
     estimator: str = setting("local", "How noise enters training.", choices=pathwise_estimators())
     scale: str = setting(
         "log", "Parameterisation of the standard deviation.", choices=("log", "softplus")
@@ -66,7 +68,7 @@ class BNNEnsemble(Method, DescentSettings, ElboSettings, DensitySettings):
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """One posterior per member, each from its own seed; maximise the mean of their ELBOs."""
         parts = []
-        for k in range(self.members):
+        for k in range(self.num_members):
             seed = mix(fit_job.seed, "member", k)
             start = Start(self.init_std, self.scale, self.rank, seed=seed)
             values = model.start_values(self.init, seed)

@@ -57,7 +57,7 @@ class FlowVI(Method, DescentSettings, ElboSettings, DensitySettings):
         "Transforms: affine couplings, or rational-quadratic splines.",
         choices=("affine", "spline"),
     )
-    transforms: int = setting(3, "Coupling transforms.", ge=1)
+    num_transforms: int = setting(3, "Coupling transforms.", ge=1, formerly="transforms")
     hidden: int = setting(64, "Width of the networks inside the transforms.", ge=1)
     estimator: str = setting(
         "weights",
@@ -78,7 +78,7 @@ class FlowVI(Method, DescentSettings, ElboSettings, DensitySettings):
         chosen = choose(model.net, self.layers, model.random, "layers")
         own = {n: values[n] for n in model.random if n in chosen}
         with isolated(mix(seed, "flow")):
-            flow = Flow.start(own, self.init_std, self.kind, self.transforms, self.hidden)
+            flow = Flow.start(own, self.init_std, self.kind, self.num_transforms, self.hidden)
         rest = model.only([n for n in model.random if n not in chosen])
-        others = rest.posterior("mean_field", values, Start(self.init_std)).members
+        others = rest.posterior("mean_field", values, Start(self.init_std)).factors
         return model.with_points([flow, *(f for f in others if f.atoms is None)], values)

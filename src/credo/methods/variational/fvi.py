@@ -53,33 +53,36 @@ class FVI(Method, DescentSettings):
 
     function_prior: str = setting(
         "network",
-        "What functions are expected: those of the network's own prior, or a Gaussian process.",
+        "Prior over functions: that of the network's own prior, or a Gaussian process.",
         choices=("network", "gp"),
     )
     length_scale: float = setting(
         1.0, "Distance of inputs over which the Gaussian process varies.", gt=0.0
     )
-    output_scale: float = setting(1.0, "Deviation of the Gaussian process.", gt=0.0)
-    points: int = setting(16, "Inputs of the batch at which functions are compared.", ge=1)
-    outside: int | None = setting(
+    output_scale: float = setting(1.0, "Standard deviation of the Gaussian process.", gt=0.0)
+    num_points: int = setting(
+        16, "Inputs of the batch at which functions are compared.", ge=1, formerly="points"
+    )
+    num_outside: int | None = setting(
         None,
         "Further points, drawn from a box around the inputs; None for 16 where inputs are one "
         "float tensor.",
         ge=0,
         kind=int,
+        formerly="outside",
     )
     margin: float = setting(
         0.5, "How far the box goes beyond the inputs on each side, in units of their range.", ge=0.0
     )
     posterior: str = setting(
-        "mean_field", "Family of q.", choices=("mean_field", "low_rank", "full")
+        "mean_field", "Posterior family.", choices=("mean_field", "low_rank", "full")
     )
     estimator: str = setting(
         "local", "How noise enters training.", choices=("local", "weights", "flipout")
     )
     init_std: float = setting(0.01, "Initial standard deviation of every weight.", gt=0.0)
     rank: int = setting(4, "Factors of the low-rank family.", ge=1)
-    train_samples: int = setting(1, "Draws per step, averaged.", ge=1)
+    train_samples: int = setting(1, "Draws per step, over which the objective is averaged.", ge=1)
     beta: float = setting(1.0, "Weight of the KL.", gt=0.0)
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
@@ -101,7 +104,7 @@ class FVI(Method, DescentSettings):
         start = Start(self.init_std, rank=self.rank, seed=fit_job.seed)
         posterior, estimator = model.posterior(self.posterior, values, start), self.estimator
         measurement = Measurement(
-            fit_job.source, self.points, self.outside, self.margin, model.device
+            fit_job.source, self.num_points, self.num_outside, self.margin, model.device
         )
         elbo = FunctionElbo(
             model, posterior, estimators[estimator], self.train_samples, prior, measurement

@@ -49,9 +49,11 @@ class IVON(Method, DescentSettings, ElboSettings, DensitySettings):
     }
 
     estimator: str = setting("weights", "How noise enters training.", choices=pathwise_estimators())
-    beta1: float = setting(0.9, "Decay of the gradient's average.", ge=0.0, le=0.9999)
-    beta2: float = setting(0.9999, "Decay of the curvature's average.", gt=0.0, le=0.9999999)
-    hess_init: float = setting(0.1, "Curvature to start from.", gt=0.0)
+    beta1: float = setting(0.9, "Decay rate of the running mean of gradients.", ge=0.0, le=0.9999)
+    beta2: float = setting(
+        0.9999, "Decay rate of the running mean of curvatures.", gt=0.0, le=0.9999999
+    )
+    hess_init: float = setting(0.1, "Initial curvature of every weight.", gt=0.0)
     point_lr: float = setting(
         1e-3,
         "Learning rate of point estimates and of the likelihood's noise, which move by Adam.",

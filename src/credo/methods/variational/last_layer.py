@@ -43,7 +43,7 @@ class LastLayer(Method, DescentSettings, ElboSettings, DensitySettings):
     conformance_settings: ClassVar[dict[str, Any]] = {"epochs": 300, "batch_size": None, "lr": 0.02}
 
     posterior: str = setting(
-        "full", "Family of q over the last layer.", choices=startable(Gaussian)
+        "full", "Posterior family of the last layer.", choices=startable(Gaussian)
     )
     estimator: str = setting("weights", "How noise enters training.", choices=pathwise_estimators())
     rank: int = setting(4, "Factors of the low-rank family.", ge=1)
@@ -67,7 +67,7 @@ class LastLayer(Method, DescentSettings, ElboSettings, DensitySettings):
 
     def _solve(self, model: Model, fit_job: FitJob, fitted: Fitted) -> None:
         """The closed form on the learned features, where there is one."""
-        for family in fitted.posterior.members:
+        for family in fitted.posterior.factors:
             if isinstance(family, Full) and self.beta == 1.0 and conjugate(model):
                 try:
                     solved = regression(

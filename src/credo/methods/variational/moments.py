@@ -43,9 +43,11 @@ class MomentPropagation(Method, DescentSettings, ElboSettings, DensitySettings):
         "tested apart"
     }
 
-    posterior: str = setting("mean_field", "Family of q.", choices=startable(Gaussian))
+    posterior: str = setting("mean_field", "Posterior family.", choices=startable(Gaussian))
     covariance: str = setting(
-        "diagonal", "What is carried between units.", choices=("diagonal", "full")
+        "diagonal",
+        "Covariance between units that is propagated: none ('diagonal') or all of it ('full').",
+        choices=("diagonal", "full"),
     )
     scale: str = setting(
         "log", "Parameterisation of the standard deviation.", choices=("log", "softplus")

@@ -50,7 +50,7 @@ class VIB(Method, DescentSettings):
     }
 
     beta: float = setting(
-        1e-3, "Price of a nat of the code, in nats of the log-likelihood.", ge=0.0
+        1e-3, "Weight of the code's information, in nats of the log-likelihood per nat.", ge=0.0
     )
     train_samples: int = setting(1, "Draws of the code per step.", ge=1)
 

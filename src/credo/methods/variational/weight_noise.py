@@ -48,7 +48,9 @@ class WeightNoise(Method, DescentSettings, ElboSettings, DensitySettings):
     kl_schedule: str = setting(
         "linear", "KL weight schedule.", choices=("constant", "linear", "cosine", "blundell")
     )
-    kl_warmup: int = setting(50, "Epochs over which 'linear' and 'cosine' rise to beta.", ge=0)
+    kl_warmup: int = setting(
+        50, "Epochs over which the KL weight rises to beta, for 'linear' and 'cosine'.", ge=0
+    )
     adaptive: bool = setting(False, "Learn the noise of every weight under the optimal prior.")
     estimator: str = setting("weights", "How noise enters training.", choices=pathwise_estimators())
 
@@ -61,7 +63,7 @@ class WeightNoise(Method, DescentSettings, ElboSettings, DensitySettings):
         values = model.start_values(self.init, fit_job.seed)
         posterior = model.posterior("mean_field", values, Start(self.init_std))
         if not self.adaptive:
-            for family in posterior.members:
+            for family in posterior.factors:
                 family.hold_width()
         estimator = estimators[self.estimator]
         return elbo_fit(model, fit_job, posterior, estimator, self, self, kl=self.kl)

@@ -52,7 +52,7 @@ def test_only_real_inputs_have_neighbours():
         BNN(net, Gaussian(std=1.0)).fit(
             (x, y),
             "deep_ensemble",
-            members=2,
+            num_members=2,
             adversarial=share,
             optimizer="sgd",
             epochs=5,
@@ -72,7 +72,7 @@ def test_whole_inputs_are_refused_by_name():
         SettingError, match=r"adversarial=0\.1: neighbours of inputs need real numbers"
     ):
         BNN(net, Gaussian(std=1.0)).fit(
-            (x, draw(12, 2)), "deep_ensemble", members=2, adversarial=0.1, progress=False
+            (x, draw(12, 2)), "deep_ensemble", num_members=2, adversarial=0.1, progress=False
         )
 
 
@@ -101,7 +101,7 @@ def test_neighbours_make_predictions_smoother():
             net = nn.Sequential(nn.Linear(1, 30), nn.Tanh(), nn.Linear(30, 1)).double()
         how = {"epochs": 300, "lr": 0.02, "batch_size": 12, "progress": False}
         fitted = BNN(net, Gaussian(std=0.1)).fit(
-            (x, y), "deep_ensemble", members=3, adversarial=share, **how
+            (x, y), "deep_ensemble", num_members=3, adversarial=share, **how
         )
         grid = torch.linspace(-1, 1, 200, dtype=DOUBLE).unsqueeze(1)
         slopes.append(float(fitted.predict(grid).mean.diff(dim=0).abs().sum()))

@@ -138,7 +138,7 @@ def test_members_have_dropout_noise_of_their_own_and_seeds_decide():
     assert not gradients.vectorised.looped and nll[0] != nll[1], (
         "equal members on equal data differ only by their noise"
     )
-    fits = [fit(net, (x[0], y[0]), "deep_ensemble", members=2, seed=seed) for seed in (0, 0, 1)]
+    fits = [fit(net, (x[0], y[0]), "deep_ensemble", num_members=2, seed=seed) for seed in (0, 0, 1)]
     a, b, c = ([pieces(each, k)["0.weight"] for k in range(2)] for each in fits)
     assert all(torch.equal(one, two) for one, two in zip(a, b, strict=True)) and not torch.allclose(
         a[0], c[0]
@@ -147,7 +147,7 @@ def test_members_have_dropout_noise_of_their_own_and_seeds_decide():
 
 
 def test_an_ensemble_of_one_with_dropout_sees_the_noise_that_map_sees():
-    same_as_alone(dropping(), (inputs("mlp"), targets()), members=1)
+    same_as_alone(dropping(), (inputs("mlp"), targets()), num_members=1)
 
 
 def test_a_fallback_repeats_the_random_numbers_of_the_pass_that_failed():

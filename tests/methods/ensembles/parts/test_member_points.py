@@ -14,7 +14,7 @@ def test_several_points_of_mixed_types_are_families_of_their_own():
     posterior = equal_points(
         model, values, {"log_std": torch.zeros(3)}, {"statistic": torch.ones(3, 2)}
     )
-    assert posterior.atoms == 3 and len(posterior.members) == 6
+    assert posterior.atoms == 3 and len(posterior.factors) == 6
     assert posterior.realise([1], 0)[f"{LIKELIHOOD}log_std"].shape == (1,)
 
 

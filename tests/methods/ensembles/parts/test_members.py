@@ -33,7 +33,7 @@ def test_members_trained_at_once_end_where_members_trained_alone_do(name):
             net,
             (inputs(name), targets()),
             "deep_ensemble",
-            members=3,
+            num_members=3,
             vectorise=True,
             output=output,
         )
@@ -72,14 +72,14 @@ def test_attention(name):
     """
     net, _ = make(name)
     data = (inputs(name), targets())
-    whole = fit(net, data, "deep_ensemble", members=2, optimizer="sgd")
+    whole = fit(net, data, "deep_ensemble", num_members=2, optimizer="sgd")
     for k, seed in enumerate(member_seeds(0, 2)):
-        alone = fit(net, data, "deep_ensemble", members=1, optimizer="sgd", seed=seed)
+        alone = fit(net, data, "deep_ensemble", num_members=1, optimizer="sgd", seed=seed)
         assert all(
             torch.allclose(pieces(whole, k)[n], v, rtol=0, atol=1e-7)
             for n, v in pieces(alone, 0).items()
         )
-    adam = fit(net, data, "deep_ensemble", members=2)
+    adam = fit(net, data, "deep_ensemble", num_members=2)
     maps = [fit(net, data, "map", init="random", seed=s) for s in member_seeds(0, 2)]
     outputs = torch.cat([each.predict(data[0]).outputs for each in maps])
     # attention's kernel keeps its normaliser in single precision
@@ -151,8 +151,8 @@ def test_tuples_as_inputs():
 def test_an_ensemble_of_one_is_map():
     net, _ = make("batchnorm")
     data = (inputs("batchnorm"), targets())
-    one_, (alone,) = same_as_alone(net, data, members=1, seed=4, validation=data)
-    assert one_.posterior.atoms == 1 and [type(f) for f in one_.posterior.members] == [Delta]
+    one_, (alone,) = same_as_alone(net, data, num_members=1, seed=4, validation=data)
+    assert one_.posterior.atoms == 1 and [type(f) for f in one_.posterior.factors] == [Delta]
     for mine, wanted in zip(one_.history, alone.history, strict=True):
         assert mine["validation_nll"] == pytest.approx(wanted["validation_nll"], rel=1e-10)
     assert torch.allclose(one_.predict(data[0]).outputs, alone.predict(data[0]).outputs, **CLOSE)

@@ -41,7 +41,7 @@ def test_pretrained_members_start_together_and_part_by_their_data():
         torch.equal(v[0], v[1]) and torch.equal(v[0], one.values()[n])
         for n, v in members.values().items()
     )
-    fitted = DeepEnsemble(members=2, init="pretrained").fit(one, fit_job()).posterior
+    fitted = DeepEnsemble(num_members=2, init="pretrained").fit(one, fit_job()).posterior
     assert not torch.equal(*fitted.realise([0, 1], 0)["0.weight"])
 
 
@@ -56,8 +56,8 @@ def test_a_state_dict_as_start():
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ({"members": 0}, "members=0"),
-        ({"members": 2.5}, "members=2.5"),
+        ({"num_members": 0}, "num_members=0"),
+        ({"num_members": 2.5}, "num_members=2.5"),
         ({"optimizer": "lbfgs"}, "optimizer='lbfgs'"),
         ({"momentum": 1.0}, "momentum=1.0"),
         ({"adversarial": -0.1}, "adversarial=-0.1"),
@@ -73,7 +73,7 @@ def test_a_batch_that_the_network_cannot_take_is_said_with_its_size():
     """Eleven examples in fives: a last batch of one, which BatchNorm cannot normalise."""
     generator = torch.Generator().manual_seed(0)
     x, y = (torch.randn(11, width, generator=generator, dtype=torch.float64) for width in (5, 2))
-    one, method = model("batchnorm"), DeepEnsemble(members=2)
+    one, method = model("batchnorm"), DeepEnsemble(num_members=2)
     given = fit_job(source=intake((x, y)))
     with pytest.raises(
         DataError, match="cannot train on a batch of 1: .*choose another batch_size"

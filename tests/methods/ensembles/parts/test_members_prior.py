@@ -69,7 +69,7 @@ def test_point_parameters_are_free_of_the_prior_unless_one_is_named(prior):
         random=["*weight"] if isinstance(prior, dict) else "last",
         prior=prior,
     )
-    assert {type(family) for family in whole.posterior.members} == {Samples}
+    assert {type(family) for family in whole.posterior.factors} == {Samples}
     assert set(whole.posterior.names) == {
         "0.weight",
         "0.bias",
@@ -85,7 +85,7 @@ def test_an_earlier_posterior_as_prior():
     data = (inputs("mlp"), targets())
     for kind in ("low_rank", "mean_field", "full"):
         earlier = make_posterior(kind, make_model(net)).requires_grad_(False)
-        same_as_alone(net, data, members=2, prior=earlier)
+        same_as_alone(net, data, num_members=2, prior=earlier)
 
 
 def test_normal_priors_around_zero_are_weight_decay_and_others_are_not():

@@ -116,7 +116,7 @@ def test_a_real_paths_moments(covariance):
     how = {"epochs": 8, "swa_lr": 1.0, "lr_schedule": "constant"}
     rows = weights_after(covariance="diagonal", **how)[2:]  # after epochs 3 to 7
     fitted = fit(start=3 / 8, rank=3, covariance=covariance, **how)
-    (family,) = fitted.posterior.members
+    (family,) = fitted.posterior.factors
     mean, var = family.marginals()
     for name in fitted.random:
         stack = torch.stack([row[name] for row in rows]).numpy()
@@ -130,7 +130,7 @@ def test_a_real_paths_moments(covariance):
 
 
 def test_fewer_gathered_epochs_than_rank():
-    (family,) = fit(epochs=8, start=0.5, rank=20).posterior.members
+    (family,) = fit(epochs=8, start=0.5, rank=20).posterior.factors
     assert family.rank == 4
 
 
@@ -161,7 +161,7 @@ def test_a_fit_stopped_too_early_says_so_and_one_stopped_later_is_what_was_gathe
         CredoError, match="callback stopped the fit after 1 gathered epochs; it takes 2"
     ):
         fit(start=0.5, callbacks=[lambda row: row["epoch"] == 6])
-    assert fit(start=0.5, callbacks=[lambda row: row["epoch"] == 8]).posterior.members[0].rank == 3
+    assert fit(start=0.5, callbacks=[lambda row: row["epoch"] == 8]).posterior.factors[0].rank == 3
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_a_fit_stopped_too_early_says_so_and_one_stopped_later_is_what_was_gathe
         ({"covariance": "full"}, "covariance='full'"),
         ({"average": "median"}, "average='median'"),
         ({"newest": 0.0}, "newest=0.0"),
-        ({"draws": 1}, "draws=1"),
+        ({"num_draws": 1}, "num_draws=1"),
     ],
 )
 def test_bad_settings_are_named(given, text):
@@ -192,7 +192,7 @@ def test_learned_noise_is_averaged_over_the_path():
 
 def test_points_are_averaged_and_have_no_covariance():
     fitted = fit(random="last", start=0.5)
-    assert [type(f) for f in fitted.posterior.members] == [LowRank, Delta]
+    assert [type(f) for f in fitted.posterior.factors] == [LowRank, Delta]
     draws = fitted.posterior.sample(3)
     assert torch.equal(draws["0.weight"][0], draws["0.weight"][1]) and not torch.equal(
         draws["2.weight"][0], draws["2.weight"][1]
@@ -211,9 +211,9 @@ def normalised():
 
 def test_every_draw_has_the_statistics_of_its_weights_and_predicts_with_them():
     net = normalised()
-    fitted = fit(net, draws=4, start=0.25, epochs=8)
+    fitted = fit(net, num_draws=4, start=0.25, epochs=8)
     assert fitted.posterior.atoms == 4 and all(
-        isinstance(f, Samples) for f in fitted.posterior.members
+        isinstance(f, Samples) for f in fitted.posterior.factors
     )
     draws = fitted.posterior.realise(range(4), 0)
     rows = [{n: draws[n][i] for n in fitted.random} for i in range(4)]
@@ -234,8 +234,8 @@ def test_draws_with_statistics_are_draws_of_the_gaussian():
     epoch.
     """
     how = {"epochs": 8, "swa_lr": 1.0, "lr_schedule": "constant", "covariance": "diagonal"}
-    rows = weights_after(normalised(), draws=2, **how)[1:]  # after epochs 2 to 7
-    fitted = fit(normalised(), draws=2000, start=0.25, **how)
+    rows = weights_after(normalised(), num_draws=2, **how)[1:]  # after epochs 2 to 7
+    fitted = fit(normalised(), num_draws=2000, start=0.25, **how)
     draws = fitted.posterior.realise(range(2000), 0)
     flat_draws = torch.cat([draws[n].flatten(1) for n in fitted.random], 1)
     stack = torch.stack([torch.cat([row[n].flatten() for n in fitted.random]) for row in rows])

@@ -30,7 +30,13 @@ def net(*extra):
 
 
 def fit(compile, network=None, **settings):
-    given = {"members": K, "epochs": 3, "batch_size": 4, "progress": False, "seed": 0} | settings
+    given = {
+        "num_members": K,
+        "epochs": 3,
+        "batch_size": 4,
+        "progress": False,
+        "seed": 0,
+    } | settings
     bnn = credo.BNN(network or net(), "categorical", prior=given.pop("prior", None))
     return bnn.fit(given.pop("data", (X, Y)), "deep_ensemble", compile=compile, **given)
 
@@ -149,7 +155,7 @@ def test_each_thread_learns_its_members_noise(monkeypatch):
         return bnn.fit(
             data,
             "deep_ensemble",
-            members=K,
+            num_members=K,
             epochs=3,
             batch_size=4,
             compile=compile,

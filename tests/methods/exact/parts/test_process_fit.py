@@ -72,7 +72,7 @@ def test_the_first_part_is_the_expected_nll_by_hand():
     model, learner = setup()
     nll, _ = learner(X, Y)
     shell = model.shell()
-    mean, var = learner.process.marginals(learner.process.read(shell, X))
+    mean, var = learner.process.marginals_at(learner.process.read(shell, X))
     by_hand = (
         math.log(0.4) + 0.5 * math.log(2 * math.pi) + ((Y - mean).square() + var) / (2 * 0.4**2)
     )
@@ -89,7 +89,7 @@ def test_draws_of_hidden_layers_are_averaged():
     assert torch.allclose(
         nll, -Gaussian(std=0.4).expected_log_prob(mean, var, Y).sum(1).mean(), rtol=1e-10
     )
-    assert torch.equal(kl, process.kl())
+    assert torch.equal(kl, process.own_kl())
 
 
 def test_gradients_reach_all_but_the_last_layer():
@@ -170,7 +170,7 @@ def test_buffers_follow_training_and_the_network_keeps_its_own():
     before = {n: b.clone() for n, b in net.named_buffers()}
     x = 3 + torch.randn(16, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     bnn = BNN(net, "categorical").fit(
-        (x, torch.arange(16) % 2), "dkl", epochs=2, inducing=4, progress=False
+        (x, torch.arange(16) % 2), "dkl", epochs=2, num_inducing=4, progress=False
     )
     assert bnn.is_fitted
     assert any(not torch.equal(b, before[n]) for n, b in bnn.buffers.items())

@@ -72,5 +72,5 @@ def test_the_gaussian_has_points_beside_it():
     posterior = gaussian_posterior(
         sweep.model, sweep.values, blocks, elementwise_prior(sweep.model, sweep.values).precision
     )
-    assert [type(m) for m in posterior.members] == [Full, Delta]
+    assert [type(m) for m in posterior.factors] == [Full, Delta]
     assert all(torch.equal(v, sweep.values[n]) for n, v in posterior.mean().items())

@@ -34,7 +34,7 @@ def bnn(likelihood=None, hidden=False, **how):
 
 def flat(fitted):
     """Draws ``(C, D, P)``."""
-    family = fitted.posterior.members[0]
+    family = fitted.posterior.factors[0]
     return family.flat.reshape(family.chains, -1, family.flat.shape[1])
 
 
@@ -47,7 +47,7 @@ def test_draws_lie_chain_after_chain_and_predictions_use_all_chains(method):
     x, y = data()
     apart = {"weight": torch.tensor([0.0, 50.0, -50.0]).reshape(3, 1, 1).expand(3, 1, 2)}
     fitted = bnn().fit((x, y), method, init=apart, lr=1e-4, **(QUICK | {"num_warmup": 0}))
-    family = fitted.posterior.members[0]
+    family = fitted.posterior.factors[0]
     assert family.chains == 3 and family.atoms == 15
     draws = flat(fitted)
     values = [row["log_density"] for row in fitted.history]
@@ -119,7 +119,7 @@ def test_draws_on_disk_are_those_in_memory(tmp_path):
     assert torch.equal(flat(again), flat(memory)) and torch.equal(
         again.predict(x).outputs, memory.predict(x).outputs
     )
-    assert again.posterior.members[0].chains == 3
+    assert again.posterior.factors[0].chains == 3
     disk.save(tmp_path / "copy")  # the draws outlive the run's own file
     assert torch.equal(flat(credo.load(tmp_path / "copy", disk.net)), flat(memory))
     finished = bnn().fit(

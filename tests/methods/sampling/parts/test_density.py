@@ -274,7 +274,7 @@ def test_an_earlier_posterior_as_prior(kind):
     draws = earlier.sample(4000)
     flat = torch.cat([draws[n].flatten(1) for n in model.random], 1)
     if kind == "mean_field":
-        family = earlier.members[0]
+        family = earlier.factors[0]
         wanted = [
             sum(
                 Normal(family.mean()[n], family.std()[n]).log_prob(p).sum()
@@ -284,7 +284,7 @@ def test_an_earlier_posterior_as_prior(kind):
         ]
         assert torch.allclose(got, torch.stack(wanted).detach())
     if kind == "full":
-        family = earlier.members[0]
+        family = earlier.factors[0]
         joint = MultivariateNormal(family.flat_mean, scale_tril=family.scale_tril())
         assert torch.allclose(got, joint.log_prob(w).detach())
     # for all of them: E[slope] = 0 and E[slope w^T] = -I under the density itself, by its draws

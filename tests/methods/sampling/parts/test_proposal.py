@@ -34,6 +34,6 @@ def test_weights_are_the_target_over_the_proposal():
     x, y, _ = regression.problem()
     target = FullBatch.of(given.density, intake((x, y)), None)
     draws = given.take(torch.arange(50))
-    mean, tril = torch.arange(4.0, dtype=DOUBLE), given.posterior.members[0].scale_tril().detach()
+    mean, tril = torch.arange(4.0, dtype=DOUBLE), given.posterior.factors[0].scale_tril().detach()
     own = torch.distributions.MultivariateNormal(mean, scale_tril=tril).log_prob(draws)
     assert torch.allclose(given.log_weights(target), target(draws)[0] - own)

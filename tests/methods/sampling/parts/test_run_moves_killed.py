@@ -32,7 +32,7 @@ def bnn():
 
 
 def flat(fitted):
-    return fitted.posterior.members[0].flat
+    return fitted.posterior.factors[0].flat
 
 
 def rows(history):

@@ -26,7 +26,7 @@ DOUBLE = torch.float64
 
 
 def chains(fitted):
-    family = fitted.posterior.members[0]
+    family = fitted.posterior.factors[0]
     return family.flat.reshape(family.chains, -1, family.flat.shape[1])
 
 

@@ -14,7 +14,7 @@ from credo.core.sites import sites_of
 from credo.methods import methods
 from credo.methods.sparse.parts.group_fit import places_of, side_of, unit_places
 from credo.posteriors import GroupScale, Place
-from credo.priors.group_prior import Grouped
+from credo.priors.group_prior import GroupPrior
 
 
 class Everything(nn.Module):
@@ -101,7 +101,7 @@ def test_the_model_has_groups_random_under_their_prior_and_points_beside(name):
     weights = {"0.weight", "2.weight"} | ({"0.bias", "2.bias"} if name == "horseshoe" else set())
     assert set(model.random) == weights and {"1.weight", "1.bias"} <= set(model.point)
     prior = model.prior.at(next(iter(model.random.values())))
-    assert isinstance(prior, Grouped) and prior.proper == (name != "group_normal_jeffreys")
+    assert isinstance(prior, GroupPrior) and prior.proper == (name != "group_normal_jeffreys")
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -137,7 +137,7 @@ def test_scales_have_a_learning_rate_of_their_own():
             "progress": False,
         }
         family = (
-            BNN(net).fit((x, torch.arange(8) % 2), "group_horseshoe", **how).posterior.members[0]
+            BNN(net).fit((x, torch.arange(8) % 2), "group_horseshoe", **how).posterior.factors[0]
         )
         assert isinstance(family, GroupScale)
         fits[rate] = (family.scales.raw_std.detach() - torch.tensor(0.1).log()).abs().max()

@@ -60,7 +60,7 @@ def by_name(made):
     """Parameters of the posterior by the network's names."""
     return {
         n: v
-        for family in made.posterior.members
+        for family in made.posterior.factors
         for n, v in zip(family.names, family.values, strict=True)
     }
 

@@ -40,7 +40,7 @@ def test_for_a_linear_network_functions_diverge_as_weights_do(kind):
     divergences are equal but for the nugget.
     """
     module = elbo(linear(), NetworkPrior(), kind)
-    family = module.posterior.members[0]
+    family = module.posterior.factors[0]
     prior = family.prior_from(module.model.prior, module.model.sites)
     weights = float(credo.posteriors.kl(family, prior))
     assert float(module.function_kl(X)) == pytest.approx(weights, rel=2e-3)
@@ -49,7 +49,7 @@ def test_for_a_linear_network_functions_diverge_as_weights_do(kind):
 
 def test_against_a_gaussian_process_it_is_the_divergence_of_two_gaussians():
     module = elbo(linear(), GaussianProcessPrior(0.8, 1.3))
-    family = module.posterior.members[0]
+    family = module.posterior.factors[0]
     design = torch.cat([X, torch.ones(12, 1, dtype=torch.float64)], 1)
     kernel = 1.3**2 * torch.exp(-0.5 * torch.cdist(X, X) ** 2 / 0.8**2)
     nugget = GaussianProcessPrior.nugget * 1.3**2 * torch.eye(12, dtype=torch.float64)
@@ -87,6 +87,6 @@ def test_token_inputs_have_no_box():
     source = intake((tokens, Y))
     assert Measurement(source, 4, None, 0.5, torch.device("cpu")).points(tokens).shape == (4, 3)
     with pytest.raises(
-        SettingError, match="outside=8 points beyond the data need inputs of one float tensor"
+        SettingError, match="num_outside=8 points beyond the data need inputs of one float tensor"
     ):
         Measurement(source, 4, 8, 0.5, torch.device("cpu"))

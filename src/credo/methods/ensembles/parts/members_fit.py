@@ -35,7 +35,7 @@ class MemberSettings:
         kind=(str, Mapping),
         choices=("pretrained", "random"),
     )
-    optimizer: str = setting("adam", "What moves the members.", choices=("adam", "sgd"))
+    optimizer: str = setting("adam", "Optimizer of the members.", choices=("adam", "sgd"))
     momentum: float = setting(0.9, "Momentum of SGD.", ge=0.0, le=0.999)
     vectorise: Any = setting(
         None,

@@ -28,7 +28,7 @@ class MembersPrior:
     """The priors of all parameters that have one; ``member``: values of one member."""
 
     def __init__(self, model: Model, member: Params) -> None:
-        families = model.point_posterior(member).members
+        families = model.point_posterior(member).factors
         priors = ((f.names, model.prior_over(f)) for f in families)
         self.all = [Penalty(names, prior) for names, prior in priors if prior is not None]
 

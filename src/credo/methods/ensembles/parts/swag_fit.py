@@ -32,28 +32,32 @@ class SwagSettings:
     ``MemberSettings``, so that ``optimizer`` is this one.
     """
 
-    optimizer: str = setting("sgd", "What moves the weights.", choices=("adam", "sgd"))
+    optimizer: str = setting("sgd", "Optimizer of the weights.", choices=("adam", "sgd"))
     start: float = setting(
         0.75, "Share of the epochs before weights are gathered.", ge=0.0, le=0.99
     )
     swa_lr: float = setting(
         0.5, "Constant learning rate while they are gathered, as a share of lr.", gt=0.0
     )
-    covariance: str = setting("low_rank", "Of the Gaussian.", choices=("low_rank", "diagonal"))
+    covariance: str = setting(
+        "low_rank", "Form of the Gaussian's covariance.", choices=("low_rank", "diagonal")
+    )
     rank: int = setting(20, "Deviations kept for the low-rank part.", ge=2)
     average: str = setting(
         "plain",
-        "Of weights over epochs: 'plain', or 'exponential' with weight newest on the last.",
+        "Average of weights over epochs: 'plain', or 'exponential', in which the last epoch has "
+        "the weight given by newest.",
         choices=("plain", "exponential"),
     )
     newest: float = setting(
         0.05, "Least weight of the newest epoch in the exponential average.", gt=0.0, le=1.0
     )
-    draws: int = setting(
+    num_draws: int = setting(
         30,
         "Draws kept where batch normalisation needs statistics for each; otherwise any number is "
         "drawn.",
         ge=2,
+        formerly="draws",
     )
 
 

@@ -41,7 +41,7 @@ def regression_prior(
             "method='vi' for it."
         )
     earlier = model.prior.earlier_posterior
-    for family in [] if earlier is None else earlier.members:
+    for family in [] if earlier is None else earlier.factors:
         normal = family.conjugate_normal()
         if (
             normal is not None

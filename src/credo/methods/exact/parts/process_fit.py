@@ -52,7 +52,7 @@ class ProcessElbo(Learner):
         self.buffers_ = Buffers(model.buffers())
         self._model = [model]  # in a list, so that the network is not registered
         self.points = [
-            (family, model.prior_over(family)) for family in posterior.members if family.atoms == 1
+            (family, model.prior_over(family)) for family in posterior.factors if family.atoms == 1
         ]
 
     @property
@@ -106,8 +106,11 @@ class ProcessStep(Step):
 class ProcessSettings:
     """Inducing points of a sparse process, and how its learning rate falls."""
 
-    inducing: int = setting(
-        64, "Inducing points, at most one per different training example.", ge=1
+    num_inducing: int = setting(
+        64,
+        "Inducing points, at most one per different training example.",
+        ge=1,
+        formerly="inducing",
     )
     lr_schedule: str = setting("cosine", "Learning-rate schedule.", choices=("constant", "cosine"))
 

@@ -23,7 +23,7 @@ from credo.posteriors import (
     scale_parts,
 )
 from credo.priors import Fixed
-from credo.priors.group_prior import Grouped
+from credo.priors.group_prior import GroupPrior
 
 
 def side_of(site: Site, groups: str) -> str:
@@ -131,7 +131,7 @@ def under_scales(model: Model, places: Mapping[str, Place], scales: str, method:
     if model.prior.earlier_posterior is not None:
         return model.only(places)
     part = scale_parts[scales]
-    return replace(model.only(places), prior=Fixed(Grouped(part.label, part.proper)))
+    return replace(model.only(places), prior=Fixed(GroupPrior(part.label, part.proper)))
 
 
 def group_posterior(
@@ -162,7 +162,7 @@ def group_posterior(
 
 
 def _earlier(prior: PosteriorPrior, method: str) -> list[Family]:
-    found = [family for family in prior.posterior.members if family.atoms != 1]
+    found = [family for family in prior.posterior.factors if family.atoms != 1]
     odd = [family.name for family in found if family.name != GroupScale.name]
     if odd:
         raise SettingError(

@@ -26,7 +26,7 @@ from credo.engine.elbo import Elbo
 from credo.engine.model import Model
 from credo.estimators import Estimator
 from credo.posteriors import Gaussian, Params, Posterior
-from credo.posteriors.jacobian import Whole
+from credo.posteriors.jacobian import DenseDerivatives
 
 USUAL = 16  # points outside the data
 
@@ -140,8 +140,8 @@ class Measurement:
         for x, _ in source(None, 1024):
             if not boxed:
                 raise SettingError(
-                    f"fvi: outside={outside} points beyond the data need inputs of one float "
-                    "tensor; use outside=0."
+                    f"fvi: num_outside={outside} points beyond the data need inputs of one float "
+                    "tensor; use num_outside=0."
                 )
             low, high = x.amin(0).to(device), x.amax(0).to(device)
             self.low = low if self.low is None else torch.minimum(self.low, low)
@@ -199,10 +199,11 @@ class FunctionElbo(Elbo):
         mean = self.posterior.mean()
         here = self._linearise(mean, points)
         rows = {
-            name: Whole(slope.flatten(2).transpose(0, 1)) for name, slope in here.slopes.items()
+            name: DenseDerivatives(slope.flatten(2).transpose(0, 1))
+            for name, slope in here.slopes.items()
         }
         covers = [
-            f.output_covariance(rows) for f in self.posterior.members if isinstance(f, Gaussian)
+            f.output_covariance(rows) for f in self.posterior.factors if isinstance(f, Gaussian)
         ]
         cover = covers[0] if len(covers) == 1 else torch.stack(covers).sum(0)
         prior = self._prior.at(points, here, self.model, mean)

@@ -26,7 +26,7 @@ from torch import Tensor
 from credo.core.errors import SettingError
 from credo.engine.elbo import Elbo
 from credo.posteriors import MeanField
-from credo.posteriors.mean_field import NormalStats
+from credo.posteriors.fused_normal import NormalStats
 
 LEAST = 0.01  # of the KL's weight
 PIECE = (
@@ -174,7 +174,7 @@ def ivon(
 ) -> Ivon:
     """The Newton step for every Gaussian of an objective, Adam for the rest."""
     pairs = []
-    for family in elbo.posterior.members:
+    for family in elbo.posterior.factors:
         if isinstance(family, MeanField):  # the only family that has this step
             stats = family.fold(elbo.model.prior_over(family))
             if stats is None:

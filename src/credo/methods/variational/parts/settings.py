@@ -15,7 +15,9 @@ class DensitySettings:
 
     init_std: float = setting(0.01, "Initial standard deviation of every weight.", gt=0.0)
     kl: str = setting(
-        "closed", "KL in closed form where known, or always sampled.", choices=("closed", "sampled")
+        "closed",
+        "How the KL is computed: in closed form where it is known, or always sampled.",
+        choices=("closed", "sampled"),
     )
 
 
@@ -23,7 +25,7 @@ class DensitySettings:
 class FamilySettings:
     """Of methods that leave the family of q to the user."""
 
-    posterior: str = setting("mean_field", "Family of q.", choices=startable())
+    posterior: str = setting("mean_field", "Posterior family.", choices=startable())
     scale: str = setting(
         "log", "Parameterisation of the standard deviation.", choices=("log", "softplus")
     )

@@ -1,0 +1,48 @@
+"""Options of every command that fits a network to the rows of a table."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from credo.cli.assignments import FIT_OPTIONS, parse_assignments
+
+Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")]
+Epochs = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Passes over the data; without it the method's default, but at least 2,000 steps.",
+    ),
+]
+BatchSize = Annotated[
+    int | None, typer.Option(min=1, help="Rows per step; the method's default if not given.")
+]
+LearningRate = Annotated[
+    float | None, typer.Option(help="Learning rate; the method's default if not given.")
+]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of every random choice.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="A setting of the method (credo methods NAME lists them); repeat the option for more.",
+    ),
+]
+
+
+def parse_settings(method: str, assignments: list[str] | None) -> dict[str, Any]:
+    """Settings of a method from NAME=VALUE; a wrong name or value is refused before anything is
+    read.
+    """
+    from credo.core.settings import describe
+    from credo.methods import make_method, methods
+
+    settings: dict[str, Any] = {}
+    if assignments:
+        rows = describe(methods[method])
+        settings = parse_assignments(assignments, rows, f"Method {method!r}", FIT_OPTIONS)
+    make_method(method, settings)
+    return settings
