@@ -62,8 +62,9 @@ EXECUTABLE = [
 
 @pytest.fixture
 def own_registry(monkeypatch):
-    """A page may register a method; it is gone again afterwards."""
-    monkeypatch.setattr(methods, "_entries", dict(methods._entries))
+    """What a page registers is gone again afterwards."""
+    for registry in (methods, families, estimators, likelihoods):
+        monkeypatch.setattr(registry, "_entries", dict(registry._entries))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -129,7 +130,8 @@ def table_row(page: str, kind: str) -> set[str]:
 
 def test_readme_lists_what_exists():
     text = (ROOT / "README.md").read_text()
-    assert table_row(text, "methods") == set(methods.names())
+    # the whole list is docs/methods.md, which is made from the registry: a new method edits neither
+    assert table_row(text, "methods") <= set(methods.names())
     assert table_row(text, "posterior families") == set(families.names())
     assert table_row(text, "estimators") == set(estimators.names())
     assert table_row(text, "likelihoods") == set(likelihoods.names())
