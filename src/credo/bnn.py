@@ -6,49 +6,38 @@ The only object most users meet.
 from __future__ import annotations
 
 import copy
-import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from credo.core.atomic import write_atomic
-from credo.core.errors import CredoError, DataError, SettingError
+from credo.core.errors import CredoError, SettingError
 from credo.core.renamed import renamed
-from credo.core.settings import positive, whole
+from credo.core.settings import positive
 from credo.core.shell import unwrap
 from credo.core.sites import select
 from credo.data.checks import check_inputs
 from credo.data.intake import intake
-from credo.data.source import Source
 from credo.engine import saved_model
 from credo.engine.collapsed_prior import warn_if_collapsed
 from credo.engine.draws import Draws
-from credo.engine.fit_job import Callback, FitJob, Fitted
+from credo.engine.fit_job import FIT, Callback, FitJob, FitOptions, Fitted
 from credo.engine.model import Model
 from credo.engine.objective import log_weights, objective
 from credo.engine.outputs import sampled_outputs, with_drawn
-from credo.engine.run import (
-    CONFIG,
-    FORMAT,
-    HISTORY,
-    POSTERIOR,
-    Run,
-    replace_directory,
-    write_json,
-    write_tensors,
-)
+from credo.engine.run import Run
+from credo.engine.validation import validation_nll
 from credo.likelihoods.base import Likelihood, get
 from credo.methods import Method, make_method
 from credo.posteriors import Params, Posterior, PosteriorPrior
 from credo.predictive import Predictive, evaluate
 from credo.predictive.shortcuts import chosen_shortcut, shortcut_named
-from credo.priors import Prior, Unstored, as_prior, default_prior, from_config, is_proper
+from credo.priors import Prior, Unstored, as_prior, default_prior, from_config
 
 
 class BNN:
@@ -70,14 +59,9 @@ class BNN:
         output: str | int | None = None,
     ) -> None:
         self.net = unwrap(net)
-        earlier = isinstance(prior, Posterior)
-        self.prior: Prior = (
-            default_prior()
-            if prior is None
-            else PosteriorPrior(copy.deepcopy(prior))
-            if earlier
-            else as_prior(prior)
-        )
+        if isinstance(prior, Posterior):
+            prior = PosteriorPrior(copy.deepcopy(prior))
+        self.prior: Prior = default_prior() if prior is None else as_prior(prior)
         self.likelihood = copy.deepcopy(get(likelihood))
         self.random, self.point = select(self.net, random)
         self.output = output
@@ -90,22 +74,34 @@ class BNN:
 
     def __repr__(self) -> str:
         numel = sum(site.numel for site in self.random.values())
-        state = (
-            f"fitted with {self.method.name}"
-            if self._fitted and self.method
-            else "fitted"
-            if self._fitted
-            else "not fitted"
-        )
+        state = "fitted" if self.is_fitted else "not fitted"
+        state += f" with {self.method.name}" if self.is_fitted and self.method else ""
         return (
             f"BNN({type(self.net).__name__}, {self.likelihood.name}, {numel} random parameters, "
             f"prior {self.prior.describe()}, {state})"
         )
 
     @property
+    def is_fitted(self) -> bool:
+        """Whether it has a posterior."""
+        return self._fitted is not None
+
+    @property
     def posterior(self) -> Posterior:
         """The fitted posterior."""
         return self._result().posterior
+
+    @property
+    def buffers(self) -> Mapping[str, Tensor]:
+        """The network's buffers by name, such as statistics of normalisation: as the fit left
+        them, or as they came.
+        """
+        return self.model.buffers() if self._fitted is None else self._fitted.buffers
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """That of the random parameters, which inputs are cast to; None where none is real."""
+        return next((s.dtype for s in self.random.values() if s.dtype.is_floating_point), None)
 
     def _result(self) -> Fitted:
         if self._fitted is None:
@@ -117,9 +113,8 @@ class BNN:
     def _make_model(
         self, device: torch.device | str | None, prior: Prior, method: Method | None = None
     ) -> Model:
-        where = (
-            torch.device(device) if device is not None else next(iter(self.random.values())).device
-        )
+        own = next(iter(self.random.values())).device
+        where = own if device is None else torch.device(device)
         model = Model(
             self.net, self.likelihood.to(where), prior, self.random, self.point, where, self.output
         )
@@ -164,91 +159,47 @@ class BNN:
         gets each row of the history and ends the fit by returning True; in it, where the method
         descends on an objective, ``posterior`` and ``predict`` are those of the moment.
         """
+        options = FitOptions(
+            epochs, batch_size, lr, num_data, validation, seed, device, run, progress, callbacks
+        )
         chosen = make_method(method, settings, beside=FIT)
         self.likelihood = copy.deepcopy(self._initial)
-        return self._fit(
-            data,
-            chosen,
-            self.prior,
-            epochs,
-            batch_size,
-            lr,
-            num_data,
-            validation,
-            seed,
-            device,
-            run,
-            progress,
-            callbacks,
-        )
+        return self._fit(data, chosen, self.prior, options)
 
-    def _fit(
-        self,
-        data: Any,
-        method: Method,
-        prior: Prior,
-        epochs: int | None,
-        batch_size: int | None,
-        lr: float | None,
-        num_data: int | None,
-        validation: Any,
-        seed: int,
-        device: Any,
-        run: Any,
-        progress: bool,
-        callbacks: Sequence[Callback],
-    ) -> Self:
-        dtype = self._dtype
-        if epochs is not None and not method.takes_epochs:
+    def _fit(self, data: Any, method: Method, prior: Prior, options: FitOptions) -> Self:
+        if options.epochs is not None and not method.takes_epochs:
             raise SettingError(
-                f"epochs={epochs}: {method.name} counts moves; set num_warmup, num_draws and thin."
+                f"epochs={options.epochs}: {method.name} counts moves; set num_warmup, num_draws "
+                "and thin."
             )
-        source = intake(data, num_data=num_data, dtype=dtype)
-        held = None if validation is None else intake(validation, dtype=dtype)
-        model = self._make_model(device, prior, method)
-        self._check(model, source)
-        directory = None if run is None else Run.of(run)
-        size = batch_size if batch_size is not None else method.batch_size
-        fit_job = FitJob(
-            source=source,
-            epochs=positive("epochs", epochs, method.epochs),
-            batch_size=None
-            if size is None or size >= source.num_data
-            else positive("batch_size", size, 1),
-            lr=positive("lr", lr, method.lr),
-            seed=whole("seed", seed),
-            run=directory,
-            progress=progress,
-            callbacks=callbacks,
-            validation=held,
-            validate=None if held is None else self._validator(model, held),
-            show=partial(self._show, model),
-        )
-        config = self._config(model, prior, method, fit_job)
-        if directory is not None:
-            directory.begin(config, method.present_config)
-            if (directory.config() or {}).get("complete"):
-                return self._adopt(Path(directory.path), model, method)
+        source = intake(data, num_data=options.num_data, dtype=self.dtype)
+        validation = options.validation
+        held_out = None if validation is None else intake(validation, dtype=self.dtype)
+        model = self._make_model(options.device, prior, method)
+        model.check(source.example(2), source.targets())
+        fit_job = FitJob.of(options, method, source)
+        if held_out is not None:
+            fit_job.validation, fit_job.validate = held_out, validation_nll(model, held_out)
+        fit_job.show = partial(self._show, model)
+        run, config = fit_job.run, saved_model.describe_fit(model, prior, method, fit_job)
+        if run is not None:
+            run.begin(config, method.present_config)
+            if (run.config() or {}).get("complete"):
+                return self._adopt(run, model, method)
         before = self._fitted, self._model, self.method
         try:
             fitted = method.fit(model, fit_job)
         except BaseException:
             self._fitted, self._model, self.method = before
             raise
-        self._fitted, self._model, self.method, self.history = (
-            fitted,
-            model,
-            method,
-            fit_job.history,
-        )
-        self._used = prior
         fitted.posterior.requires_grad_(False)
-        warn_if_collapsed(model, fitted.posterior)
-        if directory is not None:
-            directory.finish(
-                saved_model.pack(fitted, model),
-                config | saved_model.describe(model, prior, fitted.posterior),
-            )
+        self._fitted, self._model, self.method = fitted, model, method
+        self.history, self._used = fit_job.history, prior
+        if model.prior.parts():  # a learned prior may have become a copy of the posterior
+            warn_if_collapsed(model, fitted.posterior)
+        if run is not None:
+            described = saved_model.describe(model, prior, fitted.posterior)
+            run.finish(saved_model.pack(fitted, model), config | described)
         return self
 
     def _show(self, model: Model, fitted: Fitted) -> None:
@@ -257,86 +208,18 @@ class BNN:
         """
         self._fitted, self._model, self.method = fitted, model, None
 
-    def _config(
-        self, model: Model, prior: Prior, method: Method, fit_job: FitJob
-    ) -> dict[str, Any]:
-        fit = {
-            "epochs": fit_job.epochs,
-            "batch_size": fit_job.batch_size,
-            "lr": fit_job.lr,
-            "seed": fit_job.seed,
-            "num_data": fit_job.source.num_data,
-            "data": fit_job.source.fingerprint() if fit_job.run is not None else None,
-            "held": saved_model.held(model, method.given(model, fit_job.seed))
-            if fit_job.run is not None
-            else None,
-        }
-        return saved_model.describe(model, prior) | {
-            "method": method.name,
-            "settings": method.settings(),
-            "fit": fit,
-        }
-
-    def _adopt(self, path: Path, model: Model, method: Method) -> Self:
+    def _adopt(self, run: Run, model: Model, method: Method) -> Self:
         """Take over the result of a finished run."""
-        _, fitted, likelihood, prior = saved_model.unpack(path, self.likelihood)
+        _, fitted, likelihood, prior = saved_model.unpack(run.path, self.likelihood)
         self.likelihood.load_state_dict(likelihood.state_dict())
         saved_model.load_prior(model, prior)
-        self._fitted, self._model, self.method, self.history = (
-            fitted.to(model.device),
-            model,
-            method,
-            Run(path).history(),
-        )
+        self._fitted, self._model, self.method = fitted.to(model.device), model, method
+        self.history = run.history()
         return self
 
-    def _check(self, model: Model, source: Source) -> None:
-        """One forward pass of two examples: shapes that do not fit are refused before training
-        starts.
-        """
-        y = model.likelihood.check_training_targets(source.targets())
-        outputs, _ = sampled_outputs(
-            model, Draws.point(model.values()), source.example(2), model.buffers(), 0
-        )
-        if not model.likelihood.accepts(outputs.shape[-1], y):
-            raise DataError(
-                f"The network gives {outputs.shape[-1]} outputs per example, but the "
-                f"{model.likelihood.name} likelihood needs "
-                f"{model.likelihood.num_outputs(y)} for these targets; change the network's last "
-                "layer."
-            )
-
-    def _validator(self, model: Model, source: Source) -> Any:
-        def score(posterior: Posterior, buffers: Mapping[str, Tensor]) -> float:
-            total = 0.0
-            for x, y in source(None, 1024):
-                outputs, extra = sampled_outputs(model, Draws.of(posterior, 16, 0), x, buffers, 0)
-                total -= float(
-                    Predictive(outputs, with_drawn(model.likelihood, extra)).log_prob(y).sum()
-                )
-            return total / source.num_data
-
-        return score
-
     def _draws(self, source: str, samples: int, seed: int, joint: bool = False) -> Draws:
-        """Which draws, and how to make them."""
-        positive("num_samples", samples, 1)
-        whole("seed", seed)
-        if source == "posterior":
-            return Draws.of(self.posterior, samples, seed, joint)
-        if source != "prior":
-            raise SettingError(f"source={source!r}; expected 'posterior' or 'prior'.")
-        process = self.posterior.process if self._fitted is not None else None
-        if process is not None and not process.of_network:
-            raise CredoError(
-                f"The prior of {process.name!r} is a Gaussian process, not this network's; "
-                "source='prior' has nothing to draw."
-            )
-        fitted = self._fitted is not None and process is None
-        start = self.posterior.mean() if fitted else self.model.values()
-        return Draws.prior(
-            self.model, start, self.posterior.members if fitted else (), samples, seed
-        )
+        posterior = self.posterior if source == "posterior" or self.is_fitted else None
+        return Draws.asked(self.model, posterior, source, samples, seed, joint)
 
     @renamed(samples="num_samples", warn=False)
     def predict(
@@ -366,7 +249,7 @@ class BNN:
             draws = Draws.mean(self.posterior, self.model)
         else:
             count = positive("num_samples", num_samples, 1)
-            model, posterior, buffers = self.model, self.posterior, self._result().buffers
+            model, posterior, buffers = self.model, self.posterior, self.buffers
             outputs = shortcut_named(name).outputs(
                 model, posterior, self._inputs(x), buffers, count, batch_size=batch_size
             )
@@ -382,9 +265,7 @@ class BNN:
         name = chosen_shortcut(None, source, self._preferred)
         functions = None if name is None or name == "mean" else shortcut_named(name).functions
         if functions is not None:
-            return functions(
-                self.model, self.posterior, draws, self._inputs(x), self._result().buffers, None
-            )
+            return functions(self.model, self.posterior, draws, self._inputs(x), self.buffers, None)
         return self._forward(draws, x, seed, None, None)[0]
 
     @property
@@ -392,19 +273,14 @@ class BNN:
         """The shortcut that the method predicts with; None for draws."""
         return None if self.method is None else self.method.shortcut
 
-    @property
-    def _dtype(self) -> torch.dtype | None:
-        return next((s.dtype for s in self.random.values() if s.dtype.is_floating_point), None)
-
     def _inputs(self, x: Any) -> Any:
-        return check_inputs(x, dtype=self._dtype)
+        return check_inputs(x, dtype=self.dtype)
 
     def _forward(
         self, draws: Draws, x: Any, seed: int, batch_size: int | None, vectorise: bool | None
     ) -> tuple[Tensor, Params]:
         x = self._inputs(x)
-        buffers = self._fitted.buffers if self._fitted else self.model.buffers()
-        return sampled_outputs(self.model, draws, x, buffers, seed, batch_size, vectorise)
+        return sampled_outputs(self.model, draws, x, self.buffers, seed, batch_size, vectorise)
 
     @renamed(samples="num_samples", warn=False)
     def evaluate(
@@ -424,7 +300,7 @@ class BNN:
     ) -> tuple[Predictive, Tensor]:
         parts = [
             (self.predict(x, samples, seed, shortcut=shortcut), y)
-            for x, y in intake(data, dtype=self._dtype)(None, batch_size)
+            for x, y in intake(data, dtype=self.dtype)(None, batch_size)
         ]
         outputs = torch.cat([part.outputs for part, _ in parts], 1)
         return Predictive(outputs, parts[0][0].likelihood), torch.cat([y for _, y in parts]).to(
@@ -435,79 +311,28 @@ class BNN:
         """Learn from more data: the posterior becomes the prior, and the same method runs again
         from where it is.
         """
-        if self.posterior.atoms == 1 or self.method is None:
-            raise CredoError(
-                "update needs a posterior with spread: a point estimate as prior would ignore the "
-                "new data. Fit with 'vi' or 'exact'."
-            )
-        odd = next(
-            (
-                f.name
-                for f in self.posterior.members
-                if f.atoms != 1 and (f.atoms or not f.kl_is_bound)
-            ),
-            None,
-        )
-        if odd is not None:
-            raise CredoError(
-                f"update needs a posterior with a density to be the next prior; {odd!r} has none. "
-                "Fit with 'vi'."
-            )
-        given = {name: fit_settings.pop(name, None) for name in FIT}
-        prior = PosteriorPrior(copy.deepcopy(self.posterior))
-        settings = dict(fit_settings)
-        several = (
-            len(self.posterior.components()) > 1
-        )  # their mean is no place to start any of them from
-        if (
-            "init" in type(self.method).__dataclass_fields__
-            and "init" not in settings
-            and not several
-        ):
-            settings["init"] = {
-                n: v.detach().clone()
-                for n, v in self.posterior.mean().items()
-                if n in self.model.sites
-            }
-        method = make_method(self.method, settings, beside=FIT)
-        device = given["device"] or self.model.device
-        progress = True if given["progress"] is None else given["progress"]
+        prior = PosteriorPrior.after(self.posterior)
+        if self.method is None:
+            raise CredoError("update runs the method of the fit again, which this BNN lacks.")
+        options = FitOptions(**{n: fit_settings.pop(n) for n in FIT if n in fit_settings})
+        # the mean of several components is no place to start any of them from
+        if "init" not in fit_settings and len(self.posterior.components()) == 1:
+            mean = self.posterior.mean()
+            start = {n: v.detach().clone() for n, v in mean.items() if n in self.model.sites}
+            fit_settings |= {"init": start} if "init" in self.method.settings() else {}
+        method = make_method(self.method, fit_settings, beside=FIT)
+        options = replace(options, device=options.device or self.model.device)
         earlier = self.history[-1].get("log_evidence") if self.history else None
-        self._fit(
-            data,
-            method,
-            prior,
-            given["epochs"],
-            given["batch_size"],
-            given["lr"],
-            given["num_data"],
-            given["validation"],
-            given["seed"] or 0,
-            device,
-            given["run"],
-            progress,
-            given["callbacks"] or (),
-        )
-        if (
-            earlier is not None and "log_evidence" in self.history[-1]
-        ):  # log p(D1, D2) = log p(D1) + log p(D2 given D1)
+        self._fit(data, method, prior, options)
+        # log p(D1, D2) = log p(D1) + log p(D2 given D1)
+        if earlier is not None and "log_evidence" in self.history[-1]:
             self.history[-1]["log_evidence"] += earlier
         return self
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a directory of JSON and safetensors, whole or not at all."""
-        fitted, model = self._result(), self.model
-        config = saved_model.describe(model, self._used, fitted.posterior) | {
-            "format": FORMAT,
-            "complete": True,
-        }
-        if self.method is not None:
-            config |= {"method": self.method.name, "settings": self.method.settings()}
-        with replace_directory(path) as beside:
-            write_json(beside / CONFIG, config)
-            write_tensors(beside / POSTERIOR, saved_model.pack(fitted, model))
-            lines = "".join(json.dumps(row) + "\n" for row in self.history)
-            write_atomic(beside / HISTORY, lambda file: file.write_text(lines))
+        fitted = self._result()
+        saved_model.save(path, fitted, self.model, self._used, self.method, self.history)
 
     @renamed(samples="num_samples", warn=False)
     def objective(
@@ -540,15 +365,7 @@ class BNN:
         Of the weight called ``name``, by default the first layer's. Needs a prior learned per input
         or per weight, such as "ard".
         """
-        model = self.model
-        chosen = name or next((n for n, s in model.random.items() if len(s.shape) >= 2), "")
-        found = model.prior.relevance(chosen)
-        if found is None:
-            raise CredoError(
-                f"The prior of {chosen!r} is not learned per input; fit with prior='ard' to see "
-                "relevance."
-            )
-        return found
+        return self.model.relevance(name)
 
     @property
     def updated(self) -> bool:
@@ -560,16 +377,7 @@ class BNN:
         """Whether every random parameter has a prior that integrates to one, so that evidences mean
         something.
         """
-        model = self.model
-        return model.prior.earlier_posterior is not None or all(
-            is_proper(model.prior.at(site)) for site in model.random.values()
-        )
-
-
-#: Arguments of ``fit`` that are not the method's.
-FIT = tuple(
-    name for name, p in signature(BNN.fit).parameters.items() if p.kind is Parameter.KEYWORD_ONLY
-)
+        return self.model.is_proper
 
 
 def load(
@@ -590,11 +398,8 @@ def load(
         prior = from_config(config["prior"]) if config["prior"] else Unstored(config["prior_text"])
     bnn = BNN(net, likelihood, prior, config["random"], config["output"])
     if "method" in config:
-        plain = {k: tuple(v) if isinstance(v, list) else v for k, v in config["settings"].items()}
-        restorable = {
-            k: v for k, v in plain.items() if not (isinstance(v, str) and v.startswith("<"))
-        }
-        bnn.method = make_method(config["method"], restorable, warn=False)
+        settings = saved_model.stored_settings(config)
+        bnn.method = make_method(config["method"], settings, warn=False)
     bnn._model = bnn._make_model(device, bnn.prior, bnn.method)
     saved_model.load_prior(bnn._model, learned)
     bnn._fitted, bnn.history = fitted.to(bnn._model.device), Run(path).history()

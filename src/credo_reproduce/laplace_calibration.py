@@ -153,7 +153,7 @@ class LaplaceCalibration(Experiment):
         )
         whole = Augmented(net, CropFlip())
         whole.load_state_dict(
-            bnn.posterior.mean() | dict(bnn._result().buffers)
+            bnn.posterior.mean() | dict(bnn.buffers)
         )  # all of them, statistics included
         return net.to(device).eval()
 

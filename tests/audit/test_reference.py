@@ -87,7 +87,7 @@ def test_what_was_fitted_beside_the_weights_is_held(data):
 def test_the_network_is_run_with_the_buffers_of_the_fit(data):
     bnn = fitted(data, net=network(norm=True))
     truth = weights_only(bnn)
-    assert torch.equal(truth.net[1].running_mean, bnn._result().buffers["1.running_mean"])
+    assert torch.equal(truth.net[1].running_mean, bnn.buffers["1.running_mean"])
     assert not torch.equal(truth.net[1].running_mean, bnn.net[1].running_mean)
 
 

@@ -93,7 +93,7 @@ def test_statistics_of_normalisation_come_along():
     bnn.fit((X, Y), "vi", epochs=3, progress=False)
     found = dict(plain(bnn).named_buffers())
     assert (
-        torch.equal(found["1.running_mean"], bnn._result().buffers["1.running_mean"])
+        torch.equal(found["1.running_mean"], bnn.buffers["1.running_mean"])
         and found["1.running_mean"].any()
     )
 

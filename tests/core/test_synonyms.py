@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from credo.bnn import FIT
+from credo.engine.fit_job import FIT
 from credo.core.settings import describe
 from credo.core.synonyms import ELSEWHERE, SYNONYMS, suggest, synonym
 from credo.methods import methods

@@ -8,7 +8,7 @@ from zoo.networks import make
 from credo.core.errors import CredoError, RunError
 from credo.engine.fit_job import Fitted
 from credo.engine.run import CONFIG, POSTERIOR, Run, write_json, write_tensors
-from credo.engine.saved_model import describe, held, pack, unpack
+from credo.engine.saved_model import describe, digest, pack, unpack
 from credo.likelihoods import Gaussian, Poisson
 
 
@@ -113,11 +113,11 @@ def test_the_digest_of_what_is_given():
     """Buffers and fixed noise count, trainable values only where a method says so."""
     net, _ = make("batchnorm")
     model = make_model(net, likelihood=Gaussian(std=0.5))
-    plain = held(model)
+    plain = digest(model)
     values = model.values()
     with torch.no_grad():
         net[0].weight.add_(1.0)
-    assert held(model) == plain and held(model, values) != plain
-    assert held(model, values) != held(model, model.values())
+    assert digest(model) == plain and digest(model, values) != plain
+    assert digest(model, values) != digest(model, model.values())
     net[1].running_mean.add_(1.0)
-    assert held(model) != plain
+    assert digest(model) != plain

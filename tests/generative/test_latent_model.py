@@ -348,7 +348,7 @@ def test_the_warm_up_takes_exactly_its_epochs(batch_size, loader):
         and float(net.ramp[-1]) == 1.0
         and float(net.ramp[-2]) < 1.0
     )
-    assert int(fitted.bnn._result().buffers["steps"]) == 5 * per_epoch, (
+    assert int(fitted.bnn.buffers["steps"]) == 5 * per_epoch, (
         "one step of the ramp per step of the optimizer"
     )
 
@@ -358,7 +358,7 @@ def test_the_warm_up_takes_exactly_its_epochs(batch_size, loader):
 )
 def test_several_draws_of_weights_are_one_step_of_the_warm_up(settings):
     fitted = vae().fit(real(), kl_schedule="linear", kl_warmup=3, **QUICK, **settings)
-    assert int(fitted.bnn._result().buffers["steps"]) == 6
+    assert int(fitted.bnn.buffers["steps"]) == 6
 
 
 def test_warm_up_matters():

@@ -78,7 +78,7 @@ def test_sparse_variational_dropout_fits_it_behind_crops_and_moves_its_statistic
         x, y = torch.randn(12, 3, 32, 32), torch.arange(12) % 3
         net = Augmented(vgg(outputs=3, width=0.03), CropFlip())
     bnn = credo.BNN(net).fit((x, y), "sparse_vd", epochs=1, batch_size=6, progress=False)
-    means = {n: b for n, b in bnn._result().buffers.items() if n.endswith("running_mean")}
+    means = {n: b for n, b in bnn.buffers.items() if n.endswith("running_mean")}
     assert len(means) == 14 and all(bool(mean.any()) for mean in means.values())
     assert bnn.predict(x, 2).outputs.shape == (2, 12, 3)
 

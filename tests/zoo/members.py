@@ -51,7 +51,7 @@ def pieces(fitted, member):
     out = {name: value[0].detach() for name, value in found.items()}
     if fitted.posterior.atoms == 1:
         out |= {f"{LIKELIHOOD}{n}": p.detach() for n, p in fitted.likelihood.named_parameters()}
-    return {n: b.detach() for n, b in fitted._fitted.buffers.items() if b.is_floating_point()} | out
+    return {n: b.detach() for n, b in fitted.buffers.items() if b.is_floating_point()} | out
 
 
 def same_as_alone(net, data, members=3, seed=0, together=None, **how):

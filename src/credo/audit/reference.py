@@ -128,7 +128,7 @@ def weights_only(bnn: BNN) -> BNN:
             "posterior to compare with; take a "
             "reference of credo.BNN(net, likelihood, prior=...) with a proper prior."
         )
-    if bnn._fitted is None:
+    if not bnn.is_fitted:
         return BNN(
             bnn.net,
             bnn.likelihood,
@@ -165,7 +165,7 @@ def _frozen_net(bnn: BNN) -> nn.Module:
         own[name].copy_(values[name])
         own[name].requires_grad_(False)
     buffers = dict(net.named_buffers())
-    for name, value in bnn._result().buffers.items():
+    for name, value in bnn.buffers.items():
         buffers[name].copy_(value)
     return net
 

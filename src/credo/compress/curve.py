@@ -91,7 +91,7 @@ def score(net: nn.Module, bnn: BNN, data: Any, batch_size: int = 1000) -> dict[s
     for a posterior.
     """
     parts, targets = [], []
-    for x, y in intake(data, dtype=bnn._dtype)(None, batch_size):
+    for x, y in intake(data, dtype=bnn.dtype)(None, batch_size):
         x, y = map_leaves(lambda t: t.cpu(), (x, y))
         try:
             parts.append(pick(net(x), bnn.output))

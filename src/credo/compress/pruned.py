@@ -76,7 +76,7 @@ def plain(bnn: BNN, values: Params | None = None) -> nn.Module:
     """The network at the posterior's means, or at ``values``, with the buffers of the fit: a plain
     module on the CPU.
     """
-    fitted = bnn._result()
+    fitted = bnn
     net = copy.deepcopy(bnn.net).cpu().eval()
     state, given = net.state_dict(), {**fitted.posterior.mean(), **fitted.buffers, **(values or {})}
     net.load_state_dict(state | {n: t.detach().cpu() for n, t in given.items() if n in state})

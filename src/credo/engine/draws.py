@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from credo.core.errors import CredoError
+from credo.core.errors import CredoError, SettingError
 from credo.core.seeds import isolated, mix
+from credo.core.settings import positive, whole
 from credo.engine.model import Model
 from credo.posteriors import Family, Params, Posterior, Process
 from credo.priors import Factorised
@@ -52,6 +53,33 @@ class Draws:
             return posterior.realise(numbers, seed, workspace)
 
         return cls(posterior.numbers(samples), realise, posterior.fixed, posterior.noisy_modules)
+
+    @classmethod
+    def asked(
+        cls,
+        model: Model,
+        posterior: Posterior | None,
+        source: str,
+        samples: int,
+        seed: int,
+        joint: bool = False,
+    ) -> Draws:
+        """Draws of the posterior, or of the prior around what the posterior holds fixed."""
+        positive("num_samples", samples, 1)
+        whole("seed", seed)
+        if source == "posterior" and posterior is not None:
+            return cls.of(posterior, samples, seed, joint)
+        if source != "prior":
+            raise SettingError(f"source={source!r}; expected 'posterior' or 'prior'.")
+        process = None if posterior is None else posterior.process
+        if process is not None and not process.of_network:
+            raise CredoError(
+                f"The prior of {process.name!r} is a Gaussian process, not this network's; "
+                "source='prior' has nothing to draw."
+            )
+        if posterior is None or process is not None:
+            return cls.prior(model, model.values(), (), samples, seed)
+        return cls.prior(model, posterior.mean(), posterior.members, samples, seed)
 
     @classmethod
     def point(cls, values: Mapping[str, Tensor]) -> Draws:

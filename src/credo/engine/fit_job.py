@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
+from credo.core.settings import positive, whole
 from credo.data.source import Source
 from credo.engine.run import Run
 from credo.posteriors import Posterior
+
+if TYPE_CHECKING:
+    from credo.engine.method import Method
 
 CHECKPOINT_SECONDS = 5.0  # how much work a killed run may lose
 
@@ -41,6 +46,29 @@ class Fitted:
         return Fitted(self.posterior.to(device).requires_grad_(False), buffers)
 
 
+@dataclass(frozen=True)
+class FitOptions:
+    """What a user asks of a fit besides data, method and settings: the arguments of ``BNN.fit``.
+
+    None stands for the method's default.
+    """
+
+    epochs: int | None = None
+    batch_size: int | None = None
+    lr: float | None = None
+    num_data: int | None = None
+    validation: Any = None
+    seed: int = 0
+    device: torch.device | str | None = None
+    run: str | os.PathLike[str] | Run | None = None
+    progress: bool = True
+    callbacks: Sequence[Callback] = ()
+
+
+#: Names of these arguments.
+FIT = tuple(each.name for each in fields(FitOptions))
+
+
 @dataclass
 class FitJob:
     """Data, length, seed, where to write, who watches.
@@ -63,6 +91,23 @@ class FitJob:
     show: Callable[[Fitted], None] | None = None
     checkpoint_seconds: float = field(default_factory=lambda: CHECKPOINT_SECONDS)
     history: list[dict[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, options: FitOptions, method: Method, source: Source) -> FitJob:
+        """With the method's defaults for what is not asked for."""
+        asked = options.batch_size
+        size = method.batch_size if asked is None else asked
+        whole_set = size is None or size >= source.num_data
+        return cls(
+            source=source,
+            epochs=positive("epochs", options.epochs, method.epochs),
+            batch_size=None if whole_set else positive("batch_size", size, 1),
+            lr=positive("lr", options.lr, method.lr),
+            seed=whole("seed", options.seed),
+            run=None if options.run is None else Run.of(options.run),
+            progress=options.progress,
+            callbacks=options.callbacks,
+        )
 
     def note(self, row: dict[str, Any]) -> bool:
         """Add a row to the history, in memory and on disk; True if a callback asks to stop."""

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from credo.core.errors import NetworkError, SettingError
+from credo.core.errors import CredoError, DataError, NetworkError, SettingError
 from credo.core.seeds import isolated
 from credo.core.shell import Shell, pick
 from credo.core.sites import Site, by_dtype, choose
-from credo.core.tree import map_tensors
+from credo.core.tree import map_tensors, tensors
 from credo.likelihoods.base import Likelihood
 from credo.posteriors import Delta, Family, FamilyPrior, Params, Posterior, Start, families
-from credo.priors import Factorised, Fixed, Flat, Prior
+from credo.priors import Factorised, Fixed, Flat, Prior, is_proper
 
 
 @dataclass
@@ -129,6 +130,51 @@ class Model:
         """
         return self.prior.matches(name)
 
+    def check(self, x: Any, targets: Any) -> None:
+        """One pass over ``x``, a few examples: targets and shapes that do not fit are refused
+        before training starts.
+        """
+        y = self.likelihood.check_training_targets(targets)
+        width = self.probe(x).shape[-1]
+        if not self.likelihood.accepts(width, y):
+            raise DataError(
+                f"The network gives {width} outputs per example, but the "
+                f"{self.likelihood.name} likelihood needs "
+                f"{self.likelihood.num_outputs(y)} for these targets; change the network's last "
+                "layer."
+            )
+
+    @torch.no_grad()
+    def probe(self, x: Any) -> Tensor:
+        """Outputs of the network as it came, in evaluation mode."""
+        shell = self.shell()
+        shell.train(False)
+        for part in (self.frozen(), self.buffers(), self.values()):
+            shell.place(part)
+        x = self.move(x)
+        with refused_inputs(x), isolated(0, self.device):
+            return self.outputs(shell, x)
+
+    @property
+    def is_proper(self) -> bool:
+        """Whether every random parameter has a prior that integrates to one."""
+        if self.prior.earlier_posterior is not None:
+            return True
+        return all(is_proper(self.prior.at(site)) for site in self.random.values())
+
+    def relevance(self, name: str | None) -> Tensor:
+        """Learned prior standard deviation of each input feature of a weight, by default the
+        first.
+        """
+        chosen = name or next((n for n, s in self.random.items() if len(s.shape) >= 2), "")
+        found = self.prior.relevance(chosen)
+        if found is None:
+            raise CredoError(
+                f"The prior of {chosen!r} is not learned per input; fit with prior='ard' to see "
+                "relevance."
+            )
+        return found
+
     def prior_over(self, family: Family) -> FamilyPrior | None:
         """The prior of one family of a posterior; point estimates have a flat one, except the
         parameters the user named a prior for.
@@ -199,3 +245,17 @@ class Model:
     def move(self, tree: Any) -> Any:
         """Inputs or targets on the model's device."""
         return map_tensors(lambda t: t.to(self.device), tree)
+
+
+@contextmanager
+def refused_inputs(x: Any) -> Iterator[None]:
+    """What a network raises about its inputs, as one sentence with their shapes."""
+    try:
+        yield
+    except (torch.cuda.OutOfMemoryError, CredoError):
+        raise
+    except (RuntimeError, IndexError, ValueError, TypeError) as error:
+        shapes = [tuple(t.shape) for t in tensors(x)]
+        raise NetworkError(
+            f"The network cannot take inputs of shape {shapes}: {str(error).splitlines()[0]}"
+        ) from error

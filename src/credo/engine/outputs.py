@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from credo.core.errors import NetworkError, SettingError
+from credo.core.errors import SettingError
 from credo.core.masks import DROPOUTS
 from credo.core.roots import semidefinite_root
 from credo.core.seeds import generator, isolated, mix
@@ -19,7 +19,7 @@ from credo.core.shell import Shell, plain_attention
 from credo.core.tree import num_rows, split, tensors
 from credo.core.vectorise import VmapOrLoop
 from credo.engine.draws import Draws
-from credo.engine.model import Model
+from credo.engine.model import Model, refused_inputs
 from credo.estimators import LIKELIHOOD
 from credo.estimators.moments import propagate
 from credo.likelihoods.base import Likelihood
@@ -63,19 +63,15 @@ def sampled_outputs(
     if vectorise is None:
         vectorise = model.device.type == "cuda" or _shares_prefix(model, draws.fixed)
     loop = not vectorise or len(draws.numbers) < 2 or bool(draws.noisy_modules)
-    run = VmapOrLoop("Predicting draw by draw" if asked else None, loop, out_of_memory=True)
 
+    @torch.no_grad()
     def in_turn() -> tuple[Tensor, Params]:
-        try:
+        with refused_inputs(x):
             return runner.looped(batches)
-        except torch.cuda.OutOfMemoryError:
-            raise
-        except (RuntimeError, IndexError, ValueError, TypeError) as error:
-            shapes = [tuple(t.shape) for t in tensors(x)]
-            raise NetworkError(
-                f"The network cannot take inputs of shape {shapes}: {str(error).splitlines()[0]}"
-            ) from error
 
+    if loop:
+        return in_turn()
+    run = VmapOrLoop("Predicting draw by draw" if asked else None, out_of_memory=True)
     with torch.no_grad():
         return run(lambda: runner.vectorised(batches), in_turn)
 

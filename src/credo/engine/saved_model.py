@@ -7,16 +7,30 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Mapping
+import json
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
+from credo.core.atomic import write_atomic
 from credo.core.errors import RunError
-from credo.engine.fit_job import Fitted
+from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.method import Method
 from credo.engine.model import Model
-from credo.engine.run import POSTERIOR, Run, read_tensors
+from credo.engine.run import (
+    CONFIG,
+    FORMAT,
+    HISTORY,
+    POSTERIOR,
+    Run,
+    read_tensors,
+    replace_directory,
+    write_json,
+    write_tensors,
+)
 from credo.likelihoods.base import Likelihood, likelihoods
 from credo.posteriors import Posterior
 from credo.priors import Prior, Scaled, Unstored
@@ -55,7 +69,52 @@ def pack(fitted: Fitted, model: Model) -> dict[str, Tensor]:
     }
 
 
-def held(model: Model, values: Mapping[str, Tensor] | None = None) -> str:
+def describe_fit(model: Model, prior: Prior, method: Method, fit_job: FitJob) -> dict[str, Any]:
+    """What a run is resumed by: model, method and settings, and what the fit is given."""
+    stored = fit_job.run is not None
+    given = digest(model, method.given(model, fit_job.seed)) if stored else None
+    fit = {
+        "epochs": fit_job.epochs,
+        "batch_size": fit_job.batch_size,
+        "lr": fit_job.lr,
+        "seed": fit_job.seed,
+        "num_data": fit_job.source.num_data,
+        "data": fit_job.source.fingerprint() if stored else None,
+        "held": given,
+    }
+    return describe(model, prior) | {
+        "method": method.name,
+        "settings": method.settings(),
+        "fit": fit,
+    }
+
+
+def stored_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The method's settings of a stored config, without those that had no JSON form."""
+    plain = {k: tuple(v) if isinstance(v, list) else v for k, v in config["settings"].items()}
+    return {k: v for k, v in plain.items() if not (isinstance(v, str) and v.startswith("<"))}
+
+
+def save(
+    path: str | os.PathLike[str],
+    fitted: Fitted,
+    model: Model,
+    prior: Prior,
+    method: Method | None,
+    history: Sequence[Mapping[str, Any]],
+) -> None:
+    """Write a directory of JSON and safetensors, whole or not at all."""
+    config = describe(model, prior, fitted.posterior) | {"format": FORMAT, "complete": True}
+    if method is not None:
+        config |= {"method": method.name, "settings": method.settings()}
+    with replace_directory(path) as beside:
+        write_json(beside / CONFIG, config)
+        write_tensors(beside / POSTERIOR, pack(fitted, model))
+        lines = "".join(json.dumps(row) + "\n" for row in history)
+        write_atomic(beside / HISTORY, lambda file: file.write_text(lines))
+
+
+def digest(model: Model, values: Mapping[str, Tensor] | None = None) -> str:
     """A digest of the numbers that a fit takes as given: frozen parameters, buffers, what the
     likelihood does not learn, and ``values``.
     """
@@ -67,13 +126,13 @@ def held(model: Model, values: Mapping[str, Tensor] | None = None) -> str:
         | model.frozen()
         | model.buffers()
     )
-    digest = hashlib.blake2b(digest_size=8)
+    digested = hashlib.blake2b(digest_size=8)
     for name, tensor in sorted(own.items()):
-        digest.update(
+        digested.update(
             f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode()
             + tensor.detach().cpu().contiguous().numpy().tobytes()
         )
-    return digest.hexdigest()
+    return digested.hexdigest()
 
 
 def check_network(config: Mapping[str, Any], net: nn.Module, path: Any) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from credo.bnn import BNN, FIT
+from credo.bnn import BNN
 from credo.core.errors import NetworkError, SettingError
 from credo.core.masks import dropouts
 from credo.core.seeds import isolated
@@ -21,7 +21,7 @@ from credo.core.settings import other_names, positive
 from credo.core.shell import Shell, unwrap
 from credo.core.sites import select
 from credo.core.synonyms import suggest
-from credo.engine.fit_job import Callback
+from credo.engine.fit_job import FIT, Callback
 from credo.engine.method import Method, make_method, methods
 from credo.engine.run import Run
 from credo.engine.schedules import schedules

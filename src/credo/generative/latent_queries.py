@@ -99,7 +99,7 @@ class LatentQueries:
         mean of its fitted values.
         """
         clone = copy.deepcopy(self.bnn.net).to(self.bnn.model.device)
-        state = self.bnn.posterior.mean() | dict(self.bnn._result().buffers)
+        state = self.bnn.posterior.mean() | dict(self.bnn.buffers)
         state.pop("ramp")  # as long as a warm-up, which is over
         clone.load_state_dict(
             state, strict=False
@@ -119,7 +119,7 @@ class LatentQueries:
         shell = model.shell()
         shell.train(False, posterior.noisy_modules if number is not None else ())
         shell.place(model.frozen())
-        shell.place(self.bnn._result().buffers)
+        shell.place(self.bnn.buffers)
         weights = (
             posterior.mean()
             if number is None

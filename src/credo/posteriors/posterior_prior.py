@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection
 
 import torch
@@ -20,6 +21,24 @@ class PosteriorPrior(Prior):
 
     def __init__(self, posterior: Posterior) -> None:
         self.posterior = posterior
+
+    @classmethod
+    def after(cls, posterior: Posterior) -> PosteriorPrior:
+        """A copy of a fitted posterior as the prior of more data; refused where that would forget
+        what it has learned.
+        """
+        if posterior.atoms == 1:
+            raise CredoError(
+                "update needs a posterior with spread: a point estimate as prior would ignore the "
+                "new data. Fit with 'vi' or 'exact'."
+            )
+        for family in posterior.members:
+            if family.atoms != 1 and (family.atoms or not family.kl_is_bound):
+                raise CredoError(
+                    f"update needs a posterior with a density to be the next prior; "
+                    f"{family.name!r} has none. Fit with 'vi'."
+                )
+        return cls(copy.deepcopy(posterior))
 
     def at(self, site: Site) -> Distribution:
         """The marginal of one parameter under an independent family."""

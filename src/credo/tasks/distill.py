@@ -123,7 +123,7 @@ def distill(
     source: Any
     if inputs == "perturbed":
         feed = Perturbed(x, perturb or Jitter(x, noise), targets)
-        source = Source(feed, num_rows(x), taught._dtype)
+        source = Source(feed, num_rows(x), taught.dtype)
     else:
         source = x, targets.at(x, seed)
     directory = None if run is None else Run.of(run)
@@ -167,7 +167,7 @@ def _inputs(teacher: BNN, data: Any, name: str) -> Tree:
     """Checked inputs of x or (x, y)."""
     return check_inputs(
         data[0] if isinstance(data, tuple) and len(data) == 2 else data,
-        dtype=teacher._dtype,
+        dtype=teacher.dtype,
         name=name,
     )
 
@@ -187,7 +187,7 @@ def _num_outputs(bnn: BNN, x: Tree, what: str) -> int:
     """How many outputs the network gives, from its first two inputs."""
     try:
         return bnn.functions(
-            take(x, slice(0, 2)), 1, source="prior" if bnn._fitted is None else "posterior"
+            take(x, slice(0, 2)), 1, source="prior" if not bnn.is_fitted else "posterior"
         ).shape[-1]
     except NetworkError as error:
         raise NetworkError(f"{what}: {error}") from error
@@ -240,7 +240,7 @@ def _state(teacher: BNN) -> dict[str, Any]:
     """Every number that the teacher's predictions depend on."""
     parts = {
         "posterior": teacher.posterior.state_dict(),
-        "buffers": teacher._result().buffers,
+        "buffers": teacher.buffers,
         "likelihood": teacher.model.likelihood.state_dict(),
         "frozen": teacher.model.frozen(),
     }

@@ -63,9 +63,7 @@ class Teacher:
             order = torch.randperm(posterior.atoms, generator=generator("atoms", seed))
             draws = replace(draws, numbers=order[: self.samples].tolist())
         with torch.no_grad():
-            outputs, extra = sampled_outputs(
-                self.bnn.model, draws, x, self.bnn._result().buffers, seed
-            )
+            outputs, extra = sampled_outputs(self.bnn.model, draws, x, self.bnn.buffers, seed)
             likelihood = with_drawn(self.bnn.model.likelihood, extra)
             return self.likelihood.soft_targets(outputs, likelihood, self._noise(seed, 0, outputs))
 

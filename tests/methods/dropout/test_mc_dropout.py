@@ -174,7 +174,7 @@ def test_batch_statistics_are_those_of_training():
     ).double()
     x = torch.randn(3, 5, dtype=torch.float64)
     fitted = fit(net, x, epochs=20)
-    assert not torch.equal(fitted._result().buffers["1.running_mean"], net[1].running_mean)
+    assert not torch.equal(fitted.buffers["1.running_mean"], net[1].running_mean)
     assert (
         torch.isfinite(fitted.predict(x, 5).outputs).all() and int(net[1].num_batches_tracked) == 0
     )

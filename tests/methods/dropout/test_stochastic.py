@@ -63,7 +63,7 @@ def in_torch(fitted, net, x, noisy_modules):
         for name, parameter in clone.named_parameters():
             parameter.copy_(fitted.posterior.mean()[name])
         for name, buffer in clone.named_buffers():
-            buffer.copy_(fitted._result().buffers[name])
+            buffer.copy_(fitted.buffers[name])
         clone.eval()
         for path, module in clone.named_modules():
             module.training = noisy_modules(path, module)

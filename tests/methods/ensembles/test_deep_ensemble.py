@@ -193,9 +193,7 @@ def test_a_fit_killed_after_any_epoch_resumes_to_the_same_bits(
         one, two = straight.posterior.state_dict(), resumed.posterior.state_dict()
         assert one.keys() == two.keys() and all(torch.equal(one[n], two[n]) for n in one)
         assert rows(straight) == rows(resumed)
-        assert all(
-            torch.equal(b, resumed._fitted.buffers[n]) for n, b in straight._fitted.buffers.items()
-        )
+        assert all(torch.equal(b, resumed.buffers[n]) for n, b in straight.buffers.items())
         assert torch.equal(
             next(straight.likelihood.parameters()), next(resumed.likelihood.parameters())
         )

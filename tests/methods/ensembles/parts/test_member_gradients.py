@@ -113,7 +113,7 @@ def test_buffers_replaced_by_assignment():
         net = Remembering().double()
     whole, _ = same_as_alone(net, (inputs("mlp"), targets()))
     levels = [pieces(whole, k)["level"] for k in range(3)]
-    assert not torch.allclose(levels[0], levels[1]) and int(whole._fitted.buffers["count"]) == 9
+    assert not torch.allclose(levels[0], levels[1]) and int(whole.buffers["count"]) == 9
     assert float(net.level.abs().max()) == 0 and int(net.count) == 0, (
         "the user's network is as it was"
     )

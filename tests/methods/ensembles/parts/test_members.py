@@ -106,7 +106,7 @@ def test_convolutions_with_batch_norm_keep_their_own_statistics(vectorise):
         image_net(), (inputs("conv"), targets()), together={"vectorise": vectorise}
     )
     shares = pieces(whole, 0)["1.running_mean"], pieces(whole, 1)["1.running_mean"]
-    assert not torch.allclose(*shares) and int(whole._fitted.buffers["1.num_batches_tracked"]) == 9
+    assert not torch.allclose(*shares) and int(whole.buffers["1.num_batches_tracked"]) == 9
 
 
 @pytest.mark.parametrize("kind", ["one", "each", "full"])

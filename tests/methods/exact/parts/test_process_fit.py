@@ -172,6 +172,6 @@ def test_buffers_follow_training_and_the_network_keeps_its_own():
     bnn = BNN(net, "categorical").fit(
         (x, torch.arange(16) % 2), "dkl", epochs=2, inducing=4, progress=False
     )
-    assert bnn._fitted is not None
-    assert any(not torch.equal(b, before[n]) for n, b in bnn._fitted.buffers.items())
+    assert bnn.is_fitted
+    assert any(not torch.equal(b, before[n]) for n, b in bnn.buffers.items())
     assert all(torch.equal(b, before[n]) for n, b in net.named_buffers())
