@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from credo.engine.fit_job import FIT
 from credo.core.settings import describe
 from credo.core.synonyms import ELSEWHERE, SYNONYMS, suggest, synonym
+from credo.engine.fit_job import FIT
 from credo.methods import methods
 
 VI = [row["name"] for row in describe(methods["vi"])]
