@@ -19,7 +19,6 @@ from credo.curvature.log_evidence import log_evidence
 from credo.curvature.prior_at_mode import elementwise_prior
 from credo.data.intake import intake
 from credo.data.source import Arrays, Source
-from credo.engine.batches import on_device
 from credo.engine.elbo import Elbo
 from credo.engine.elbo_fit import adam
 from credo.engine.fit_job import FitJob, Fitted
@@ -277,7 +276,7 @@ def ensemble_epoch(
     lr = torch.tensor(1e-3, device=x.device) if x.is_cuda else 1e-3
     optimizer = members_optimizer("adam", 0.9)(members, lr, len(y))
     step = step_maker()(members, optimizer, len(y), compile)
-    source, epochs = on_device(fit_job.source, model), itertools.count()
+    source, epochs = model.on_device(fit_job.source), itertools.count()
     shell = model.shell()
     shell.train(True)
 

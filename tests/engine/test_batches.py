@@ -8,7 +8,7 @@ from zoo.networks import make
 from credo.core.errors import DataError
 from credo.core.seeds import generator
 from credo.data import intake
-from credo.engine.batches import on_device, own_batches
+from credo.engine.batches import own_batches
 
 
 def pair(bad=False):
@@ -21,7 +21,7 @@ def pair(bad=False):
 def test_targets_come_as_the_likelihood_wants_them(loader):
     model, x, y = pair()
     data = DataLoader(TensorDataset(x, y), batch_size=2) if loader else (x, y)
-    source = on_device(intake(data), model)
+    source = model.on_device(intake(data))
     batches = list(source(None, 2))
     assert source.num_data == len(x) and all(b.dtype == torch.int64 for _, b in batches)
     assert torch.equal(torch.cat([b for _, b in batches]), y.long())
@@ -33,7 +33,7 @@ def test_bad_targets_are_refused(loader):
     model, x, y = pair(bad=True)
     data = DataLoader(TensorDataset(x, y), batch_size=2) if loader else (x, y)
     with pytest.raises(DataError):
-        list(on_device(intake(data), model)(None, 2))
+        list(model.on_device(intake(data))(None, 2))
 
 
 # --- an order for each ----------------------------------------------------------------------------

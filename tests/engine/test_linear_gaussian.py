@@ -11,7 +11,7 @@ from zoo.models import make_model
 from zoo.regression import exact, problem
 
 from credo.core.errors import NetworkError, SettingError
-from credo.core.flat_layout import FlatLayout
+from credo.core.sites import FlatLayout
 from credo.data import intake
 from credo.engine.fit_job import FitJob
 from credo.engine.linear_gaussian import (

@@ -9,8 +9,7 @@ from zoo.networks import ZOO, Checkpointed, make
 
 from credo.core.seeds import isolated
 from credo.estimators import Plan, estimators, place
-from credo.estimators.placement import unused
-from credo.estimators.slot import Replan, Slot
+from credo.estimators.placement import Replan, Slot, unused
 from credo.posteriors import Start
 
 OUTPUT = {"dicts": "logits"}

@@ -11,9 +11,9 @@ from zoo.families import GAUSSIAN, MAKERS, MOMENTS, SHAPES, flat
 from zoo.stats import follows, has_covariance, has_mean, has_variance, same_mean
 
 from credo.core.errors import CredoError, SettingError
-from credo.core.flat_layout import FlatLayout
 from credo.core.linear_map import bind
 from credo.core.seeds import Ambient, Streams, isolated
+from credo.core.sites import FlatLayout
 from credo.posteriors import Gaussian, Process, families
 from credo.posteriors.family import gaussian_entropy
 from credo.posteriors.jacobian import Whole

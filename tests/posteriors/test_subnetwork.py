@@ -62,7 +62,7 @@ def test_with_all_weights_chosen_it_is_the_full_family():
     )
     prior = Factorised(dict.fromkeys(SHAPES, Normal(0.1, 1.5)), SHAPES)
     torch.testing.assert_close(family.kl(prior), full.kl(prior))
-    assert family.restrict(prior.distributions["w"], "w") is prior.distributions["w"]
+    assert family.restrict(prior.elementwise["w"], "w") is prior.elementwise["w"]
 
 
 @torch.no_grad()

@@ -108,8 +108,8 @@ def audit(
     The reference has the run's network, prior and noise, so what differs is the approximation
     alone. It takes its sampler's time: many passes over DATA per draw.
     """
-    import credo
     from credo.audit import compare, converged
+    from credo.bnn import load
     from credo.cli.audit_measures import finite, judge
     from credo.data.table import read_table
     from credo.engine.run import Run
@@ -120,7 +120,7 @@ def audit(
     if folder is not None:
         require()
     files = RunFiles.read(run)
-    bnn = credo.load(run, files.build())
+    bnn = load(run, files.build())
     fit = (Run(run).config() or {}).get("fit") or {}
     chosen = fit.get("seed", 0) + 1 if seed is None else seed
     check(bnn, run, method, chosen, fit)

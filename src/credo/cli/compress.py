@@ -76,15 +76,15 @@ def compress(
     """
     import torch
 
-    import credo
     from credo import compress as cc
+    from credo.bnn import load
     from credo.cli.printing import print_table
     from credo.core.errors import SettingError
 
     if tune and train is None:
         raise SettingError("--tune needs --train, the table to retrain on.")
     files = RunFiles.read(run)
-    bnn = credo.load(run, files.build())
+    bnn = load(run, files.build())
     rows: list[list[str]] = []
 
     def note(what: str, net: Any, nonzero: int) -> None:

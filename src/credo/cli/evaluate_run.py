@@ -30,14 +30,14 @@ def evaluate(
     ] = False,
 ) -> None:
     """Compare predictions with known targets, in the units of the training table."""
-    import credo
+    from credo.bnn import load
     from credo.cli.printing import print_table
     from credo.data.table import read_table
 
     files = RunFiles.read(run)
     frame = read_table(data)
     pair = files.schema.encode(frame), files.schema.encode_target(frame)
-    bnn = credo.load(run, files.build())
+    bnn = load(run, files.build())
     metrics = files.schema.target.metrics(bnn.evaluate(pair, num_samples=samples, seed=seed))
     if as_json:
         typer.echo(json.dumps(metrics, indent=2))

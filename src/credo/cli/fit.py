@@ -186,10 +186,10 @@ def _train(
     prior: str | None,
     **options: Any,
 ) -> Any:
-    import credo
+    from credo.bnn import BNN
     from credo.engine.run import Run
 
-    bnn = credo.BNN(files.build(options["seed"]), files.schema.target.likelihood, prior)
+    bnn = BNN(files.build(options["seed"]), files.schema.target.likelihood, prior)
     run = Run(out)
     files.attach(run)
     try:

@@ -42,7 +42,7 @@ def predict(
     and epistemic. Classification: label, one probability per class, and total, aleatoric and
     epistemic uncertainty in nats.
     """
-    import credo
+    from credo.bnn import load
     from credo.data.table import read_table
 
     if not 0.0 < level < 1.0:
@@ -54,7 +54,7 @@ def predict(
         raise SettingError(f"--out {out} ends in {out.suffix!r}; expected .csv or .parquet.")
     files = RunFiles.read(run)
     x = files.schema.encode(read_table(data))
-    bnn = credo.load(run, files.build())
+    bnn = load(run, files.build())
     columns = files.schema.target.columns(
         bnn.predict(x, num_samples=samples, seed=seed, batch_size=batch_size), level
     )

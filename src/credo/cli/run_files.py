@@ -55,7 +55,6 @@ class RunFiles:
         """The files of a run; refuses a directory that ``credo fit`` did not write."""
         from credo.data.table import TableSchema
         from credo.engine.run import read_json
-        from credo.nets.catalogue import present_args
 
         missing = [name for name in (TABLE, NETWORK) if not (run / name).is_file()]
         if missing:
@@ -70,9 +69,8 @@ class RunFiles:
             raise RunError(
                 f"{run / NETWORK} is not the description of a network; fit the run again."
             )
-        args = present_args(network["name"], network["args"])
         schema = TableSchema.from_json((run / TABLE).read_text())
-        return RunFiles(schema, network | {"args": args})
+        return RunFiles(schema, network)
 
 
 def check_directory(out: Path, resume: bool) -> bool:

@@ -101,7 +101,7 @@ def distill(
     The student's run directory serves credo predict and credo evaluate. Its uncertainty is the
     teacher's total; how much of it more data would remove is lost.
     """
-    import credo
+    from credo.bnn import load
     from credo.cli.printing import print_table
     from credo.core.settings import describe
     from credo.data.table import read_table
@@ -114,7 +114,7 @@ def distill(
     make_method(method, settings)  # a wrong name or value is refused before anything is read
     sizes = parse_sizes(hidden, "--hidden")
     teacher_files = RunFiles.read(run)
-    teacher = credo.load(run, teacher_files.build())
+    teacher = load(run, teacher_files.build())
     existed = check_directory(out, resume)
     schema = teacher_files.schema
     x = schema.encode(read_table(data))

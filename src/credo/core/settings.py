@@ -102,6 +102,8 @@ def present_settings(
         if name not in known and name not in others:
             hint = suggest(name, [*known, *beside])
             raise SettingError(f"{owner} has no setting {name!r}.{hint}")
+    if not others.keys() & given.keys():
+        return dict(given)
     former = {f.metadata.get("formerly") for f in fields(config)} if warn else ()
     return present_names(given, others, owner, former)
 
@@ -208,3 +210,12 @@ def positive(name: str, value: Any, default: Any) -> Any:
             "above 0."
         )
     return value
+
+
+def check_sizes(owner: str, **sizes: int) -> None:
+    """Refuse sizes of a network that are not whole numbers above zero, naming the first bad one."""
+    for name, size in sizes.items():
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise SettingError(
+                f"{owner}: {name}={size!r} is not valid; expected a whole number above 0."
+            )

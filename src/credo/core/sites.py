@@ -1,4 +1,6 @@
-"""Which parameters of a network are random, and what is known about each of them."""
+"""Which parameters of a network are random, what is known about each, and how several lie in one
+vector.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from credo.core.errors import NetworkError, SettingError, nearest
 
@@ -192,3 +194,33 @@ def by_dtype(sites: Mapping[str, Site]) -> list[list[Site]]:
     for site in sites.values():
         kinds.setdefault(site.dtype, []).append(site)
     return list(kinds.values())
+
+
+class FlatLayout:
+    """Shapes by name, and where each lies: one kernel serves them all, instead of one each."""
+
+    def __init__(self, shapes: Mapping[str, torch.Size]) -> None:
+        self.shapes = dict(shapes)
+        self.sizes = [math.prod(shape) for shape in self.shapes.values()]
+        self.numel = sum(self.sizes)
+
+    def split(self, flat: Tensor) -> dict[str, Tensor]:
+        """Views by name; leading axes of ``flat`` stay in front."""
+        lead = flat.shape[:-1]
+        pieces = flat.split_with_sizes(self.sizes, -1)
+        return {
+            name: piece.reshape((*lead, *shape))
+            for piece, (name, shape) in zip(pieces, self.shapes.items(), strict=True)
+        }
+
+    def join(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """The flat vector of tensors that may have leading axes."""
+        return torch.cat(
+            [
+                tensors[n].flatten(tensors[n].dim() - len(shape))
+                if len(shape)
+                else tensors[n].unsqueeze(-1)
+                for n, shape in self.shapes.items()
+            ],
+            -1,
+        )

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from credo.core.errors import CredoError, SettingError
-from credo.core.flat_layout import FlatLayout
+from credo.core.sites import FlatLayout
 from credo.posteriors import EigenKron, Family, Full, LowRank, LowRankPrecision, Params, Subnetwork
 from credo.posteriors.family import ConjugateNormal
 

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from credo.core.errors import SettingError
-from credo.core.flat_layout import FlatLayout
 from credo.core.seeds import generator
-from credo.core.sites import Site
+from credo.core.sites import FlatLayout, Site
 from credo.core.tree import take
 from credo.curvature.blocks import Block, DiagonalBlock, FullBlock, KronBlock, LowRankBlock
 from credo.curvature.sweep import (

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from credo.core.seeds import generator, isolated, mix
-from credo.engine.batches import on_device
 from credo.engine.fit_job import FitJob
 from credo.engine.model import Model
 from credo.posteriors import Params
@@ -36,7 +35,7 @@ def statistics(model: Model, fit_job: FitJob, draws: Iterable[Params]) -> Params
     shell, paths = model.shell(), norms(model.net)
     modules = [shell.module.get_submodule(path) for path in paths]
     names = [f"{path}.{leaf}" for path in paths for leaf in ("running_mean", "running_var")]
-    source = on_device(fit_job.source, model)
+    source = model.on_device(fit_job.source)
     # where all batches are single examples these have a variance of their own, such as over an
     # image: training has shown it
     single = fit_job.source.num_batches(fit_job.batch_size) == len(fit_job.source.targets())

@@ -22,8 +22,8 @@ from credo.engine.fit_job import Fitted
 from credo.engine.model import Model
 from credo.engine.training_loop import Learner
 from credo.estimators import Estimator, Pass, Plan, make_plan
+from credo.estimators.placement import Replan
 from credo.estimators.plan import with_masks
-from credo.estimators.slot import Replan
 from credo.posteriors import FamilyPrior, Posterior, kl
 
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from credo.core.errors import CredoError, NetworkError, SettingError
-from credo.core.flat_layout import FlatLayout
 from credo.core.seeds import generator
+from credo.core.sites import FlatLayout
 from credo.engine.draws import Draws
 from credo.engine.fit_job import FitJob
 from credo.engine.model import Model

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from credo.core.seeds import isolated
 from credo.core.shell import Shell, pick
 from credo.core.sites import Site, by_dtype, choose
 from credo.core.tree import map_tensors, tensors
+from credo.data.source import Arrays, Source
 from credo.likelihoods.base import Likelihood
 from credo.posteriors import Delta, Family, FamilyPrior, Params, Posterior, Start, families
 from credo.priors import Factorised, Fixed, Flat, Prior, is_proper
@@ -175,6 +176,17 @@ class Model:
             )
         return found
 
+    def on_device(self, source: Source) -> Source:
+        """The data as a fit sees them: in-memory data move to the device once; targets are checked
+        and cast here or batch by batch.
+        """
+        arrays = source.arrays()
+        if arrays is None:
+            return Source(_Checked(source, self), source.num_data)
+        x, y = arrays
+        targets = self.move(self.likelihood.check_targets(y))
+        return Source(Arrays(self.move(x), targets), source.num_data)
+
     def prior_over(self, family: Family) -> FamilyPrior | None:
         """The prior of one family of a posterior; point estimates have a flat one, except the
         parameters the user named a prior for.
@@ -259,3 +271,16 @@ def refused_inputs(x: Any) -> Iterator[None]:
         raise NetworkError(
             f"The network cannot take inputs of shape {shapes}: {str(error).splitlines()[0]}"
         ) from error
+
+
+@final
+class _Checked:
+    """A feed that casts targets as the likelihood wants them."""
+
+    def __init__(self, source: Source, model: Model) -> None:
+        self.source, self.model = source, model
+
+    def batches(self, generator: torch.Generator | None, batch_size: int | None) -> Iterator[Any]:
+        """Batches with checked targets."""
+        for x, y in self.source(generator, batch_size):
+            yield x, self.model.likelihood.check_targets(y)

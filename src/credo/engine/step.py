@@ -16,7 +16,7 @@ from credo.core.errors import SettingError
 from credo.core.seeds import put_state, take_state
 from credo.core.tree import map_tensors, num_rows, tensors
 from credo.engine.elbo import Elbo
-from credo.estimators.slot import Replan
+from credo.estimators.placement import Replan
 
 SHAPES = 2  # of batches that are captured: the usual one and an epoch's last
 

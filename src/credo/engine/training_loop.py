@@ -19,7 +19,6 @@ from credo.core.errors import CredoError, DataError
 from credo.core.seeds import generator, isolated, mix
 from credo.core.settings import setting
 from credo.data.source import Source
-from credo.engine.batches import on_device
 from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.model import Model
 from credo.engine.run import pack_optimizer, unpack_optimizer
@@ -114,7 +113,7 @@ def train(
     model, num_data = learner.model, fit_job.source.num_data
     shell = model.shell()
     shell.place(model.frozen())
-    source, count = on_device(fit_job.source, model), fit_job.source.num_batches(fit_job.batch_size)
+    source, count = model.on_device(fit_job.source), fit_job.source.num_batches(fit_job.batch_size)
     cuda = model.device.type == "cuda"
     # on a GPU a tensor, so that a captured graph sees it change
     lr = torch.tensor(fit_job.lr, device=model.device) if cuda else fit_job.lr

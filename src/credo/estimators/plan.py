@@ -17,8 +17,7 @@ from credo.core.shell import Shell
 from credo.core.sites import Site
 from credo.core.tree import num_rows, one_more, tensors
 from credo.estimators.base import Estimator
-from credo.estimators.placement import Plan, place, unused
-from credo.estimators.slot import Replan
+from credo.estimators.placement import Plan, Replan, place, unused
 from credo.posteriors import Posterior
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from credo.core.errors import SettingError
-from credo.nets.sizes import positive
+from credo.core.settings import check_sizes
 from credo.posteriors.std_transform import scales
 
 SPREAD = scales["softplus"]
@@ -41,7 +41,7 @@ class Bottleneck(nn.Module):
 
     def __init__(self, in_features: int, latent_dim: int, init_std: float = 0.5) -> None:
         super().__init__()
-        positive("Bottleneck", in_features=in_features, latent_dim=latent_dim)
+        check_sizes("Bottleneck", in_features=in_features, latent_dim=latent_dim)
         if (
             isinstance(init_std, bool)
             or not isinstance(init_std, (int, float))

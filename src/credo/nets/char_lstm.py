@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from credo.nets.sizes import positive
+from credo.core.settings import check_sizes
 
 
 class CharLSTM(nn.Module):
@@ -38,5 +38,5 @@ def char_lstm(vocab: int, hidden: int = 256, width: int = 64, layers: int = 1) -
     whose log probability is the sum over the T targets of an example. The state starts at zero in
     every example, so the first positions are predicted from little.
     """
-    positive("char_lstm", vocab=vocab, hidden=hidden, width=width, layers=layers)
+    check_sizes("char_lstm", vocab=vocab, hidden=hidden, width=width, layers=layers)
     return CharLSTM(vocab, hidden, width, layers)

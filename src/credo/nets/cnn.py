@@ -8,7 +8,7 @@ from torch import nn
 
 from credo.core.errors import SettingError
 from credo.core.renamed import renamed
-from credo.nets.sizes import positive
+from credo.core.settings import check_sizes
 
 
 @renamed(num_classes="outputs", channels="widths")
@@ -27,7 +27,7 @@ def small_cnn(
     outputs)``. ``batch_norm`` puts a BatchNorm2d after each convolution; in training it needs
     more than one value per channel.
     """
-    positive(
+    check_sizes(
         "small_cnn", in_channels=in_channels, outputs=outputs, kernel_size=kernel_size, grid=grid
     )
     if not isinstance(widths, Sequence):
@@ -38,7 +38,7 @@ def small_cnn(
     layers: list[nn.Module] = []
     width = in_channels
     for place, size in enumerate(widths):
-        positive("small_cnn", **{f"widths[{place}]": size})
+        check_sizes("small_cnn", **{f"widths[{place}]": size})
         layers.append(nn.Conv2d(width, size, kernel_size, padding="same"))
         if batch_norm:
             layers.append(nn.BatchNorm2d(size))

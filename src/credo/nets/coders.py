@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from credo.core.errors import SettingError
 from credo.core.renamed import renamed
+from credo.core.settings import check_sizes
 from credo.nets.mlp import mlp
-from credo.nets.sizes import positive
 
 
 def mlp_encoder(
@@ -27,7 +27,7 @@ def mlp_encoder(
     below 1 are refused.
     """
     sizes = _sizes("mlp_encoder", shape)
-    positive("mlp_encoder", outputs=outputs)
+    check_sizes("mlp_encoder", outputs=outputs)
     return nn.Sequential(nn.Flatten(), *mlp(math.prod(sizes), hidden, outputs, activation))
 
 
@@ -40,7 +40,7 @@ def mlp_decoder(
     ``outputs`` is what the likelihood needs: D for one number per target, 2 D for a mean and a
     deviation each, and so on.
     """
-    positive("mlp_decoder", latent_dim=latent_dim, outputs=outputs)
+    check_sizes("mlp_decoder", latent_dim=latent_dim, outputs=outputs)
     return mlp(latent_dim, hidden, outputs, activation)
 
 
@@ -55,10 +55,10 @@ def conv_encoder(
     1 works. Flat rows ``(N, C H W)`` are taken too.
     """
     width, height, breadth = _image("conv_encoder", shape)
-    positive("conv_encoder", outputs=outputs, hidden=hidden)
+    check_sizes("conv_encoder", outputs=outputs, hidden=hidden)
     layers: list[nn.Module] = [nn.Flatten(), nn.Unflatten(1, (width, height, breadth))]
     for place, size in enumerate(widths):
-        positive("conv_encoder", **{f"widths[{place}]": size})
+        check_sizes("conv_encoder", **{f"widths[{place}]": size})
         layers += [nn.Conv2d(width, size, 3, stride=2, padding=1), nn.ReLU()]
         width, height, breadth = size, math.ceil(height / 2), math.ceil(breadth / 2)
     return nn.Sequential(*layers, nn.Flatten(), *mlp(width * height * breadth, (hidden,), outputs))
@@ -81,8 +81,8 @@ def conv_decoder(
     D of the second: means before raw deviations, level 0 before level 1.
     """
     depth, height, breadth = _image("conv_decoder", shape)
-    positive("conv_decoder", latent_dim=latent_dim, per_pixel=per_pixel, hidden=hidden)
-    positive("conv_decoder", **{f"widths[{place}]": size for place, size in enumerate(widths)})
+    check_sizes("conv_decoder", latent_dim=latent_dim, per_pixel=per_pixel, hidden=hidden)
+    check_sizes("conv_decoder", **{f"widths[{place}]": size for place, size in enumerate(widths)})
     sizes = (*widths, per_pixel * depth)
     grid = tuple(math.ceil(size / 2 ** len(widths)) for size in (height, breadth))
     layers: list[nn.Module] = [
@@ -117,7 +117,7 @@ def _sizes(owner: str, shape: Sequence[int]) -> tuple[int, ...]:
             f"{owner}: shape={shape!r} is not valid; expected the sizes of one datum, such as "
             "(28, 28)."
         )
-    positive(owner, **{f"shape[{place}]": size for place, size in enumerate(shape)})
+    check_sizes(owner, **{f"shape[{place}]": size for place, size in enumerate(shape)})
     return tuple(shape)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from credo.core.renamed import renamed
-from credo.nets.sizes import positive
+from credo.core.settings import check_sizes
 
 
 @renamed(num_classes="outputs")
@@ -16,7 +16,7 @@ def lenet5_caffe(outputs: int = 10) -> nn.Sequential:
     only ReLU sits after the first dense layer. 431,080 parameters for ten classes; other image
     sizes do not fit the dense layer.
     """
-    positive("lenet5_caffe", outputs=outputs)
+    check_sizes("lenet5_caffe", outputs=outputs)
     return nn.Sequential(
         nn.Conv2d(1, 20, 5),
         nn.MaxPool2d(2),

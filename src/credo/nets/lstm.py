@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from credo.core.renamed import renamed
+from credo.core.settings import check_sizes
 from credo.nets.sequence import sequence_input
-from credo.nets.sizes import positive
 
 
 class LSTMClassifier(nn.Module):
@@ -43,6 +43,6 @@ def lstm_classifier(
     Sequences in a batch share one length; pad them on the left, because the last position is the
     one read.
     """
-    positive("lstm_classifier", hidden=hidden, outputs=outputs, layers=layers)
+    check_sizes("lstm_classifier", hidden=hidden, outputs=outputs, layers=layers)
     source = sequence_input("lstm_classifier", vocab, in_features, width)
     return LSTMClassifier(source, width, hidden, outputs, layers)

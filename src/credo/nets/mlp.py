@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from credo.core.errors import SettingError, nearest
 from credo.core.renamed import renamed
-from credo.nets.sizes import positive
+from credo.core.settings import check_sizes
 
 
 class Erf(nn.Module):
@@ -50,11 +50,11 @@ def mlp(
         raise SettingError(
             f"mlp: unknown activation {activation!r}.{nearest(activation, ACTIVATIONS)}"
         )
-    positive("mlp", in_features=in_features, out_features=out_features)
+    check_sizes("mlp", in_features=in_features, out_features=out_features)
     layers: list[nn.Module] = []
     width = in_features
     for place, size in enumerate(hidden):
-        positive("mlp", **{f"hidden[{place}]": size})
+        check_sizes("mlp", **{f"hidden[{place}]": size})
         layers += [nn.Linear(width, size), ACTIVATIONS[activation]()]
         width = size
     return nn.Sequential(*layers, nn.Linear(width, out_features))
@@ -65,5 +65,5 @@ def lenet_300_100(outputs: int = 10) -> nn.Sequential:
     """The 784-300-100-10 perceptron of the pruning literature; takes ``(N, 784)`` or images ``(N,
     1, 28, 28)``.
     """
-    positive("lenet_300_100", outputs=outputs)
+    check_sizes("lenet_300_100", outputs=outputs)
     return nn.Sequential(nn.Flatten(), *mlp(784, (300, 100), outputs))

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from credo.core.errors import SettingError, nearest
-from credo.nets.sizes import positive
+from credo.core.settings import check_sizes
 
 GROUPS = 8  # of group normalisation, where the width has as many
 
@@ -112,7 +112,7 @@ def resnet(
     "group"; or "frn", filter response normalisation. depth=20 with batch normalisation has 269,722
     parameters for ten classes. Other depths and names are refused.
     """
-    positive("resnet", outputs=outputs, depth=depth, width=width, channels=channels)
+    check_sizes("resnet", outputs=outputs, depth=depth, width=width, channels=channels)
     if depth < 8 or (depth - 2) % 6:
         raise SettingError(
             f"resnet: depth={depth} is not valid; expected 6 n + 2 layers, such as 8, 14, 20, 32, "

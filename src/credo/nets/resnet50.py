@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from credo.nets.sizes import positive
+from credo.core.settings import check_sizes
 
 BLOCKS = (3, 4, 6, 3)  # of the four stages
 WIDER = 4  # how many times more channels a block gives than it has inside
@@ -52,7 +52,7 @@ def resnet50(outputs: int = 1000, channels: int = 3, width: int = 64) -> nn.Sequ
     twice as many inside the blocks of each stage after the first. 25,557,032 parameters for 1000
     classes at the published width of 64. Its batch normalisation mixes examples in training.
     """
-    positive("resnet50", outputs=outputs, channels=channels, width=width)
+    check_sizes("resnet50", outputs=outputs, channels=channels, width=width)
     layers: list[nn.Module] = [
         nn.Conv2d(channels, width, 7, 2, 3, bias=False),
         nn.BatchNorm2d(width),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from credo.core.errors import SettingError
-from credo.nets.sizes import positive
+from credo.core.settings import check_sizes
 
 
 def sequence_input(owner: str, vocab: int | None, in_features: int | None, width: int) -> nn.Module:
@@ -15,10 +15,10 @@ def sequence_input(owner: str, vocab: int | None, in_features: int | None, width
     Exactly one of ``vocab`` and ``in_features`` says which; both or neither is refused.
     """
     if vocab is not None and in_features is None:
-        positive(owner, vocab=vocab, width=width)
+        check_sizes(owner, vocab=vocab, width=width)
         return nn.Embedding(vocab, width)
     if in_features is not None and vocab is None:
-        positive(owner, in_features=in_features, width=width)
+        check_sizes(owner, in_features=in_features, width=width)
         return nn.Linear(in_features, width)
     raise SettingError(
         f"{owner}: vocab={vocab!r} and in_features={in_features!r} were given; pass exactly one: "

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from credo.core.errors import SettingError
 from credo.core.renamed import renamed
+from credo.core.settings import check_sizes
 from credo.nets.sequence import sequence_input
-from credo.nets.sizes import positive
 
 
 class TransformerClassifier(nn.Module):
@@ -58,7 +58,7 @@ def transformer_classifier(
     of your own.
     """
     owner = "transformer_classifier"
-    positive(
+    check_sizes(
         owner,
         outputs=outputs,
         heads=heads,

@@ -7,7 +7,7 @@ import math
 from torch import nn
 
 from credo.core.errors import SettingError
-from credo.nets.sizes import positive
+from credo.core.settings import check_sizes
 
 #: Channels of the 3x3 convolutions; every row ends in a 2x2 max pooling.
 BLOCKS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
@@ -26,7 +26,7 @@ def vgg(
     around the first dense layer. Layers in front of a normalisation have no bias. 14,987,210
     parameters for ten classes; a training pass needs more than one example.
     """
-    positive("vgg", outputs=outputs, channels=channels)
+    check_sizes("vgg", outputs=outputs, channels=channels)
     if isinstance(width, bool) or not isinstance(width, (int, float)) or not 0.0 < width < math.inf:
         raise SettingError(f"vgg: width={width!r} is not valid; expected a number above 0.")
     layers: list[nn.Module] = []

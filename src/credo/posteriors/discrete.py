@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, constraints
 
 from credo.core.errors import CredoError
-from credo.core.flat_layout import FlatLayout
 from credo.core.seeds import Noise
-from credo.core.sites import Site
+from credo.core.sites import FlatLayout, Site
 from credo.posteriors.family import Draw, Family, FamilyPrior, Params, Start, families
 
 

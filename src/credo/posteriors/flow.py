@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from credo.core.errors import SettingError
-from credo.core.flat_layout import FlatLayout
 from credo.core.seeds import Noise, Streams
+from credo.core.sites import FlatLayout
 from credo.posteriors.family import Draw, Family, Params, families
 
 _KINDS = {"affine": "MAF", "spline": "NSF"}

@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, MultivariateNormal, kl_divergence
 
 from credo.core.errors import CredoError
-from credo.core.flat_layout import FlatLayout
 from credo.core.linear_map import LinearMap
 from credo.core.seeds import Noise
-from credo.core.sites import Site
+from credo.core.sites import FlatLayout, Site
 from credo.posteriors.family import (
     ConjugateNormal,
     Draw,

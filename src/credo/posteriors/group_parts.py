@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 
 from credo.core.errors import SettingError
-from credo.core.flat_layout import FlatLayout
 from credo.core.registry import Registry
 from credo.core.seeds import Noise
+from credo.core.sites import FlatLayout
 from credo.posteriors.family import Params
 from credo.priors.mixing import log_uniform_kl
 

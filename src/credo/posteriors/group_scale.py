@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Normal
 
 from credo.core.errors import CredoError
-from credo.core.flat_layout import FlatLayout
 from credo.core.linear_map import LinearMap, along
 from credo.core.seeds import Noise
+from credo.core.sites import FlatLayout
 from credo.posteriors.family import Draw, Family, Params, families
 from credo.posteriors.group_parts import Scales, scale_parts
 from credo.posteriors.mean_field import perturb

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import LowRankMultivariateNormal
 
-from credo.core.flat_layout import FlatLayout
 from credo.core.linear_map import LinearMap
 from credo.core.seeds import Noise, generator
-from credo.core.sites import Site
+from credo.core.sites import FlatLayout, Site
 from credo.posteriors.covariance_rules import outer, sandwich
 from credo.posteriors.family import Draw, Family, Gaussian, Params, Start, families
 from credo.posteriors.mean_field import MeanField, MeanFieldDraw

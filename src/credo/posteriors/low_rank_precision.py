@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from credo.core.flat_layout import FlatLayout
 from credo.core.seeds import Noise
+from credo.core.sites import FlatLayout
 from credo.posteriors.family import Draw, Gaussian, Params, families, gaussian_entropy
 
 

@@ -12,10 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributions import Distribution, Normal
 
-from credo.core.flat_layout import FlatLayout
 from credo.core.linear_map import LinearMap
 from credo.core.seeds import Noise
-from credo.core.sites import Site
+from credo.core.sites import FlatLayout, Site
 from credo.posteriors.covariance_rules import embedded, fixed_joint, independent_weights
 from credo.posteriors.family import (
     Draw,

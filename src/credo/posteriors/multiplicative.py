@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from credo.core.errors import CredoError
-from credo.core.flat_layout import FlatLayout
 from credo.core.linear_map import LinearMap, along
 from credo.core.seeds import Noise
+from credo.core.sites import FlatLayout
 from credo.posteriors.family import Draw, Family, Params
 
 

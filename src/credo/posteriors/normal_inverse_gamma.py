@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from credo.core.errors import CredoError
-from credo.core.flat_layout import FlatLayout
 from credo.core.seeds import Noise
+from credo.core.sites import FlatLayout
 from credo.posteriors.family import ConjugateNormal, Draw, Family, Params, families
 
 NOISE = "likelihood/log_std"  # the likelihood's own parameter, drawn with the weights

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from credo.core.errors import CredoError
-from credo.core.flat_layout import FlatLayout
 from credo.core.seeds import Noise
+from credo.core.sites import FlatLayout
 from credo.posteriors.family import Draw, Family, Params, families
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from credo.core.errors import SettingError
-from credo.core.flat_layout import FlatLayout
+from credo.core.sites import FlatLayout
 from credo.posteriors.family import families
 from credo.posteriors.mean_field import MeanField
 from credo.priors import is_log_uniform

@@ -6,7 +6,8 @@ Any elementwise ``torch.distributions`` object is one already.
 from torch.distributions import Laplace, Normal, StudentT
 
 from credo.priors import named  # noqa: F401  (registers the names)
-from credo.priors.base import ByPattern, Fixed, Prior, Unstored, as_prior, from_config, presets
+from credo.priors.base import Fixed, Prior, Unstored, default_prior, from_config
+from credo.priors.by_pattern import ByPattern, as_prior, presets
 from credo.priors.factorised import Factorised
 from credo.priors.fan_in import FanIn
 from credo.priors.flat import Flat, is_proper
@@ -60,13 +61,3 @@ __all__ = [
     "shared_values",
     "spike_and_slab",
 ]
-
-
-def default_prior() -> Prior:
-    """What ``prior=None`` means: N(0, 1), tied with FanIn(3) as the best normal prior and more
-    robust to raw inputs.
-
-    See ``benchmarks/results/default_prior.md``. Laplace(0, 0.5) lost a little less there; a normal
-    prior is kept because it is conjugate.
-    """
-    return Fixed(Normal(0.0, 1.0))

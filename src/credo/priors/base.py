@@ -1,21 +1,23 @@
-"""What a prior is: an elementwise distribution for every random parameter."""
+"""What a prior is: an elementwise distribution for every random parameter. The same one for all of
+them is the simplest, and has a JSON form where its distribution has one.
+"""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributions
 from torch import Tensor, nn
-from torch.distributions import Distribution
+from torch.distributions import Distribution, Normal
 
-from credo.core.errors import CredoError, SettingError, nearest
+from credo.core.errors import CredoError
 from credo.core.registry import Registry
 from credo.core.sites import Site
-from credo.priors.stored import of_config, to_config
 
 if TYPE_CHECKING:
     from credo.priors.scaled import Scaled
@@ -115,6 +117,113 @@ class Prior(ABC):
         return None
 
 
+#: The longest vector that goes into a run file as numbers.
+LONGEST = 1000
+
+#: Torch's distributions of one number whose arguments are what their ``arg_constraints`` name.
+_TORCH = (
+    "Normal",
+    "Laplace",
+    "StudentT",
+    "Cauchy",
+    "Gumbel",
+    "LogNormal",
+    "Uniform",
+    "Exponential",
+    "Gamma",
+    "InverseGamma",
+    "HalfNormal",
+    "HalfCauchy",
+    "Beta",
+    "Chi2",
+    "FisherSnedecor",
+    "Kumaraswamy",
+    "Pareto",
+    "VonMises",
+    "Weibull",
+)
+
+
+def _none(distribution: Any) -> dict[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A class of distributions that can be written down: its tensors by ``arg_constraints``, and
+    ``constants`` beside them.
+
+    ``constants`` reads the constructor arguments that are not tensors, such as the name of a mixing
+    density.
+    """
+
+    kind: type[Distribution]
+    constants: Callable[[Any], dict[str, Any]] = _none
+
+
+#: Name of a class -> how it is written down. Register a class of your own to have it in run files.
+stored: Registry[Stored] = Registry("prior distribution")
+for _name in _TORCH:
+    stored.register(_name)(Stored(getattr(torch.distributions, _name)))
+
+
+def _entry(distribution: Distribution) -> Stored | None:
+    name = type(distribution).__name__
+    return stored[name] if name in stored and stored[name].kind is type(distribution) else None
+
+
+def arguments(distribution: Distribution) -> dict[str, Tensor]:
+    """The tensors a distribution was made from, by the names of its ``arg_constraints``."""
+    return {name: getattr(distribution, name) for name in distribution.arg_constraints}
+
+
+def rebuilt(distribution: Distribution, values: Mapping[str, Any]) -> Distribution:
+    """The same kind of distribution from other argument values, without validation, which would
+    wait for the device.
+    """
+    entry = _entry(distribution)
+    constants = entry.constants(distribution) if entry is not None else {}
+    kind: Any = type(distribution)
+    return kind(**constants, **values, validate_args=False)
+
+
+def to_config(distribution: Distribution) -> dict[str, Any] | None:
+    """``{"distribution", "arguments"}`` of JSON values, or None for a class that is not stored or
+    arguments that are not short.
+    """
+    entry = _entry(distribution)
+    if entry is None:
+        return None
+    values = arguments(distribution)
+    constants = entry.constants(distribution)
+    if any(
+        not isinstance(v, Tensor) or v.dim() > 1 or v.numel() > LONGEST for v in values.values()
+    ):
+        return None
+    if not all(math.isfinite(x) for v in values.values() for x in v.reshape(-1).tolist()):
+        return None
+    return {
+        "distribution": type(distribution).__name__,
+        "arguments": constants | {name: v.detach().tolist() for name, v in values.items()},
+    }
+
+
+def of_config(config: Mapping[str, Any]) -> Distribution:
+    """The inverse of ``to_config``."""
+    kind: Any = stored[config["distribution"]].kind
+    return kind(**{name: _tensor(value) for name, value in config["arguments"].items()})
+
+
+def _tensor(value: Any) -> Any:
+    if not isinstance(value, (int, float, list)):
+        return value
+    exact = torch.tensor(value, dtype=torch.float64)
+    short = exact.to(torch.get_default_dtype())
+    return (
+        short if torch.equal(short.double(), exact) else exact
+    )  # the default dtype unless it would round what was stored
+
+
 #: Name in a run file -> class of prior, which rebuilds itself by ``from_config``.
 kinds: Registry[type[Prior]] = Registry("prior")
 
@@ -172,106 +281,6 @@ class Unstored(Prior):
         return self.text
 
 
-@kinds.register("by_pattern")
-class ByPattern(Prior):
-    """Different priors by fnmatch pattern over parameter names; the first match counts, and a site
-    without one is an error.
-    """
-
-    def __init__(self, table: Mapping[str, Any]) -> None:
-        self.table = {pattern: as_prior(prior) for pattern, prior in table.items()}
-
-    def at(self, site: Site) -> Distribution:
-        """The distribution of the first pattern that matches."""
-        pattern = self._first(site.name)
-        if pattern is not None:
-            return self.table[pattern].at(site)
-        raise SettingError(
-            f"No prior pattern matches {site.name!r}.{nearest(site.name, self.table)} Add '*' to "
-            "cover the rest."
-        )
-
-    def matches(self, name: str) -> bool:
-        """Whether a pattern covers ``name``."""
-        return self._first(name) is not None
-
-    def fresh(self, sites: Mapping[str, Site]) -> Prior:
-        """The same table, each prior fresh over the sites whose first match it is."""
-        return ByPattern(
-            {
-                pattern: prior.fresh(self._share(pattern, sites))
-                for pattern, prior in self.table.items()
-            }
-        )
-
-    def parts(self) -> list[nn.Module]:
-        """Those of all priors in the table, in its order."""
-        return [part for prior in self.table.values() for part in prior.parts()]
-
-    def penalty(self) -> Tensor | None:
-        """The sum over the table."""
-        terms = [term for prior in self.table.values() if (term := prior.penalty()) is not None]
-        return torch.stack([term.to(terms[0]) for term in terms]).sum() if terms else None
-
-    def observe(self, means: Mapping[str, Tensor], variances: Mapping[str, Tensor]) -> None:
-        """Each prior sees the sites whose first match it is."""
-        for pattern, prior in self.table.items():
-            prior.observe(self._share(pattern, means), self._share(pattern, variances))
-
-    def needs_marginals(self) -> frozenset[str]:
-        """Those of all priors in the table."""
-        return frozenset().union(*(prior.needs_marginals() for prior in self.table.values()))
-
-    def relevance(self, name: str) -> Tensor | None:
-        """That of the first pattern that matches."""
-        pattern = self._first(name)
-        return None if pattern is None else self.table[pattern].relevance(name)
-
-    def _first(self, name: str) -> str | None:
-        return next((pattern for pattern in self.table if fnmatchcase(name, pattern)), None)
-
-    def _share(self, pattern: str, items: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: item for name, item in items.items() if self._first(name) == pattern}
-
-    def config(self) -> dict[str, Any] | None:
-        """The parts' descriptions, if all have one."""
-        parts = {pattern: prior.config() for pattern, prior in self.table.items()}
-        return None if None in parts.values() else {"name": "by_pattern", "table": parts}
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> Prior:
-        """The inverse of ``config``."""
-        return cls({pattern: from_config(part) for pattern, part in config["table"].items()})
-
-    def describe(self) -> str:
-        """Pattern by pattern."""
-        return "; ".join(f"{pattern}: {prior.describe()}" for pattern, prior in self.table.items())
-
-
-#: Priors by name, for ``prior="horseshoe"`` and the command line.
-presets: Registry[Callable[[], Any]] = Registry("prior")
-
-
-def as_prior(spec: Any) -> Prior:
-    """A prior from a Prior, a torch distribution, a name in ``presets``, or a dict of patterns."""
-    if isinstance(spec, Prior):
-        return spec
-    if isinstance(spec, str):
-        return as_prior(presets[spec]())
-    if isinstance(spec, Distribution):
-        if spec.event_shape:
-            raise SettingError(
-                f"A prior must be elementwise; {spec} has event shape {tuple(spec.event_shape)}."
-            )
-        return Fixed(spec)
-    if isinstance(spec, Mapping):
-        return ByPattern(spec)
-    raise SettingError(
-        f"prior={spec!r}: expected a torch distribution, a credo prior, its name, a posterior, or "
-        "a dict pattern -> prior."
-    )
-
-
 def move(distribution: Distribution, dtype: torch.dtype, device: torch.device) -> Distribution:
     """The same distribution with its tensors in another dtype and on another device."""
     clone = object.__new__(type(distribution))
@@ -284,3 +293,13 @@ def move(distribution: Distribution, dtype: torch.dtype, device: torch.device) -
     # validation reads its verdict back from the device at every step, which no graph can capture
     clone._validate_args = False
     return clone
+
+
+def default_prior() -> Prior:
+    """What ``prior=None`` means: N(0, 1), tied with FanIn(3) as the best normal prior and more
+    robust to raw inputs.
+
+    See ``benchmarks/results/default_prior.md``. Laplace(0, 0.5) lost a little less there; a normal
+    prior is kept because it is conjugate.
+    """
+    return Fixed(Normal(0.0, 1.0))

@@ -16,19 +16,15 @@ Params = dict[str, Tensor]
 class Factorised:
     """p(w) = prod_i p_i(w_i): one distribution per parameter, independent over its elements."""
 
-    distributions: Mapping[str, Distribution]
+    #: The distribution of every element, by parameter.
+    elementwise: Mapping[str, Distribution]
     shapes: Mapping[str, torch.Size]
-
-    @property
-    def elementwise(self) -> Mapping[str, Distribution]:
-        """The distribution of every element, by parameter."""
-        return self.distributions
 
     def log_prob(self, params: Params) -> Tensor:
         """Log density summed over elements, leading axes kept."""
         out: Tensor | float = 0.0
         for name, shape in self.shapes.items():
-            log_prob = self.distributions[name].log_prob(params[name])
+            log_prob = self.elementwise[name].log_prob(params[name])
             out = out + (
                 log_prob.flatten(log_prob.dim() - len(shape)).sum(-1) if len(shape) else log_prob
             )
@@ -37,13 +33,13 @@ class Factorised:
 
     def log_prob_each(self, params: Params) -> Params:
         """Log density element by element."""
-        return {name: self.distributions[name].log_prob(params[name]) for name in self.shapes}
+        return {name: self.elementwise[name].log_prob(params[name]) for name in self.shapes}
 
     def independent_normals(self) -> dict[str, Normal] | None:
         """The prior of each parameter where all are normal; None otherwise."""
         out = {}
         for name, shape in self.shapes.items():
-            prior = self.distributions[name]
+            prior = self.elementwise[name]
             if type(prior) is not Normal:
                 return None
             out[name] = Normal(prior.loc.expand(shape), prior.scale.expand(shape))
@@ -55,6 +51,6 @@ class Factorised:
         """
         out = {}
         for name, shape in self.shapes.items():
-            missing = shape[: len(shape) - len(self.distributions[name].batch_shape)]
-            out[name] = self.distributions[name].sample(torch.Size([n, *missing])).to(like[name])
+            missing = shape[: len(shape) - len(self.elementwise[name].batch_shape)]
+            out[name] = self.elementwise[name].sample(torch.Size([n, *missing])).to(like[name])
         return out

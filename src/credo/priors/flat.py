@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 
 from credo.core.errors import CredoError
-from credo.priors.stored import Stored, stored
+from credo.priors.base import Stored, stored
 
 
 class Flat(Distribution):

@@ -13,7 +13,7 @@ from torch.distributions import Distribution, Normal, constraints
 
 from credo.core.errors import SettingError
 from credo.core.settings import positive
-from credo.priors.stored import Stored, stored
+from credo.priors.base import Stored, stored
 
 _VECTOR = constraints.independent(constraints.real, 1)
 _POSITIVE_VECTOR = constraints.independent(constraints.positive, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch.distributions import Laplace, Normal, StudentT
 
-from credo.priors.base import presets
+from credo.priors.by_pattern import presets
 from credo.priors.fan_in import FanIn
 from credo.priors.flat import Flat
 from credo.priors.gaussian_mixture import scale_mixture, spike_and_slab

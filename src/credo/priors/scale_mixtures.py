@@ -12,8 +12,8 @@ from torch.distributions import Distribution, Normal, constraints, register_kl
 from torch.distributions.utils import broadcast_all
 
 from credo.core.errors import SettingError
+from credo.priors.base import Stored, stored
 from credo.priors.mixing import Mixing, mixings
-from credo.priors.stored import Stored, stored
 
 
 class ScaleMixture(Distribution):

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.distributions import Distribution, Gamma, Normal, constraints
 
 from credo.core.errors import SettingError
+from credo.priors.base import Stored, stored
 from credo.priors.gaussian_mixture import GaussianMixture
 from credo.priors.learned import Learned
-from credo.priors.stored import Stored, stored
 
 _VECTOR = constraints.independent(constraints.real, 1)
 _POSITIVE_VECTOR = constraints.independent(constraints.positive, 1)

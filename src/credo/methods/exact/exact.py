@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from credo.core.flat_layout import FlatLayout
 from credo.core.settings import setting
+from credo.core.sites import FlatLayout
 from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.linear_gaussian import gaussian_likelihood
 from credo.engine.method import Method, methods

@@ -10,7 +10,7 @@ from zoo.curvature import make_job
 from zoo.models import make_model
 
 from credo.core.errors import SettingError
-from credo.core.flat_layout import FlatLayout
+from credo.core.sites import FlatLayout
 from credo.likelihoods import Gaussian
 from credo.methods.exact.parts.conjugate_regression import (
     known_noise,

@@ -9,7 +9,6 @@ import torch
 from credo.core.errors import SettingError
 from credo.core.tree import leaves, map_leaves
 from credo.data.source import Source
-from credo.engine.batches import on_device
 from credo.engine.model import Model
 
 
@@ -20,7 +19,7 @@ def adversarial_steps(model: Model, source: Source, share: float) -> Any:
     if not share:
         return None
     low = high = None
-    for x, _ in on_device(source, model)(None, 4096):
+    for x, _ in model.on_device(source)(None, 4096):
         smallest, largest = map_leaves(lambda t: t.amin(0), x), map_leaves(lambda t: t.amax(0), x)
         low = smallest if low is None else map_leaves(torch.minimum, low, smallest)
         high = largest if high is None else map_leaves(torch.maximum, high, largest)

@@ -39,7 +39,7 @@ class MembersPrior:
         out = {}
         for names, prior in self.all:
             for name in names if isinstance(prior, Factorised) else ():
-                given = prior.distributions[name]  # type: ignore[union-attr]
+                given = prior.elementwise[name]  # type: ignore[union-attr]
                 if (
                     type(given) is Normal
                     and given.loc.numel() == given.scale.numel() == 1
@@ -55,7 +55,7 @@ class MembersPrior:
             if isinstance(prior, Factorised):
                 left = {
                     n: d
-                    for n, d in prior.distributions.items()
+                    for n, d in prior.elementwise.items()
                     if n not in decayed and not isinstance(d, Flat)
                 }
                 names, prior = tuple(left), Factorised(left, {n: prior.shapes[n] for n in left})

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from credo.core.errors import SettingError
-from credo.core.flat_layout import FlatLayout
+from credo.core.sites import FlatLayout
 from credo.engine.fit_job import FitJob
 from credo.engine.linear_gaussian import accumulate, noise_std, normal_prior, solve
 from credo.engine.model import Model

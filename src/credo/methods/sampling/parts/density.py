@@ -15,14 +15,13 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, constraints
 
 from credo.core.errors import SettingError
-from credo.core.flat_layout import FlatLayout
 from credo.core.shell import plain_attention
+from credo.core.sites import FlatLayout
 from credo.core.tree import take
 from credo.core.vectorise import VmapOrLoop
 from credo.engine.model import Model
 from credo.kernels.log_density import differentiable
 from credo.posteriors import Params
-from credo.priors import Factorised
 
 Batch = tuple[Any, Tensor]
 Evaluated = tuple[Tensor, Tensor]  #: log densities ``(C,)`` and slopes ``(C, P)``
@@ -61,7 +60,7 @@ class Density:
         self._track(False)
         self.vectorised = VmapOrLoop("Running chain by chain")
         self._joint = model.prior.joint_log_prob(self.layout.shapes)
-        self._prior: Factorised | None = None
+        self._prior: dict[str, Distribution] | None = None
 
     @property
     def numel(self) -> int:
@@ -77,12 +76,11 @@ class Density:
             return self._joint(params).double()
         if self._prior is None or self.model.prior.parts():  # a learned prior changes
             sites = self.model.sites
-            self._prior = Factorised(
-                {n: self.model.prior.at(sites[n]) for n in self.layout.shapes}, self.layout.shapes
-            )
+            self._prior = {n: self.model.prior.at(sites[n]) for n in self.layout.shapes}
         total: Tensor | float = 0.0
-        for name, each in self._prior.log_prob_each(params).items():
-            each = _supported(self._prior.distributions[name], params[name], each)
+        for name, distribution in self._prior.items():
+            each = distribution.log_prob(params[name])
+            each = _supported(distribution, params[name], each)
             total = total + each.expand_as(params[name]).double().reshape(len(flat), -1).sum(-1)
         for name, value in self.points.items():
             if self.model.prior_for_point(name):

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from credo.data.source import Source
-from credo.engine.batches import on_device
 from credo.kernels.log_density import Point, Target
 from credo.methods.sampling.parts.density import Batch, Density, Evaluated, Factor
 from credo.methods.sampling.parts.fitted_alongside import FittedAlongside
@@ -31,7 +30,7 @@ class FullBatch:
         """
         model = density.model
         batches = [
-            (model.move(x), model.move(y)) for x, y in on_device(source, model)(None, batch_size)
+            (model.move(x), model.move(y)) for x, y in model.on_device(source)(None, batch_size)
         ]
         return cls(density, batches, source.num_data / sum(len(y) for _, y in batches))
 

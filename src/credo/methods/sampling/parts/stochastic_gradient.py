@@ -13,7 +13,7 @@ from typing import final
 from torch import Tensor
 
 from credo.core.seeds import generator
-from credo.engine.batches import on_device, own_batches
+from credo.engine.batches import own_batches
 from credo.engine.fit_job import FitJob
 from credo.methods.sampling.parts.density import Batch, Density
 from credo.methods.sampling.parts.fitted_alongside import FittedAlongside
@@ -27,7 +27,7 @@ class ChainBatches:
 
     def __init__(self, density: Density, fit_job: FitJob, chains: int) -> None:
         self.model, self.fit_job, self.chains = density.model, fit_job, chains
-        self.source = on_device(fit_job.source, density.model)
+        self.source = density.model.on_device(fit_job.source)
         self.count = self.source.num_batches(fit_job.batch_size)
         self._place, self._rows = -1, iter(())
 

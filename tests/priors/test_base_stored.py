@@ -6,7 +6,7 @@ from torch.distributions import Normal, Uniform
 
 from credo.core.errors import SettingError
 from credo.priors import Flat, ScaleMixture, scale_mixture
-from credo.priors.stored import LONGEST, arguments, of_config, rebuilt, stored, to_config
+from credo.priors.base import LONGEST, arguments, of_config, rebuilt, stored, to_config
 from credo.priors.zero_mixture import ZeroMixture
 
 #: Arguments that are valid for every class in the table that takes them.

@@ -2,7 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from credo.estimators.slot import Replan, make_slot
+from credo.estimators.placement import Replan, make_slot
 
 SHAPE = torch.Size((4, 5))
 
