@@ -176,6 +176,15 @@ def test_methods_page_is_the_registry():
     assert hook.MARK not in page
 
 
+def test_reference_has_the_class_of_every_method():
+    hook = load_hook()
+    page = hook.fill((ROOT / "docs" / "reference.md").read_text())
+    for _, kind in methods.items():
+        assert getattr(credo.methods, kind.__name__) is kind
+        assert f"::: credo.methods.{kind.__name__}\n" in page
+    assert hook.CLASSES not in page
+
+
 def test_every_page_is_in_the_navigation():
     listed = set(re.findall(r"[\w-]+\.md", (ROOT / "mkdocs.yml").read_text()))
     assert listed == {page.name for page in (ROOT / "docs").glob("*.md")}
@@ -205,6 +214,7 @@ def test_site_builds_without_warnings(tmp_path):
     assert done.returncode == 0, done.stderr[-2000:]
     reference = (tmp_path / "site" / "reference" / "index.html").read_text()
     assert 'id="credo.BNN.fit"' in reference
+    assert 'id="credo.methods.Laplace"' in reference
     assert not re.findall(r'(?:src|href)="https?://(?:fonts|cdn|unpkg)', reference), (
         "the site fetches from elsewhere"
     )
