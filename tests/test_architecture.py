@@ -2,6 +2,7 @@
 a fit, and what base classes ask for.
 """
 
+import ast
 import inspect
 import re
 import sys
@@ -11,11 +12,11 @@ from pathlib import Path
 import pytest
 
 import credo
-import credo.methods
 from credo.engine.method import Method
 from credo.engine.training_loop import Learner
 from credo.estimators import Estimator
 from credo.likelihoods import Likelihood
+from credo.methods import methods
 from credo.methods.sampling.parts.moves import Moves
 from credo.posteriors import Draw, Family
 from credo.priors import Prior
@@ -76,13 +77,36 @@ def test_every_path_exists():
     assert not [path for path in named if "/a/" not in path and not (ROOT / path).exists()]
 
 
+def rank(statement):
+    """Where a statement of a method's class belongs: what is said of the method, settings, code."""
+    if isinstance(statement, ast.AnnAssign):
+        return 0 if "ClassVar" in ast.unparse(statement.annotation) else 1
+    return 2 if isinstance(statement, ast.FunctionDef) else None
+
+
+@pytest.mark.parametrize("name", methods.names())
+def test_a_method_file_has_the_order_that_contributing_says(name):
+    kind = methods[name]
+    tree = ast.parse(Path(inspect.getfile(kind)).read_text())
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    order, body = list(classes), classes[kind.__name__].body
+    assert ast.get_docstring(tree)
+    records = [each for each in order if each.endswith(("State", "Info"))]
+    assert order[: len(records)] == records
+    ranks = [rank(statement) for statement in body if rank(statement) is not None]
+    assert ranks == sorted(ranks)
+    stated = [ast.unparse(each.target) for each in body if isinstance(each, ast.AnnAssign)]
+    assert stated[:3] == ["name", "summary", "reference"]
+    assert "fit" in vars(kind)
+
+
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_what_a_base_class_asks_for(kind):
     (row,) = re.findall(rf"^\| `{kind.__name__}` \|(.+)\|$", section("Seven classes"), re.MULTILINE)
     must, may, where = (re.findall(r"`([^`]+)`", cell) for cell in row.split("|"))
     assert set(must) == set(kind.__abstractmethods__)
     assert set(may) <= vars(kind).keys() - kind.__abstractmethods__
-    assert where == [str(Path(sys.modules[kind.__module__].__file__).relative_to(ROOT))]
+    assert where == [str(Path(inspect.getfile(kind)).relative_to(ROOT))]
 
 
 def test_no_other_class_is_in_the_table():
@@ -134,8 +158,8 @@ SHORT = {
 
 @pytest.mark.parametrize("title", SHORT)
 def test_a_fit_enters_the_files_of_its_walk(title, shell, wine):
-    command = re.search(rf"## {title}: `credo (.+)`", PAGE)
-    missing = set(paths_of(section(title))) - entered(shell, *command[1].split(), *SHORT[title])
+    (command,) = re.findall(rf"## {title}: `credo (.+)`", PAGE)
+    missing = set(paths_of(section(title))) - entered(shell, *command.split(), *SHORT[title])
     assert not missing, f"docs/architecture.md: the fit does not enter {sorted(missing)}"
 
 
