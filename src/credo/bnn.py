@@ -59,11 +59,11 @@ class BNN:
         output: str | int | None = None,
     ) -> None:
         self.net = unwrap(net)
+        self.random, self.point = select(self.net, random)
         if isinstance(prior, Posterior):
             prior = PosteriorPrior(copy.deepcopy(prior))
         self.prior: Prior = default_prior() if prior is None else as_prior(prior)
         self.likelihood = copy.deepcopy(get(likelihood))
-        self.random, self.point = select(self.net, random)
         self.output = output
         self.method: Method | None = None
         self.history: list[dict[str, Any]] = []
@@ -172,10 +172,10 @@ class BNN:
                 f"epochs={options.epochs}: {method.name} counts moves; set num_warmup, num_draws "
                 "and thin."
             )
+        model = self._make_model(options.device, prior, method)
         source = intake(data, num_data=options.num_data, dtype=self.dtype)
         validation = options.validation
         held_out = None if validation is None else intake(validation, dtype=self.dtype)
-        model = self._make_model(options.device, prior, method)
         model.check(source.example(2), source.targets())
         fit_job = FitJob.of(options, method, source)
         if held_out is not None:

@@ -3,7 +3,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from credo.cli.assignments import parse_assignments, parse_sizes
+from credo.cli.assignments import parse_assignments
+from credo.cli.run_files import parse_sizes
 from credo.core.errors import SettingError
 from credo.core.settings import describe, setting
 from credo.methods import methods

@@ -54,7 +54,7 @@ def weights_seen(monkeypatch, source, batch_size):
         return lambda x, y, weight: (seen.append(weight), (torch.zeros(()), torch.zeros(())))[1]
 
     monkeypatch.setattr(module, "make_step", spy)
-    from credo.engine.schedules import schedules
+    from credo.engine.training_loop import schedules
 
     descend(
         start(), fit_job(source, epochs=1, batch_size=batch_size), schedule=schedules["blundell"]

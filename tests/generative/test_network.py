@@ -8,7 +8,7 @@ from zoo.stats import has_mean, same_mean
 
 from credo.core.errors import NetworkError
 from credo.core.seeds import isolated
-from credo.engine.schedules import schedules
+from credo.engine.training_loop import schedules
 from credo.generative.bounds import Bound
 from credo.generative.codes import Categorical, Diagonal, Full
 from credo.generative.network import LatentNet

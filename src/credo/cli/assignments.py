@@ -50,17 +50,6 @@ def parse_assignments(
     return values
 
 
-def parse_sizes(text: str, flag: str) -> tuple[int, ...]:
-    """``"50,50"`` as ``(50, 50)``; an empty text is no layer at all."""
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise SettingError(
-            f"{flag} {text!r} is not valid; expected whole numbers above 0 with commas between "
-            "them, such as 50,50."
-        )
-    return tuple(map(int, parts))
-
-
 def _read(name: str, text: str, row: dict[str, Any], owner: str) -> Any:
     if text.lower() in ("none", "null") and row["default"] is None:
         return None

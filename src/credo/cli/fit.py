@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from credo.cli.assignments import FIT_OPTIONS, parse_assignments, parse_sizes
+from credo.cli.assignments import FIT_OPTIONS, parse_assignments
 from credo.cli.guard import guarded, is_terminal, say
-from credo.cli.run_files import TABLE, RunFiles, check_directory, discard
+from credo.cli.run_files import TABLE, RunFiles, check_directory, discard, parse_sizes
 from credo.core.errors import CredoError, RunError, SettingError
+
+if TYPE_CHECKING:
+    from credo.engine.run import Run
 
 _STEPS = 2000
 
@@ -80,10 +83,12 @@ def fit(
     """Fit a network with a posterior to a table and write a run directory."""
     from credo.core.settings import describe
     from credo.data.table import read_table
+    from credo.engine.run import Run
     from credo.methods import make_method, methods
     from credo.priors import presets
 
-    settings: dict[str, Any] = {}
+    sizes = parse_sizes(hidden, "--hidden")
+    run, settings = Run(out), {}
     if set_:
         rows = describe(methods[method])
         settings = parse_assignments(set_, rows, f"Method {method!r}", FIT_OPTIONS)
@@ -95,7 +100,6 @@ def fit(
             f"--validation {validation} is not valid; expected a share above 0 and below 1, such "
             "as 0.1."
         )
-    sizes = parse_sizes(hidden, "--hidden")
     existed = check_directory(out, resume)
     frame = read_table(data)
     files = _describe(frame, target, task, sizes)
@@ -113,7 +117,7 @@ def fit(
         "validation": held_out,
     }
     bnn = _train(
-        files, pair, out, existed, resume, prior, method=method, seed=seed, **options, **settings
+        files, pair, run, existed, resume, prior, method=method, seed=seed, **options, **settings
     )
     _print_relevance(bnn, files)
     say(
@@ -180,23 +184,21 @@ def _print_relevance(bnn: Any, files: RunFiles) -> None:
 def _train(
     files: RunFiles,
     pair: tuple[Any, Any],
-    out: Path,
+    run: Run,
     existed: bool,
     resume: bool,
     prior: str | None,
     **options: Any,
 ) -> Any:
     from credo.bnn import BNN
-    from credo.engine.run import Run
 
     bnn = BNN(files.build(options["seed"]), files.schema.target.likelihood, prior)
-    run = Run(out)
     files.attach(run)
     try:
         return bnn.fit(pair, run=run, progress=is_terminal(), **options)
     except (CredoError, OSError):
         if not resume:
-            discard(out, existed=existed)
+            discard(run.path, existed=existed)
         raise
 
 

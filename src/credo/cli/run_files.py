@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from credo.core.errors import RunError
+from credo.core.errors import RunError, SettingError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -102,3 +102,14 @@ def discard(run: Path, *, existed: bool) -> None:
         return
     for path in run.iterdir():
         path.unlink()
+
+
+def parse_sizes(text: str, flag: str) -> tuple[int, ...]:
+    """``"50,50"`` as ``(50, 50)``; an empty text is no layer at all."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise SettingError(
+            f"{flag} {text!r} is not valid; expected whole numbers above 0 with commas between "
+            "them, such as 50,50."
+        )
+    return tuple(map(int, parts))

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from credo.cli.assignments import FIT_OPTIONS, parse_assignments, parse_sizes
+from credo.cli.assignments import FIT_OPTIONS, parse_assignments
 from credo.cli.fit import enough_epochs
 from credo.cli.guard import guarded, is_terminal, say
-from credo.cli.run_files import RunFiles, check_directory, discard
+from credo.cli.run_files import RunFiles, check_directory, discard, parse_sizes
 from credo.core.errors import CredoError
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from credo.cli.assignments import FIT_OPTIONS, parse_assignments, parse_sizes
+from credo.cli.assignments import FIT_OPTIONS, parse_assignments
 from credo.cli.guard import guarded, is_terminal, say
-from credo.cli.run_files import check_directory, discard
+from credo.cli.run_files import check_directory, discard, parse_sizes
 from credo.cli.vae_run import (
     FILE,
     SOURCE,

@@ -104,6 +104,8 @@ def present_settings(
             raise SettingError(f"{owner} has no setting {name!r}.{hint}")
     if not others.keys() & given.keys():
         return dict(given)
+    if not others.keys() & given.keys():
+        return dict(given)
     former = {f.metadata.get("formerly") for f in fields(config)} if warn else ()
     return present_names(given, others, owner, former)
 
@@ -129,7 +131,9 @@ class Configurable(ABCMeta):
                 hint = suggest(unknown[0], taken)
                 raise SettingError(f"{cls.__name__} has no setting {unknown[0]!r}.{hint}")
             former = {f.metadata.get("formerly") for f in fields(cls)}
-            return super().__call__(*args, **present_names(given, others, cls.__name__, former))
+            if others.keys() & given.keys():
+                given = present_names(given, others, cls.__name__, former)
+            return super().__call__(*args, **given)
 
     @property
     def __signature__(cls) -> inspect.Signature:

@@ -15,9 +15,17 @@ from credo.core.settings import setting
 from credo.engine.elbo import Elbo
 from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.model import Model
-from credo.engine.schedules import Schedule, constant, decays, hold, schedules
 from credo.engine.step import make_step
-from credo.engine.training_loop import DescentSettings, MakeOptimizer, train
+from credo.engine.training_loop import (
+    DescentSettings,
+    MakeOptimizer,
+    Schedule,
+    constant,
+    decays,
+    hold,
+    schedules,
+    train,
+)
 from credo.estimators import Estimator, estimators
 from credo.posteriors import Posterior
 

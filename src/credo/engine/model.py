@@ -135,8 +135,8 @@ class Model:
         """One pass over ``x``, a few examples: targets and shapes that do not fit are refused
         before training starts.
         """
-        y = self.likelihood.check_training_targets(targets)
         width = self.probe(x).shape[-1]
+        y = self.likelihood.check_training_targets(targets)
         if not self.likelihood.accepts(width, y):
             raise DataError(
                 f"The network gives {width} outputs per example, but the "

@@ -18,9 +18,8 @@ from torch import Tensor
 
 from credo.generative.bounds import log_mean_exp
 from credo.generative.network import LatentNet
-from credo.kernels.acceptance import rate_of
 from credo.kernels.leapfrog import Integrator
-from credo.kernels.log_density import Point, differentiable
+from credo.kernels.log_density import Point, differentiable, rate_of
 
 TARGET = 0.65  # share of accepted proposals that step sizes are tuned to
 _SPACING = (

@@ -24,7 +24,7 @@ from credo.core.synonyms import suggest
 from credo.engine.fit_job import FIT, Callback
 from credo.engine.method import Method, make_method, methods
 from credo.engine.run import Run
-from credo.engine.schedules import schedules
+from credo.engine.training_loop import schedules
 from credo.generative.bounds import Bound
 from credo.generative.codes import Code, codes
 from credo.generative.latent_queries import LatentQueries

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from credo.kernels.acceptance import StepSize, average, overall, start_averaging
 from credo.kernels.hamiltonian import TrajectoryInfo, first_step, hmc
 from credo.kernels.leapfrog import Integrator
 from credo.kernels.log_density import Point, choose
+from credo.kernels.warmup import StepSize, average, overall, start_averaging
 
 _WANTED_RATE = 0.8
 _MOVES, _STEPS, _HOTTEST, _COLDEST = 200, 10, 10.0, 1e-2  # of annealing as a start for chains

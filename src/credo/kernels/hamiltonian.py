@@ -13,9 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from credo.kernels.acceptance import DIVERGENT, accepted, rate_of
 from credo.kernels.leapfrog import Integrator
-from credo.kernels.log_density import Point, choose, normal
+from credo.kernels.log_density import DIVERGENT, Point, accepted, choose, normal, rate_of
 
 
 class TrajectoryInfo(NamedTuple):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from credo.kernels.acceptance import accepted, rate_of
+from credo.kernels.log_density import accepted, rate_of
 from credo.kernels.warmup import Adaptation, WarmUp
 
 JITTER = 0.2  # of the step size

@@ -13,10 +13,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from credo.kernels.acceptance import DIVERGENT
 from credo.kernels.hamiltonian import kinetic
 from credo.kernels.leapfrog import Integrator
-from credo.kernels.log_density import Point, normal
+from credo.kernels.log_density import DIVERGENT, Point, normal
 
 SHARE = 0.5  #: of the time to the turn that a trajectory lasts
 EVERY = 5  #: moves of the warm-up between two measurements

@@ -1,12 +1,17 @@
-"""The log density of C chains at once with its slope (a target), points on it, random numbers."""
+"""The log density of C chains at once with its slope (a target), points on it, and the acceptance
+of proposals by how much it gains.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+DIVERGENT = 1000.0  #: error in the energy, in nats, beyond which a trajectory has left the true one
 
 #: Positions ``(C, P)`` to log densities ``(C,)``, up to a constant, and their gradients ``(C, P)``.
 Target = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -60,3 +65,13 @@ def normal(like: Tensor, generator: torch.Generator) -> Tensor:
 def uniform(like: Tensor, generator: torch.Generator) -> Tensor:
     """Uniform numbers on [0, 1), likewise."""
     return torch.rand(like.shape, generator=generator, dtype=like.dtype, device=like.device)
+
+
+def rate_of(gain: Tensor) -> Tensor:
+    """min(1, exp(gain)); a trajectory that left the numbers has rate 0."""
+    return torch.nan_to_num(gain, nan=-math.inf).clamp(max=0.0).exp()
+
+
+def accepted(rate: Tensor, generator: torch.Generator) -> Tensor:
+    """Which chains take their proposal."""
+    return uniform(rate, generator) < rate

@@ -49,11 +49,10 @@ def check_dense(numel: int) -> None:
 def unit(like: Tensor, dense: bool) -> Tensor:
     """The identity as a scale for positions ``(C, P)``."""
     size = like.shape[-1]
-    return (
-        torch.eye(size, dtype=like.dtype, device=like.device)
-        if dense
-        else torch.ones(size, dtype=like.dtype, device=like.device)
-    )
+    if dense:
+        check_dense(size)
+        return torch.eye(size, dtype=like.dtype, device=like.device)
+    return torch.ones(size, dtype=like.dtype, device=like.device)
 
 
 def no_moments(like: Tensor, dense: bool) -> Moments:

@@ -17,10 +17,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from credo.kernels.acceptance import DIVERGENT, rate_of
 from credo.kernels.hamiltonian import TrajectoryInfo, kinetic
 from credo.kernels.leapfrog import Integrator
-from credo.kernels.log_density import Point, choose, normal, uniform
+from credo.kernels.log_density import DIVERGENT, Point, choose, normal, rate_of, uniform
 
 
 class TreeMove(NamedTuple):

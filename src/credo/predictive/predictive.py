@@ -1,11 +1,11 @@
 """What ``predict`` returns: S draws of the network's outputs, the likelihood, and everything that
-follows from them.
+follows from them, with where the uncertainty comes from.
 """
 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import final
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -13,7 +13,39 @@ from torch import Tensor
 from credo.core.errors import CredoError, SettingError
 from credo.core.seeds import generator as seeded
 from credo.likelihoods.base import Likelihood
-from credo.predictive import uncertainty
+
+
+class Uncertainty(NamedTuple):
+    """total = aleatoric + epistemic: ``(N,)`` in nats for discrete outcomes, variances ``(N, D)``
+    otherwise.
+    """
+
+    total: Tensor
+    aleatoric: Tensor
+    epistemic: Tensor
+
+
+def decompose(outputs: Tensor, likelihood: Likelihood) -> Uncertainty:
+    """Split the uncertainty of the mixture (1/S) sum_s p(y given f_s) into noise in y and
+    disagreement between draws.
+
+    Discrete: H[mean_s p_s] = mean_s H[p_s] + mutual information. Continuous: the law of total
+    variance, var y = mean_s v_s + var_s m_s. With S = 1 the epistemic part is zero whatever the
+    model knows.
+    """
+    aleatoric, epistemic = likelihood.uncertainty(outputs)
+    return Uncertainty(aleatoric + epistemic, aleatoric, epistemic)
+
+
+def mutual_information(outputs: Tensor, likelihood: Likelihood) -> Tensor:
+    """I(y; draw) = H[mixture] - mean_s H[p_s] in nats, ``(N,)``, for any likelihood.
+
+    At most log S, so too small where draws hardly overlap. Monte Carlo for more than one target
+    dimension, and then noise may make it slightly negative for continuous y; for discrete y it is
+    cut at zero.
+    """
+    information = likelihood.mixture_entropy(outputs) - likelihood.entropy(outputs).mean(0)
+    return information.clamp_min(0.0) if likelihood.discrete else information
 
 
 @final
@@ -75,8 +107,8 @@ class Predictive:
     # --- uncertainty ------------------------------------------------------------------------------
 
     @cached_property
-    def _parts(self) -> uncertainty.Uncertainty:
-        return uncertainty.decompose(self.outputs, self.likelihood)
+    def _parts(self) -> Uncertainty:
+        return decompose(self.outputs, self.likelihood)
 
     @property
     def total(self) -> Tensor:
@@ -105,7 +137,7 @@ class Predictive:
     @cached_property
     def mutual_information(self) -> Tensor:
         """Mutual information of y and the draw in nats, ``(N,)``, for any likelihood."""
-        return uncertainty.mutual_information(self.outputs, self.likelihood)
+        return mutual_information(self.outputs, self.likelihood)
 
     # --- quantiles, draws, densities --------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from torch import nn
 
 import credo
 from credo.core.errors import SettingError
-from credo.engine.schedules import decays, schedules
+from credo.engine.training_loop import decays, schedules
 
 N = 300
 X = torch.randn(N, 10, generator=torch.Generator().manual_seed(0))

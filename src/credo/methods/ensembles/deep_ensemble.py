@@ -16,8 +16,7 @@ from credo.core.settings import setting
 from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.method import Method, methods
 from credo.engine.model import Model
-from credo.engine.schedules import decays
-from credo.engine.training_loop import DescentSettings, train
+from credo.engine.training_loop import DescentSettings, decays, train
 from credo.methods.ensembles.parts.adversarial import adversarial_steps
 from credo.methods.ensembles.parts.members_fit import MemberSettings, start_members, step_maker
 from credo.methods.ensembles.parts.members_step import members_optimizer

@@ -19,8 +19,7 @@ from credo.engine.batchnorm import norms, statistics
 from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.method import Method, methods
 from credo.engine.model import Model
-from credo.engine.schedules import fall
-from credo.engine.training_loop import DescentSettings, train
+from credo.engine.training_loop import DescentSettings, fall, train
 from credo.methods.ensembles.parts.member_points import equal_points
 from credo.methods.ensembles.parts.members_fit import MemberSettings, start_members, step_maker
 from credo.methods.ensembles.parts.members_step import members_optimizer

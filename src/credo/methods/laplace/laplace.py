@@ -28,8 +28,7 @@ from credo.engine.elbo_fit import descend
 from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.method import Method, methods
 from credo.engine.model import Model
-from credo.engine.schedules import decays
-from credo.engine.training_loop import DescentSettings
+from credo.engine.training_loop import DescentSettings, decays
 from credo.methods.laplace.parts.mode import Mode, evidence_row, gaussian_posterior, trained_before
 from credo.methods.laplace.parts.prior_tuning import TUNINGS, Tuning
 from credo.methods.laplace.parts.subsets import Subset, subset_of

@@ -31,11 +31,10 @@ from credo.kernels.leapfrog import Integrator
 from credo.kernels.log_density import Point
 from credo.methods.sampling.parts.chains import Chains
 from credo.methods.sampling.parts.density import Density
-from credo.methods.sampling.parts.draw_schedule import SteadySchedule
 from credo.methods.sampling.parts.fitted_alongside import FittedAlongside
 from credo.methods.sampling.parts.full_batch import FullBatch
 from credo.methods.sampling.parts.moves import Moves
-from credo.methods.sampling.parts.run_moves import run_moves
+from credo.methods.sampling.parts.run_moves import SteadySchedule, run_moves
 
 
 @methods.register("annealing")

@@ -23,8 +23,8 @@ from credo.core.settings import setting
 from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.method import Method, make_method, methods
 from credo.engine.model import Model
+from credo.methods.sampling.parts.chains import fitted_draws
 from credo.methods.sampling.parts.density import Density
-from credo.methods.sampling.parts.fitted_draws import fitted_draws
 from credo.methods.sampling.parts.full_batch import FullBatch
 from credo.methods.sampling.parts.proposal import Proposal, check_proposal
 from credo.metrics.importance_weights import effective, smooth, systematic

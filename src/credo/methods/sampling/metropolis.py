@@ -19,16 +19,15 @@ from credo.core.settings import setting
 from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.method import Method, methods
 from credo.engine.model import Model
-from credo.kernels.acceptance import accepted, rate_of
-from credo.kernels.log_density import normal
+from credo.kernels.log_density import accepted, normal, rate_of
 from credo.kernels.metric import velocity
-from credo.kernels.warmup import Adaptation, per_chain
+from credo.kernels.warmup import Adaptation, WarmUp, per_chain
 from credo.methods.sampling.parts.chains import start_chains
 from credo.methods.sampling.parts.density import Density
-from credo.methods.sampling.parts.draw_schedule import SteadySchedule
 from credo.methods.sampling.parts.fitted_alongside import FittedAlongside
 from credo.methods.sampling.parts.full_batch import FullBatch
 from credo.methods.sampling.parts.moves import Moves
+from credo.methods.sampling.parts.run_moves import SteadySchedule
 from credo.methods.sampling.parts.settings import ChainSettings, FullBatchSettings
 
 
@@ -93,7 +92,7 @@ class MetropolisMoves(Moves[MetropolisState]):
     state_type = MetropolisState
 
     def __init__(self, settings: Metropolis, density: Density, fit_job: FitJob) -> None:
-        self.warmup = settings.make_warmup(density.numel)
+        self.warmup = WarmUp(settings.num_warmup, settings.target_rate, settings.mass == "dense")
         self.target = FullBatch.of(density, fit_job.source, fit_job.batch_size)
         self.fitted_alongside = FittedAlongside.in_warmup(density, fit_job.lr, settings.num_warmup)
         # the step that suits a Gaussian of unit variance

@@ -22,13 +22,13 @@ from credo.kernels.hamiltonian import TrajectoryInfo
 from credo.kernels.leapfrog import Integrator
 from credo.kernels.log_density import Point
 from credo.kernels.nuts_tree import nuts
-from credo.kernels.warmup import Adaptation, per_chain
+from credo.kernels.warmup import Adaptation, WarmUp, per_chain
 from credo.methods.sampling.parts.chains import start_chains
 from credo.methods.sampling.parts.density import Density
-from credo.methods.sampling.parts.draw_schedule import SteadySchedule
 from credo.methods.sampling.parts.fitted_alongside import FittedAlongside
 from credo.methods.sampling.parts.full_batch import FullBatch
 from credo.methods.sampling.parts.moves import Moves
+from credo.methods.sampling.parts.run_moves import SteadySchedule
 from credo.methods.sampling.parts.settings import ChainSettings, CompileSettings, FullBatchSettings
 
 
@@ -84,7 +84,10 @@ class NUTSMoves(Moves[NUTSState]):
     state_type = NUTSState
 
     def __init__(self, settings: NUTS, density: Density, fit_job: FitJob) -> None:
-        self.settings, self.warmup = settings, settings.make_warmup(density.numel)
+        self.settings, self.warmup = (
+            settings,
+            WarmUp(settings.num_warmup, settings.target_rate, settings.mass == "dense"),
+        )
         self.target = FullBatch.of(density, fit_job.source, fit_job.batch_size)
         self.integrator = Integrator(self.target, settings.compile)
         self.fitted_alongside = FittedAlongside.in_warmup(density, fit_job.lr, settings.num_warmup)

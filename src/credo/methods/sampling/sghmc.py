@@ -22,9 +22,9 @@ from credo.kernels.langevin import underdamped
 from credo.kernels.log_density import normal
 from credo.methods.sampling.parts.chains import start_chains
 from credo.methods.sampling.parts.density import Density
-from credo.methods.sampling.parts.draw_schedule import SteadySchedule
 from credo.methods.sampling.parts.fitted_alongside import FittedAlongside
 from credo.methods.sampling.parts.moves import Moves
+from credo.methods.sampling.parts.run_moves import SteadySchedule
 from credo.methods.sampling.parts.settings import ChainSettings, StochasticGradientSettings
 from credo.methods.sampling.parts.stochastic_gradient import StochasticGradient
 

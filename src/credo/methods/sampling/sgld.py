@@ -21,9 +21,9 @@ from credo.engine.model import Model
 from credo.kernels.langevin import overdamped
 from credo.methods.sampling.parts.chains import start_chains
 from credo.methods.sampling.parts.density import Density
-from credo.methods.sampling.parts.draw_schedule import SteadySchedule
 from credo.methods.sampling.parts.fitted_alongside import FittedAlongside
 from credo.methods.sampling.parts.moves import Moves
+from credo.methods.sampling.parts.run_moves import SteadySchedule
 from credo.methods.sampling.parts.settings import ChainSettings, StochasticGradientSettings
 from credo.methods.sampling.parts.stochastic_gradient import StochasticGradient
 

@@ -19,18 +19,17 @@ from credo.core.settings import setting
 from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.method import Method, methods
 from credo.engine.model import Model
-from credo.kernels.acceptance import StepSize
 from credo.kernels.hamiltonian import TrajectoryInfo, hmc
 from credo.kernels.ladder import Ladder, adapt_rungs, step_per_chain, swap
 from credo.kernels.leapfrog import Integrator
 from credo.kernels.log_density import Point
-from credo.kernels.warmup import Adaptation
+from credo.kernels.warmup import Adaptation, StepSize, WarmUp
 from credo.methods.sampling.parts.chains import start_chains
 from credo.methods.sampling.parts.density import Density
-from credo.methods.sampling.parts.draw_schedule import SteadySchedule
 from credo.methods.sampling.parts.fitted_alongside import FittedAlongside
 from credo.methods.sampling.parts.full_batch import FullBatch, Tempered
 from credo.methods.sampling.parts.moves import Moves
+from credo.methods.sampling.parts.run_moves import SteadySchedule
 from credo.methods.sampling.parts.settings import ChainSettings, CompileSettings, FullBatchSettings
 
 
@@ -94,7 +93,10 @@ class TemperingMoves(Moves[TemperingState]):
     state_type = TemperingState
 
     def __init__(self, settings: Tempering, density: Density, fit_job: FitJob) -> None:
-        self.settings, self.warmup = settings, settings.make_warmup(density.numel)
+        self.settings, self.warmup = (
+            settings,
+            WarmUp(settings.num_warmup, settings.target_rate, settings.mass == "dense"),
+        )
         self.target = FullBatch.of(density, fit_job.source, fit_job.batch_size)
         self.tempered = Tempered(self.target, settings.num_rungs, settings.num_chains)
         self.integrator = Integrator(self.tempered, settings.compile)

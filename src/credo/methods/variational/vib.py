@@ -24,8 +24,7 @@ from credo.engine.elbo_fit import descend
 from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.method import Method, methods
 from credo.engine.model import Model
-from credo.engine.schedules import decays
-from credo.engine.training_loop import DescentSettings
+from credo.engine.training_loop import DescentSettings, decays
 from credo.methods.variational.parts.bottleneck_elbo import Bottlenecked
 from credo.nets.bottleneck import Bottleneck, bottlenecks
 from credo.posteriors import Stochastic

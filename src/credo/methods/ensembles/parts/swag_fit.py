@@ -19,7 +19,7 @@ from credo.core.sites import by_dtype
 from credo.engine.batchnorm import norms, statistics
 from credo.engine.fit_job import FitJob
 from credo.engine.model import Model
-from credo.engine.schedules import fall
+from credo.engine.training_loop import fall
 from credo.methods.ensembles.parts.member_points import equal_points, fixed_points
 from credo.methods.ensembles.parts.members import member_seeds
 from credo.methods.ensembles.parts.training_path import PathMoments, RunningMoments

@@ -19,9 +19,8 @@ from credo.engine.elbo import Buffers
 from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.model import Model
 from credo.engine.outputs import sampled_outputs
-from credo.engine.schedules import decays
 from credo.engine.step import Step
-from credo.engine.training_loop import Learner, train
+from credo.engine.training_loop import Learner, decays, train
 from credo.posteriors import Params, Posterior, kl
 from credo.posteriors.gaussian_process import SparseProcess, described
 

@@ -6,22 +6,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
+import torch
 from torch import Tensor
 
 from credo.core.errors import SettingError
-from credo.core.seeds import generator
+from credo.core.seeds import generator, mix
+from credo.engine.draws import prior_draws
 from credo.engine.fit_job import FitJob, Fitted
 from credo.engine.model import Model
 from credo.kernels.cooling import anneal
 from credo.kernels.leapfrog import Integrator
 from credo.methods.sampling.parts.density import Density
-from credo.methods.sampling.parts.draw_schedule import DrawSchedule
-from credo.methods.sampling.parts.fitted_draws import fitted_draws, posterior_of
 from credo.methods.sampling.parts.full_batch import FullBatch
 from credo.methods.sampling.parts.moves import Moves
-from credo.methods.sampling.parts.run_moves import run_moves
+from credo.methods.sampling.parts.run_moves import DrawSchedule, run_moves
 from credo.methods.sampling.parts.settings import ChainSettings
-from credo.methods.sampling.parts.start_values import start_values
+from credo.posteriors import Posterior, Samples
 
 
 @final
@@ -88,3 +88,56 @@ def start_chains(model: Model, settings: ChainSettings, fit_job: FitJob) -> Chai
     if settings.store == "disk" and fit_job.run is None:
         raise SettingError("store='disk' keeps draws in the run's directory; give one with run=.")
     return Chains.start(model, settings.init, settings.num_chains, fit_job, settings.store)
+
+
+def start_values(
+    model: Model, init: str | Mapping[str, Tensor], chains: int, seed: int
+) -> dict[str, Tensor]:
+    """Stacked values ``(C, *shape)`` of every parameter; those that are not random are the same in
+    all chains.
+    """
+    own = model.values()
+    if isinstance(init, Mapping):
+        return _given(model, init, own, chains)
+    if init in ("random", "annealing"):
+        each = [model.random_values(mix(seed, "chain", c)) for c in range(chains)]
+        out = {n: torch.stack([values[n] for values in each]) for n in own}
+        return {n: v if n in model.random else v[:1].expand_as(v) for n, v in out.items()}
+    if init == "prior":
+        return prior_draws(model, own, range(chains), mix(seed, "chains"))
+    return {n: v.expand(chains, *v.shape) for n, v in own.items()}
+
+
+def _given(
+    model: Model, init: Mapping[str, Tensor], own: dict[str, Tensor], chains: int
+) -> dict[str, Tensor]:
+    for name, value in init.items():
+        if (
+            name in own
+            and value.dim() == own[name].dim() + 1
+            and value.shape[1:] == own[name].shape
+            and len(value) != chains
+        ):
+            raise SettingError(
+                f"init gives {name!r} for {len(value)} chains, but there are {chains}; give as "
+                "many, or one for all."
+            )
+    stacked = {n: v for n, v in init.items() if n in own and v.shape == (chains, *own[n].shape)}
+    rest = model.values({n: v for n, v in init.items() if n not in stacked})
+    out = {n: v.expand(chains, *v.shape) for n, v in rest.items()}
+    return out | {n: v.detach().to(own[n]) for n, v in stacked.items()}
+
+
+def posterior_of(density: Density, draws: Tensor, num_chains: int) -> Posterior:
+    """The posterior of draws ``(C, D, P)``, as they are, and of the points that were fitted
+    alongside; ``num_chains`` is 1 where the C are not Markov chains.
+    """
+    shapes = {n: tuple(s) for n, s in density.layout.shapes.items()}
+    samples = Samples.hold(draws.flatten(0, 1), shapes, num_chains)
+    return density.model.with_points([samples], density.points)
+
+
+def fitted_draws(density: Density, draws: Tensor, num_chains: int) -> Fitted:
+    """What a fit that ends in these draws returns."""
+    density.release()
+    return Fitted(posterior_of(density, draws, num_chains), density.buffers)

@@ -1,5 +1,5 @@
-"""The loop over moves: chains go on from where they start, draws go to memory or to disk, and a
-killed run is resumed at the next move.
+"""The loop over moves: chains go on from where they start, a schedule says which moves give draws,
+draws go to memory or to disk, and a killed run is resumed at the next move.
 
 Move t takes its random numbers from (seed, t) alone and everything else from the state and from
 what is fitted alongside, so a checkpoint is these two, as named tensors.
@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar, final
 
 import torch
 from torch import Tensor
@@ -20,8 +22,122 @@ from credo.core.errors import CredoError
 from credo.core.records import Record, from_tensors, named_tensors
 from credo.core.seeds import generator, isolated, mix
 from credo.engine.fit_job import FitJob
-from credo.methods.sampling.parts.draw_schedule import DrawSchedule
 from credo.methods.sampling.parts.moves import Moves
+
+
+@dataclass(frozen=True)
+class DrawSchedule(ABC):
+    """``num_warmup`` moves, then those that ``num_draws`` draws of every chain take."""
+
+    num_warmup: int
+    num_draws: int
+
+    @abstractmethod
+    def num_moves(self) -> int:
+        """Moves in all."""
+
+    @abstractmethod
+    def draw_after(self, index: int) -> int | None:
+        """The number of the draw that is taken after move ``index``, if one is."""
+
+    @abstractmethod
+    def row_after(self, index: int) -> bool:
+        """Whether move ``index`` makes a row of the history; every draw does."""
+
+    @abstractmethod
+    def row_number(self, index: int) -> int:
+        """The number of the last row up to move ``index``."""
+
+
+@final
+@dataclass(frozen=True)
+class SteadySchedule(DrawSchedule):
+    """A draw after every ``thin`` moves, and rows of the warm-up at the same pace."""
+
+    thin: int = 1
+
+    def num_moves(self) -> int:
+        return self.num_warmup + self.num_draws * self.thin
+
+    def draw_after(self, index: int) -> int | None:
+        draw, rest = divmod(index - self.num_warmup + 1, self.thin)
+        return draw - 1 if draw >= 1 and rest == 0 else None
+
+    def row_after(self, index: int) -> bool:
+        return (index - self.num_warmup + 1) % self.thin == 0
+
+    def row_number(self, index: int) -> int:
+        return index
+
+
+@final
+@dataclass(frozen=True)
+class CyclicalSchedule(DrawSchedule):
+    """Draws in the last part of each of ``num_cycles`` cycles, after a share of ``exploration``."""
+
+    thin: int = 1
+    num_cycles: int = 1
+    exploration: float = 0.0
+
+    @property
+    def sampling(self) -> int:
+        """Moves of a cycle that give draws."""
+        return self.num_draws // self.num_cycles * self.thin
+
+    @property
+    def period(self) -> int:
+        """Moves of a cycle."""
+        return math.ceil(round(self.sampling / (1 - self.exploration), 6))
+
+    def num_moves(self) -> int:
+        return self.num_warmup + self.num_cycles * self.period
+
+    def samples(self, index: int) -> bool:
+        """Whether move ``index`` belongs to the sampling part of a cycle."""
+        place = index - self.num_warmup
+        return place >= 0 and place % self.period >= self.period - self.sampling
+
+    def draw_after(self, index: int) -> int | None:
+        cycle, place = divmod(index - self.num_warmup, self.period)
+        draw, rest = divmod(place - (self.period - self.sampling) + 1, self.thin)
+        return (
+            cycle * (self.num_draws // self.num_cycles) + draw - 1
+            if self.samples(index) and rest == 0
+            else None
+        )
+
+    def row_after(self, index: int) -> bool:
+        return self.draw_after(index) is not None or (
+            not self.samples(index) and (index + 1) % self.thin == 0
+        )
+
+    def row_number(self, index: int) -> int:
+        return index
+
+
+@final
+@dataclass(frozen=True)
+class EpochSchedule(DrawSchedule):
+    """One draw, with the last of ``num_warmup`` + 1 moves; a row after every epoch of
+    ``num_batches`` moves.
+    """
+
+    num_batches: int = 1
+
+    def num_moves(self) -> int:
+        return self.num_warmup + 1
+
+    def draw_after(self, index: int) -> int | None:
+        """At the end of every epoch, so that a callback may stop there; the last one counts."""
+        return 0 if self.row_after(index) else None
+
+    def row_after(self, index: int) -> bool:
+        return (index + 1) % self.num_batches == 0
+
+    def row_number(self, index: int) -> int:
+        """Epochs, not moves."""
+        return (index + 1) // self.num_batches - 1
+
 
 S = TypeVar("S", bound=Record)
 

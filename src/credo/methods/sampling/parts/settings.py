@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from credo.core.settings import setting
-from credo.kernels.metric import check_dense
-from credo.kernels.warmup import WarmUp
 
 
 @dataclass(frozen=True)
@@ -53,13 +51,6 @@ class FullBatchSettings:
         "Metric learned in the warm-up: of each parameter, or of all jointly.",
         choices=("diagonal", "dense"),
     )
-
-    def make_warmup(self, numel: int) -> WarmUp:
-        """How chains over ``numel`` parameters adapt."""
-        dense = self.mass == "dense"
-        if dense:
-            check_dense(numel)
-        return WarmUp(self.num_warmup, self.target_rate, dense)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ import pytest
 import torch
 from zoo.stats import Z
 
-from credo.kernels.acceptance import accepted, average, overall, rate_of, start_averaging
+from credo.kernels.log_density import accepted, rate_of
+from credo.kernels.warmup import average, overall, start_averaging
 
 DOUBLE = torch.float64
 

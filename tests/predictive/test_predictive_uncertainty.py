@@ -17,7 +17,7 @@ from credo.likelihoods import (
     Poisson,
     StudentT,
 )
-from credo.predictive.uncertainty import decompose, mutual_information
+from credo.predictive.predictive import decompose, mutual_information
 
 CASES = [
     (Categorical(), 3),

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from credo.core.errors import SettingError
-from credo.engine.schedules import schedules
+from credo.engine.training_loop import schedules
 
 
 @pytest.mark.parametrize("batches", [1, 2, 10, 469, 2000])

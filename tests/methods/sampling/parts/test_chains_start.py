@@ -7,7 +7,7 @@ from credo import BNN
 from credo.core.errors import NetworkError, SettingError
 from credo.core.seeds import mix
 from credo.likelihoods import Gaussian
-from credo.methods.sampling.parts.start_values import start_values
+from credo.methods.sampling.parts.chains import start_values
 
 DOUBLE = torch.float64
 

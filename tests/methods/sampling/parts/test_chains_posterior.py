@@ -3,8 +3,8 @@ from zoo.models import make_model
 from zoo.networks import make
 
 from credo.likelihoods import Gaussian
+from credo.methods.sampling.parts.chains import fitted_draws
 from credo.methods.sampling.parts.density import Density
-from credo.methods.sampling.parts.fitted_draws import fitted_draws
 
 
 def test_draws_are_the_posterior_with_the_points_beside_them():

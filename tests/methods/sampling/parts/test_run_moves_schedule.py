@@ -1,10 +1,6 @@
 import pytest
 
-from credo.methods.sampling.parts.draw_schedule import (
-    CyclicalSchedule,
-    EpochSchedule,
-    SteadySchedule,
-)
+from credo.methods.sampling.parts.run_moves import CyclicalSchedule, EpochSchedule, SteadySchedule
 
 SCHEDULES = {
     "steady": SteadySchedule(7, 3, 4),
