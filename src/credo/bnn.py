@@ -62,7 +62,8 @@ class BNN:
         self.random, self.point = select(self.net, random)
         if isinstance(prior, Posterior):
             prior = PosteriorPrior(copy.deepcopy(prior))
-        self.prior: Prior = default_prior() if prior is None else as_prior(prior)
+        chosen = default_prior() if prior is None else prior
+        self.prior = chosen if isinstance(chosen, Prior) else as_prior(chosen)
         self.likelihood = copy.deepcopy(get(likelihood))
         self.output = output
         self.method: Method | None = None
@@ -195,7 +196,7 @@ class BNN:
         fitted.posterior.requires_grad_(False)
         self._fitted, self._model, self.method = fitted, model, method
         self.history, self._used = fit_job.history, prior
-        if model.prior.parts():  # a learned prior may have become a copy of the posterior
+        if model.prior.is_learned:  # it may have become a copy of the posterior
             warn_if_collapsed(model, fitted.posterior)
         if run is not None:
             described = saved_model.describe(model, prior, fitted.posterior)

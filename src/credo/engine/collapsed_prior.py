@@ -22,9 +22,7 @@ def warn_if_collapsed(model: Model, posterior: Posterior) -> None:
     With a hyperparameter per weight the prior can follow q wherever it goes, and the fit is maximum
     likelihood in disguise; share hyperparameters over more weights, or give them a hyperprior.
     """
-    if not any(
-        list(part.parameters()) for part in model.prior.parts()
-    ):  # a width that evidence has set may well say little more
+    if not model.prior.is_learned:
         return
     for family in posterior.members:
         prior = model.prior_over(family)

@@ -74,6 +74,11 @@ class Prior(ABC):
         """A density over exactly these parameters together, where the prior is not elementwise."""
         return None
 
+    @property
+    def is_learned(self) -> bool:
+        """Whether a fit trains parameters of it; a width that evidence sets is no such one."""
+        return any(True for part in self.parts() for _ in part.parameters())
+
     def matches(self, name: str) -> bool:
         """Whether the user named a prior for this very parameter."""
         return False
