@@ -1,5 +1,5 @@
-"""Fill the methods page from the registry when the documentation is built, so that it cannot fall
-behind the code.
+"""Fill the lists of methods from the registry when the documentation is built, so that they cannot
+fall behind the code: the methods page, and the classes in the API reference.
 """
 
 from __future__ import annotations
@@ -11,16 +11,24 @@ from credo.core.settings import describe
 from credo.methods import Method, methods
 
 MARK = "<!-- every registered method -->"
+CLASSES = "<!-- every method's class -->"
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """The hook that mkdocs calls for every page."""
-    return fill(markdown) if page.file.src_uri == "methods.md" else markdown
+    return fill(markdown) if page.file.src_uri in ("methods.md", "reference.md") else markdown
 
 
 def fill(markdown: str) -> str:
-    """The page with one section per method in place of the mark."""
-    return markdown.replace(MARK, "\n".join(section(name, kind) for name, kind in methods.items()))
+    """The page with one section, or one class, per method in place of the mark."""
+    sections = "\n".join(section(name, kind) for name, kind in methods.items())
+    classes = "\n\n".join(reference(kind) for _, kind in methods.items())
+    return markdown.replace(MARK, sections).replace(CLASSES, classes)
+
+
+def reference(kind: type[Method]) -> str:
+    """What mkdocstrings turns into the class, its arguments and their defaults."""
+    return f"::: credo.methods.{kind.__name__}\n    options:\n      members: false"
 
 
 def section(name: str, kind: type[Method]) -> str:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pandas as pd
@@ -41,7 +42,7 @@ def walk(folder, *words):
 def changes(files):
     """How often the folder changes in the order in which files are first entered."""
     folders = [Path(file).parts[0] if len(Path(file).parts) > 1 else "." for file in files]
-    return sum(a != b for a, b in zip(folders, folders[1:], strict=False))
+    return sum(a != b for a, b in pairwise(folders))
 
 
 @pytest.mark.parametrize("command", list(LIMITS))
