@@ -38,13 +38,15 @@ class Replan(Exception):
         self.names = names
 
 
-def _getter(name: str) -> Any:
+def reads(name: str) -> Any:
+    """What torch calls when an attribute of a tensor is read."""
     return getattr(Tensor, name).__get__
 
 
-_READS: frozenset[Any] = frozenset(
+#: Reading these of a tensor says nothing of its numbers.
+METADATA: frozenset[Any] = frozenset(
     [
-        _getter(n)
+        reads(n)
         for n in (
             "shape",
             "dtype",
@@ -85,7 +87,7 @@ class Slot(Tensor):
             op, x, w, b = bind(func, args, kwargs)
             if isinstance(w, Slot) and not isinstance(x, Slot) and w.meet is not None:
                 return w.meet(op, x, w.site, b.site if isinstance(b, Slot) else b)
-        if func in _READS:
+        if func in METADATA:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         raise Replan(
@@ -151,7 +153,7 @@ def place(
     draws = posterior.begin(noise, folds)
     estimator.begin(draws)
     slots = plan.slots if estimator.intercepts else frozenset()
-    for draw, family in zip(draws, posterior.members, strict=True):
+    for draw, family in zip(draws, posterior.factors, strict=True):
         drawn = [name for name in family.names if name not in slots]
         if len(drawn) < len(family.names):
             draw.prepare()

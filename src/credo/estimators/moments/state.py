@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.overrides import resolve_name
 
 from credo.core.errors import NetworkError
+from credo.estimators.placement import METADATA, reads
 from credo.posteriors import Family, Gaussian
 from credo.posteriors.covariance_rules import check_units
 
@@ -152,49 +153,16 @@ def table() -> str:
     return "\n".join([*lines, *(f"| {e.name} | {e.diagonal} | {e.full} |" for e in seen.values())])
 
 
-def reads(name: str) -> Any:
-    """What torch calls when an attribute of a tensor is read."""
-    return getattr(Tensor, name).__get__
-
-
-_READS: frozenset[Any] = frozenset(
-    [
-        reads(n)
-        for n in (
-            "shape",
-            "dtype",
-            "device",
-            "ndim",
-            "layout",
-            "requires_grad",
-            "is_cuda",
-            "is_nested",
-            "is_sparse",
-            "is_leaf",
-        )
-    ]
-    + [
-        reads(n)
-        for n in ("is_quantized", "is_meta", "itemsize", "nbytes", "grad_fn", "is_mps", "is_cpu")
-    ]
-    + [
-        Tensor.size,
-        Tensor.dim,
-        Tensor.numel,
-        Tensor.is_floating_point,
-        Tensor.is_complex,
-        Tensor.get_device,
-        Tensor.element_size,
-    ]
-    + [
-        torch.is_floating_point,
-        torch.is_complex,
-        torch.numel,
-        Tensor.__len__,
-        Tensor.is_contiguous,
-        Tensor.stride,
-    ]
-)
+_MORE = ("is_leaf", "is_quantized", "is_meta", "itemsize", "nbytes", "grad_fn", "is_mps", "is_cpu")
+_READS = METADATA | {
+    *(reads(name) for name in _MORE),
+    torch.is_floating_point,
+    torch.is_complex,
+    torch.numel,
+    Tensor.__len__,
+    Tensor.is_contiguous,
+    Tensor.stride,
+}
 
 
 _AUGMENTED = ("__iadd__", "__isub__", "__imul__", "__itruediv__")

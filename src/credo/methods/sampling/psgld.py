@@ -25,7 +25,11 @@ from credo.methods.sampling.parts.density import Density
 from credo.methods.sampling.parts.fitted_alongside import FittedAlongside
 from credo.methods.sampling.parts.moves import Moves
 from credo.methods.sampling.parts.run_moves import SteadySchedule
-from credo.methods.sampling.parts.settings import ChainSettings, StochasticGradientSettings
+from credo.methods.sampling.parts.settings import (
+    CONFORMANCE,
+    ChainSettings,
+    StochasticGradientSettings,
+)
 from credo.methods.sampling.parts.stochastic_gradient import StochasticGradient
 
 
@@ -58,14 +62,7 @@ class PSGLD(Method, StochasticGradientSettings, ChainSettings):
     lr: ClassVar[float] = 1e-2
     is_sampler: ClassVar[bool] = True
     tolerance: ClassVar[float] = 0.05
-    conformance_settings: ClassVar[dict[str, Any]] = {
-        "num_warmup": 200,
-        "num_draws": 500,
-        "thin": 10,
-        "batch_size": None,
-        "lr": 0.01,
-        "num_chains": 8,
-    }
+    conformance_settings: ClassVar[dict[str, Any]] = CONFORMANCE
 
     memory: float = setting(
         0.99, "Share of the running mean of squared gradients kept per step.", ge=0.0, le=0.99999

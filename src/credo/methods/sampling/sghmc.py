@@ -25,7 +25,11 @@ from credo.methods.sampling.parts.density import Density
 from credo.methods.sampling.parts.fitted_alongside import FittedAlongside
 from credo.methods.sampling.parts.moves import Moves
 from credo.methods.sampling.parts.run_moves import SteadySchedule
-from credo.methods.sampling.parts.settings import ChainSettings, StochasticGradientSettings
+from credo.methods.sampling.parts.settings import (
+    CONFORMANCE,
+    ChainSettings,
+    StochasticGradientSettings,
+)
 from credo.methods.sampling.parts.stochastic_gradient import StochasticGradient
 
 
@@ -60,14 +64,7 @@ class SGHMC(Method, StochasticGradientSettings, ChainSettings):
     lr: ClassVar[float] = 1e-2
     is_sampler: ClassVar[bool] = True
     tolerance: ClassVar[float] = 0.05
-    conformance_settings: ClassVar[dict[str, Any]] = {
-        "num_warmup": 200,
-        "num_draws": 500,
-        "thin": 10,
-        "batch_size": None,
-        "lr": 0.01,
-        "num_chains": 8,
-    }
+    conformance_settings: ClassVar[dict[str, Any]] = CONFORMANCE
 
     friction: float = setting(0.1, "Share of the momentum lost per step.", gt=0.0, le=1.0)
 

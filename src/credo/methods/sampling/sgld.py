@@ -24,7 +24,11 @@ from credo.methods.sampling.parts.density import Density
 from credo.methods.sampling.parts.fitted_alongside import FittedAlongside
 from credo.methods.sampling.parts.moves import Moves
 from credo.methods.sampling.parts.run_moves import SteadySchedule
-from credo.methods.sampling.parts.settings import ChainSettings, StochasticGradientSettings
+from credo.methods.sampling.parts.settings import (
+    CONFORMANCE,
+    ChainSettings,
+    StochasticGradientSettings,
+)
 from credo.methods.sampling.parts.stochastic_gradient import StochasticGradient
 
 
@@ -57,14 +61,7 @@ class SGLD(Method, StochasticGradientSettings, ChainSettings):
     lr: ClassVar[float] = 1e-2
     is_sampler: ClassVar[bool] = True
     tolerance: ClassVar[float] = 0.05
-    conformance_settings: ClassVar[dict[str, Any]] = {
-        "num_warmup": 200,
-        "num_draws": 500,
-        "thin": 10,
-        "batch_size": None,
-        "lr": 0.01,
-        "num_chains": 8,
-    }
+    conformance_settings: ClassVar[dict[str, Any]] = CONFORMANCE
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         chains = start_chains(model, self, fit_job)

@@ -28,6 +28,7 @@ from credo.methods.sparse.parts.group_fit import (
     places_of,
     under_scales,
 )
+from credo.methods.sparse.parts.settings import CONFORMANCE
 
 
 @methods.register("group_horseshoe")
@@ -45,14 +46,7 @@ class GroupHorseshoe(Method, HorseshoeSettings, GroupSettings, DescentSettings, 
     )
     target: ClassVar[str] = "group_horseshoe"
     tolerance: ClassVar[float] = 0.1
-    conformance_settings: ClassVar[dict[str, Any]] = {
-        "epochs": 800,
-        "batch_size": None,
-        "lr": 0.02,
-        "train_samples": 4,
-        "kl_schedule": "constant",
-        "lr_schedule": "cosine",
-    }
+    conformance_settings: ClassVar[dict[str, Any]] = CONFORMANCE
 
     groups: str = setting(
         "auto",

@@ -27,6 +27,7 @@ from credo.methods.sparse.parts.group_fit import (
     places_of,
     under_scales,
 )
+from credo.methods.sparse.parts.settings import CONFORMANCE
 
 
 @methods.register("group_normal_jeffreys")
@@ -44,14 +45,7 @@ class GroupNormalJeffreys(Method, GroupSettings, DescentSettings, ElboSettings):
     )
     target: ClassVar[str] = "group_normal_jeffreys"
     tolerance: ClassVar[float] = 0.1
-    conformance_settings: ClassVar[dict[str, Any]] = {
-        "epochs": 800,
-        "batch_size": None,
-        "lr": 0.02,
-        "train_samples": 4,
-        "kl_schedule": "constant",
-        "lr_schedule": "cosine",
-    }
+    conformance_settings: ClassVar[dict[str, Any]] = CONFORMANCE
 
     threshold: float = setting(
         3.0,

@@ -29,6 +29,7 @@ from credo.methods.sparse.parts.group_fit import (
     under_scales,
     unit_places,
 )
+from credo.methods.sparse.parts.settings import CONFORMANCE
 
 
 @methods.register("horseshoe")
@@ -47,14 +48,7 @@ class Horseshoe(Method, HorseshoeSettings, GroupSettings, DescentSettings, ElboS
     )
     target: ClassVar[str] = "horseshoe"
     tolerance: ClassVar[float] = 0.1
-    conformance_settings: ClassVar[dict[str, Any]] = {
-        "epochs": 800,
-        "batch_size": None,
-        "lr": 0.02,
-        "train_samples": 4,
-        "kl_schedule": "constant",
-        "lr_schedule": "cosine",
-    }
+    conformance_settings: ClassVar[dict[str, Any]] = CONFORMANCE
 
     threshold: float = setting(
         3.0,

@@ -24,7 +24,7 @@ from credo.engine.model import Model
 from credo.engine.training_loop import DescentSettings
 from credo.estimators import estimators, pathwise_estimators
 from credo.methods.sparse.parts.log_uniform import log_uniform_over
-from credo.methods.sparse.parts.settings import LateKLSettings
+from credo.methods.sparse.parts.settings import CONFORMANCE, LateKLSettings
 from credo.posteriors import Params, Posterior, SparseVD
 
 
@@ -42,14 +42,7 @@ class SparseVDMethod(Method, LateKLSettings, DescentSettings, ElboSettings):
     )
     target: ClassVar[str] = "sparse_vd"
     tolerance: ClassVar[float] = 0.1
-    conformance_settings: ClassVar[dict[str, Any]] = {
-        "epochs": 800,
-        "batch_size": None,
-        "lr": 0.02,
-        "train_samples": 4,
-        "kl_schedule": "constant",
-        "lr_schedule": "cosine",
-    }
+    conformance_settings: ClassVar[dict[str, Any]] = CONFORMANCE
 
     init_std: float = setting(math.exp(-5.0), "Initial standard deviation of every weight.", gt=0.0)
     threshold: float = setting(

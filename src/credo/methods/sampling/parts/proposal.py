@@ -32,7 +32,7 @@ class Proposal:
 
     def log_weights(self, target: FullBatch) -> Tensor:
         """log p(D, w_s) - log q(w_s) of every draw ``(S,)``."""
-        families = [family for family in self.posterior.members if family.atoms is None]
+        families = [family for family in self.posterior.factors if family.atoms is None]
         out = []
         for draws, flat in self._blocks():
             with torch.no_grad():
@@ -65,7 +65,7 @@ class Proposal:
 
 def check_proposal(posterior: Posterior, model: Model) -> None:
     """A proposal must have a density over the random parameters, and over nothing else."""
-    shapes = {name: shape for family in posterior.members for name, shape in family.shapes.items()}
+    shapes = {name: shape for family in posterior.factors for name, shape in family.shapes.items()}
     for name, site in model.sites.items():
         if shapes.get(name) != site.shape:
             given = tuple(shapes[name]) if name in shapes else "nothing"
@@ -73,7 +73,7 @@ def check_proposal(posterior: Posterior, model: Model) -> None:
                 f"importance: the proposal has {given} where the model has {name!r} of shape "
                 f"{tuple(site.shape)}; fit it to this model."
             )
-    for family in posterior.members:
+    for family in posterior.factors:
         drawn = set(family.names) & set(model.random)
         if family.atoms is not None and drawn:
             raise CredoError(

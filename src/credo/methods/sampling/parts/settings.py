@@ -63,6 +63,17 @@ class CompileSettings:
     )
 
 
+#: What stochastic-gradient samplers need on the small problems of the conformance checks.
+CONFORMANCE: dict[str, Any] = {
+    "num_warmup": 200,
+    "num_draws": 500,
+    "thin": 10,
+    "batch_size": None,
+    "lr": 0.01,
+    "num_chains": 8,
+}
+
+
 @dataclass(frozen=True)
 class StochasticGradientSettings:
     """Moves that are one step on a batch."""

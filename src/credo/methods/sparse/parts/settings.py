@@ -5,8 +5,19 @@ pruned whole.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from credo.core.settings import setting
+
+#: What they need on the small problems of the conformance checks, where nothing is to be pruned.
+CONFORMANCE: dict[str, Any] = {
+    "epochs": 800,
+    "batch_size": None,
+    "lr": 0.02,
+    "train_samples": 4,
+    "kl_schedule": "constant",
+    "lr_schedule": "cosine",
+}
 
 
 @dataclass(frozen=True)
