@@ -4,7 +4,6 @@ propagation gives.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -14,7 +13,6 @@ from credo.core.seeds import Ambient
 from credo.core.shell import Shell
 from credo.estimators.base import Estimator, estimators
 from credo.estimators.moments import Moments, place_moments
-from credo.estimators.placement import Plan, Watch
 from credo.likelihoods.base import Likelihood
 from credo.posteriors import Draw, Posterior
 
@@ -29,15 +27,7 @@ class Deterministic(Estimator):
     def __init__(self, covariance: str = "diagonal") -> None:
         self.covariance = covariance
 
-    def place(
-        self,
-        shell: Shell,
-        posterior: Posterior,
-        plan: Plan,
-        folds: Sequence[Any] | None = None,
-        watch: Watch | None = None,
-        turn: int = 0,
-    ) -> list[Draw]:
+    def place(self, shell: Shell, posterior: Posterior, *rest: Any, **how: Any) -> list[Draw]:
         """Put the families themselves into the shell; the draws returned are never drawn from."""
         place_moments(shell, posterior, self.covariance)
         return posterior.begin(Ambient(), None)

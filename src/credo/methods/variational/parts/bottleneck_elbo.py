@@ -16,10 +16,9 @@ from torch import Tensor
 
 from credo.core.errors import NetworkError
 from credo.core.shell import Shell
-from credo.core.tree import num_rows
-from credo.engine.elbo import Elbo, Terms
+from credo.engine.elbo import Elbo
 from credo.engine.model import Model
-from credo.estimators import Pass, Plan, estimators
+from credo.estimators import Pass, estimators
 from credo.nets.bottleneck import recorded
 from credo.posteriors import Posterior
 
@@ -46,19 +45,10 @@ class Bottlenecked(Elbo):
             "tally", torch.zeros(2, dtype=torch.float64, device=model.device), persistent=False
         )
 
-    def _pass(
-        self,
-        shell: Shell,
-        posterior: Posterior,
-        terms: Terms,
-        plan: Plan,
-        x: Any,
-        y: Tensor,
-        turn: int,
-    ) -> Pass:
+    def _pass(self, shell: Shell, *given: Any) -> Pass:
         with recorded(shell.module) as calls:
-            done = super()._pass(shell, posterior, terms, plan, x, y, turn)
-        size = num_rows(x)
+            done = super()._pass(shell, *given)
+        size = len(done.each)
         total = done.kl
         for kl in calls:
             if kl.shape != (size,):
