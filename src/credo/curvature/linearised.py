@@ -182,7 +182,7 @@ def probit_outputs(
     posterior: Posterior,
     x: Any,
     buffers: Mapping[str, Tensor],
-    samples: int,
+    _samples: int,
     batch_size: int | None,
 ) -> Tensor:
     """Outputs ``(1, N, F)`` scaled down so that their probabilities are about the mean ones: no
