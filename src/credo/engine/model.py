@@ -99,7 +99,9 @@ class Model:
         """
         import copy
 
-        with isolated(seed):
+        # a network that lies on a GPU draws its values from that GPU's generator
+        own = next((p.device for p in self.net.parameters() if p.is_cuda), "cpu")
+        with isolated(seed, own):
             clone = copy.deepcopy(self.net)
             for module in clone.modules():
                 reset = getattr(module, "reset_parameters", None) or getattr(
