@@ -3,9 +3,10 @@ from itertools import pairwise
 import pytest
 import torch
 
+from credo.core.errors import SettingError
 from credo.core.records import named_tensors
 from credo.kernels.log_density import normal
-from credo.kernels.metric import no_moments, observe, scale_of
+from credo.kernels.metric import MAX_DENSE, no_moments, observe, scale_of
 from credo.kernels.warmup import WarmUp, first_stretch, per_chain, windows
 
 DOUBLE = torch.float64
@@ -157,3 +158,10 @@ def test_every_chain_has_a_step_with_jitter_within_its_share():
     assert (
         abs(float(wide.mean()) - 0.4) < 5 * 0.4 * 0.2 / (3 * 5000) ** 0.5
     )  # five standard errors of a uniform mean
+
+
+def test_a_dense_metric_of_too_many_parameters_is_refused():
+    wide = torch.zeros(2, MAX_DENSE + 1)
+    with pytest.raises(SettingError, match="mass='dense' over"):
+        WarmUp(10, 0.8, dense=True).start(wide, torch.tensor(0.1))
+    WarmUp(10, 0.8).start(wide, torch.tensor(0.1))

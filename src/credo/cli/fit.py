@@ -73,11 +73,12 @@ def fit(
     """Fit a network with a posterior to a table and write a run directory."""
     from credo.data.table import read_table
     from credo.engine.run import Run
-    from credo.methods import methods
+    from credo.methods import make_method, methods
     from credo.priors import presets
 
     sizes, run = parse_sizes(hidden, "--hidden"), Run(out)
-    settings = parse_settings(method, set_)
+    settings = parse_settings(method, set_) if set_ else {}
+    make_method(method, settings)  # a wrong name or value is refused before anything is read
     if prior is not None:
         presets[prior]  # an unknown name is refused before anything is read
     if validation is not None and not 0.0 < validation < 1.0:

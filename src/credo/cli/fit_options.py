@@ -33,16 +33,11 @@ Settings = Annotated[
 ]
 
 
-def parse_settings(method: str, assignments: list[str] | None) -> dict[str, Any]:
-    """Settings of a method from NAME=VALUE; a wrong name or value is refused before anything is
-    read.
-    """
+def parse_settings(method: str, assignments: list[str]) -> dict[str, Any]:
+    """Settings of a method from NAME=VALUE."""
     from credo.core.settings import describe
-    from credo.methods import make_method, methods
+    from credo.methods import methods
 
-    settings: dict[str, Any] = {}
-    if assignments:
-        rows = describe(methods[method])
-        settings = parse_assignments(assignments, rows, f"Method {method!r}", FIT_OPTIONS)
-    make_method(method, settings)
-    return settings
+    return parse_assignments(
+        assignments, describe(methods[method]), f"Method {method!r}", FIT_OPTIONS
+    )

@@ -95,9 +95,10 @@ def distill(
     from credo.bnn import load
     from credo.cli.printing import print_table
     from credo.data.table import read_table
-    from credo.methods import methods
+    from credo.methods import make_method, methods
 
-    settings = parse_settings(method, set_)
+    settings = parse_settings(method, set_) if set_ else {}
+    make_method(method, settings)  # a wrong name or value is refused before anything is read
     sizes = parse_sizes(hidden, "--hidden")
     teacher_files = RunFiles.read(run)
     teacher = load(run, teacher_files.build())

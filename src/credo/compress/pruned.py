@@ -85,11 +85,6 @@ def plain(bnn: BNN, values: Params | None = None) -> nn.Module:
 
 def _check_single(bnn: BNN) -> None:
     """Refuse posteriors whose mean is no network."""
-    empty = next((family for family in bnn.posterior.factors if family.meaningless_mean), None)
-    if empty is not None:
-        raise CredoError(
-            f"The mean of this posterior is no network to compress: {empty.meaningless_mean}"
-        )
     several = next(
         (
             family
@@ -102,6 +97,11 @@ def _check_single(bnn: BNN) -> None:
         raise CredoError(
             f"The posterior is {several.atoms} points ({several.name}), whose mean is no network; "
             "distil it into one first (credo.tasks.distill)."
+        )
+    empty = next((family for family in bnn.posterior.factors if family.meaningless_mean), None)
+    if empty is not None:
+        raise CredoError(
+            f"The mean of this posterior is no network to compress: {empty.meaningless_mean}"
         )
 
 

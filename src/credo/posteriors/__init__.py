@@ -6,10 +6,9 @@ from credo.posteriors.discrete import Discrete
 from credo.posteriors.draw import Draw, Params
 from credo.posteriors.dropout import ConcreteDropout, Dropout, length_scale, weight_decay
 from credo.posteriors.eigen_kron import EigenKron
-from credo.posteriors.family import Family, FamilyPrior, families, startable
+from credo.posteriors.family import Family, FamilyPrior, Gaussian, families, startable
 from credo.posteriors.flow import Flow
 from credo.posteriors.full import Full
-from credo.posteriors.gaussian import Gaussian
 from credo.posteriors.gaussian_dropout import GaussianDropout
 from credo.posteriors.gaussian_process import SparseGP
 from credo.posteriors.group_parts import Scales, scale_parts

@@ -16,8 +16,7 @@ from credo.core.seeds import Noise
 from credo.core.sites import FlatLayout, Site
 from credo.posteriors.conjugate_normal import ConjugateNormal
 from credo.posteriors.draw import Draw, Params
-from credo.posteriors.family import Family, FamilyPrior, families
-from credo.posteriors.gaussian import Gaussian, gaussian_entropy
+from credo.posteriors.family import Family, FamilyPrior, Gaussian, families, gaussian_entropy
 from credo.posteriors.jacobian import FactoredDerivatives, Jacobian
 from credo.posteriors.start import Start
 from credo.posteriors.std_transform import raw_triangular, triangular

@@ -19,8 +19,8 @@ from torch.distributions import Distribution, Normal
 from credo.core.linear_map import LinearMap
 from credo.core.seeds import Noise
 from credo.posteriors.family import families
-from credo.posteriors.fused_normal import perturb
 from credo.posteriors.multiplicative import Multiplicative, MultiplicativeDraw, Places
+from credo.posteriors.std_transform import perturb
 from credo.priors import is_log_uniform
 
 _HALF_LOG_2PIE = 0.5 * math.log(2 * math.pi * math.e)

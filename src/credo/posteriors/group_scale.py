@@ -23,10 +23,10 @@ from credo.core.seeds import Noise
 from credo.core.sites import FlatLayout
 from credo.posteriors.draw import Draw, Params
 from credo.posteriors.family import Family, families
-from credo.posteriors.fused_normal import perturb
 from credo.posteriors.group_parts import Scales, scale_parts
 from credo.posteriors.group_place import Place, bank_counts
 from credo.posteriors.moment_rules import through_weights, times_factor
+from credo.posteriors.std_transform import perturb
 from credo.priors.group_prior import GroupPrior
 
 PREFIX = "scales/"  # of the names of latents that are no weights

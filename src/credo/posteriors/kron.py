@@ -20,8 +20,7 @@ from credo.posteriors.covariance_rules import (
     with_rows,
 )
 from credo.posteriors.draw import Draw, Params
-from credo.posteriors.family import Family, families
-from credo.posteriors.gaussian import Gaussian, gaussian_entropy
+from credo.posteriors.family import Family, Gaussian, families, gaussian_entropy
 from credo.posteriors.mean_field import MeanField
 from credo.posteriors.start import Start
 from credo.posteriors.std_transform import triangular

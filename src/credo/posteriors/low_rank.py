@@ -15,8 +15,7 @@ from credo.core.seeds import Noise, generator
 from credo.core.sites import FlatLayout, Site
 from credo.posteriors.covariance_rules import outer, sandwich
 from credo.posteriors.draw import Draw, Params
-from credo.posteriors.family import Family, families
-from credo.posteriors.gaussian import Gaussian
+from credo.posteriors.family import Family, Gaussian, families
 from credo.posteriors.mean_field import MeanField, MeanFieldDraw
 from credo.posteriors.start import Start
 

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from credo.core.seeds import Noise
 from credo.core.sites import FlatLayout
 from credo.posteriors.draw import Draw, Params
-from credo.posteriors.family import families
-from credo.posteriors.gaussian import Gaussian, gaussian_entropy
+from credo.posteriors.family import Gaussian, families, gaussian_entropy
 
 
 @families.register("low_rank_precision")

@@ -17,13 +17,17 @@ from credo.core.seeds import Noise
 from credo.core.sites import FlatLayout, Site
 from credo.posteriors.covariance_rules import embedded, fixed_joint, independent_weights
 from credo.posteriors.draw import Draw, Params
-from credo.posteriors.family import Family, FamilyPrior, families
-from credo.posteriors.fused_normal import MomentsAndKL, NormalStats, WeightsAndKL, perturb
-from credo.posteriors.gaussian import Gaussian, gaussian_entropy
+from credo.posteriors.family import Family, FamilyPrior, Gaussian, families, gaussian_entropy
 from credo.posteriors.jacobian import Jacobian, independent_covariance, independent_variance
 from credo.posteriors.moment_rules import through_weights
 from credo.posteriors.start import Start
-from credo.posteriors.std_transform import std_transforms
+from credo.posteriors.std_transform import (
+    MomentsAndKL,
+    NormalStats,
+    WeightsAndKL,
+    perturb,
+    std_transforms,
+)
 
 
 @families.register("mean_field")

@@ -20,10 +20,9 @@ from torch.distributions import Distribution
 
 from credo.core.seeds import Noise
 from credo.posteriors.draw import Params
-from credo.posteriors.family import families
-from credo.posteriors.fused_normal import NormalStats
-from credo.posteriors.gaussian import gaussian_entropy
+from credo.posteriors.family import families, gaussian_entropy
 from credo.posteriors.mean_field import MeanField, MeanFieldDraw
+from credo.posteriors.std_transform import NormalStats
 from credo.priors import is_log_uniform
 from credo.priors.mixing import log_uniform_kl
 

@@ -13,9 +13,8 @@ from torch.distributions import Distribution, Normal, kl_divergence
 from credo.core.seeds import Noise
 from credo.posteriors.delta import Delta
 from credo.posteriors.draw import Draw, Params
-from credo.posteriors.family import families
+from credo.posteriors.family import Gaussian, families
 from credo.posteriors.full import Full
-from credo.posteriors.gaussian import Gaussian
 from credo.posteriors.jacobian import Jacobian
 
 

@@ -6,7 +6,7 @@ import torch
 
 from credo.methods.variational.parts.ivon_optimizer import Ivon, Newton
 from credo.posteriors import MeanField
-from credo.posteriors.fused_normal import NormalStats
+from credo.posteriors.std_transform import NormalStats
 
 NEWTON = Newton(beta1=0.9, beta2=0.95, hess_init=0.2, effective=50.0)
 

@@ -26,7 +26,7 @@ from torch import Tensor
 from credo.core.errors import SettingError
 from credo.engine.elbo import Elbo
 from credo.posteriors import MeanField
-from credo.posteriors.fused_normal import NormalStats
+from credo.posteriors.std_transform import NormalStats
 
 LEAST = 0.01  # of the KL's weight
 PIECE = (

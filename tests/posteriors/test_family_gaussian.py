@@ -9,7 +9,7 @@ from zoo.stats import follows, has_covariance, has_mean, has_variance
 
 from credo.core.seeds import Streams
 from credo.posteriors import Gaussian
-from credo.posteriors.gaussian import gaussian_entropy
+from credo.posteriors.family import gaussian_entropy
 from credo.posteriors.jacobian import DenseDerivatives
 
 DRAWS = 20_000
