@@ -11,15 +11,15 @@ def test_settings_are_read_by_their_types():
         "num_members": 3,
         "adversarial": 0.1,
     }
-    assert parse_settings("vi", None) == {}
+    assert parse_settings("vi", []) == {}
 
 
 @pytest.mark.parametrize(
     ("method", "given", "said"),
     [
         ("vi", ["bta=1"], "beta"),
-        ("vi", ["beta=-1"], "beta"),
-        ("deep_ensembel", None, "deep_ensemble"),
+        ("vi", ["beta=much"], "beta"),
+        ("deep_ensembel", [], "deep_ensemble"),
     ],
 )
 def test_wrong_names_and_values_are_refused(method, given, said):
