@@ -315,7 +315,8 @@ def evidence_step(
     model = method.adapt(bnn.model)
     values = model.values()
     fit_job = FitJob(source=intake((x, y)), epochs=1, batch_size=None, lr=1.0)
-    measured = method.measure(Mode(model, values, model.buffers(), fit_job))  # type: ignore[attr-defined]
+    mode = Mode(model, values, model.buffers(), fit_job)
+    measured = method.measure(mode)  # type: ignore[attr-defined]
     prior, names = elementwise_prior(model, values), list(model.random)
     scales = torch.zeros(
         len(names) if per == "tensor" else 1,

@@ -90,7 +90,7 @@ def test_the_gradient_needs_no_path_through_the_prior(per, centred):
         mean = torch.zeros(()).double() if centred else average(means)
         moments = {
             s.name: variances[s.name]
-            + (means[s.name] - (mean if centred else grouping.spread(mean, s))) ** 2
+            + (means[s.name] - (mean if centred else grouping.to_elements(mean, s))) ** 2
             for s in members
         }
         count = sum(grouping.collapse(torch.ones(s.shape).double(), s) for s in members)

@@ -29,7 +29,7 @@ def test_spread_and_collapse_are_adjoint(per, name):
         torch.randn(grouping.size(site), generator=generator),
         torch.randn(site.shape, generator=generator),
     )
-    spread = grouping.spread(values, site)
+    spread = grouping.to_elements(values, site)
     assert spread.shape in ((), site.shape)
     assert torch.allclose(
         (spread * elements).sum(), (values * grouping.collapse(elements, site)).sum(), atol=1e-4
@@ -48,7 +48,7 @@ def test_units_and_inputs_are_what_the_layer_computes_with(name):
     def outputs(grouping, i, x):
         only = torch.zeros(grouping.size(site))
         only[i] = 1.0
-        state = {"weight": grouping.spread(only, site).contiguous(), "bias": torch.zeros(6)}
+        state = {"weight": grouping.to_elements(only, site).contiguous(), "bias": torch.zeros(6)}
         return torch.func.functional_call(layer, state, (x,)).reshape(len(x), 6, -1).abs().sum(-1)
 
     assert groupings["unit"].size(site) == 6 == groupings["unit"].size(SITES[f"{name}.bias"])
@@ -97,7 +97,7 @@ def test_a_number_is_one_group():
         "temperature"
     ]
     assert all(
-        grouping.size(site) == 1 and grouping.spread(torch.ones(1), site).shape == ()
+        grouping.size(site) == 1 and grouping.to_elements(torch.ones(1), site).shape == ()
         for _, grouping in groupings.items()
     )
 

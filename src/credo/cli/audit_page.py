@@ -31,7 +31,7 @@ class View(NamedTuple):
     names: Sequence[str]
     output: str
     location: Callable[[Tensor], np.ndarray]
-    spread: Callable[[Tensor], np.ndarray]
+    deviation: Callable[[Tensor], np.ndarray]
 
 
 def _of_number(target: NumericTarget) -> View:
@@ -62,7 +62,7 @@ def predictions(bnn: BNN, truth: BNN, x: Tensor, target: Target, name: str) -> l
     for model in (truth, bnn):
         p = model.predict(x, num_samples=model.posterior.atoms or truth.posterior.atoms or 1)
         draws = p.likelihood.moments(p.outputs.double())[0]
-        sides.append((shown.location(draws.mean(0)), shown.spread(draws.std(0, correction=0))))
+        sides.append((shown.location(draws.mean(0)), shown.deviation(draws.std(0, correction=0))))
     captions = (
         "Each point is a row (and a class); on the dashed line both predict the same.",
         "How much the prediction differs between draws: below the dashed line the run is too "

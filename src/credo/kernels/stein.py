@@ -42,8 +42,8 @@ def median_bandwidth(squares: Tensor) -> Tensor:
     the dimension.
     """
     count = len(squares)
-    apart = squares[~torch.eye(count, dtype=torch.bool, device=squares.device)]
-    median = apart.median() if len(apart) else squares.new_ones(())
+    distances = squares[~torch.eye(count, dtype=torch.bool, device=squares.device)]
+    median = distances.median() if len(distances) else squares.new_ones(())
     return (median / math.log(max(count, 2))).clamp_min(1e-12)
 
 

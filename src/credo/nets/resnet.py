@@ -92,13 +92,13 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``(N, inputs, H, W)`` to ``(N, outputs, H / stride, W / stride)``."""
-        kept = x[..., :: self.stride, :: self.stride]
-        kept = (
-            F.pad(kept, (0, 0, 0, 0, self.more // 2, self.more - self.more // 2))
+        shortcut = x[..., :: self.stride, :: self.stride]
+        shortcut = (
+            F.pad(shortcut, (0, 0, 0, 0, self.more // 2, self.more - self.more // 2))
             if self.more
-            else kept
+            else shortcut
         )
-        return self.last(kept + self.after(self.second(self.between(self.first(x)))))
+        return self.last(shortcut + self.after(self.second(self.between(self.first(x)))))
 
 
 def resnet(

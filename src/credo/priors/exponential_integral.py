@@ -34,12 +34,12 @@ def log_scaled_exp1(x: Tensor) -> Tensor:
 
 def _scaled(x: Tensor, n: int) -> Tensor:
     """exp(x) E_n(x)."""
-    small, large = x.clamp(max=1.0), x.clamp(min=1.0)
-    near = small.exp() * _series(small)
+    below_one, above_one = x.clamp(max=1.0), x.clamp(min=1.0)
+    near = below_one.exp() * _series(below_one)
     for k in range(1, n):
-        near = (1.0 - small * near) / k
+        near = (1.0 - below_one * near) / k
     # 1/x - E_2/x is E_1 without the slower convergence of its own fraction
-    far = (1.0 - _fraction(large, 2)) / large if n == 1 else _fraction(large, n)
+    far = (1.0 - _fraction(above_one, 2)) / above_one if n == 1 else _fraction(above_one, n)
     return torch.where(x < 1.0, near, far)
 
 

@@ -169,7 +169,7 @@ class Learned(nn.Module, Prior):
         values = self._value(argument, self.grouping.key(site))
         if self._event_dim(argument):
             return values[0].to(site.device, site.dtype)
-        return self.grouping.spread(values, site)
+        return self.grouping.to_elements(values, site)
 
     def at(self, site: Site) -> Distribution:
         """The distribution with its current values; before ``fresh``, with those it starts from."""

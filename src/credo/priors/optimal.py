@@ -71,7 +71,7 @@ class Optimal(nn.Module, Prior):
             self._average("mean", {site.name: means[site.name] for site in sites})
         moments = {}
         for site in sites:
-            centre = self.grouping.spread(self._buffer("mean", site), site)
+            centre = self.grouping.to_elements(self._buffer("mean", site), site)
             moments[site.name] = variances[site.name] + (means[site.name] - centre) ** 2
         self._average("var", moments)
 
@@ -104,7 +104,9 @@ class Optimal(nn.Module, Prior):
         )  # a clone: observe writes in place
         scale = var.clamp(min=torch.finfo(var.dtype).tiny).sqrt()
         return Normal(
-            self.grouping.spread(mean, site), self.grouping.spread(scale, site), validate_args=False
+            self.grouping.to_elements(mean, site),
+            self.grouping.to_elements(scale, site),
+            validate_args=False,
         )
 
     def values(self) -> dict[str, dict[str, Tensor]]:

@@ -22,7 +22,7 @@ from credo.core.sites import Site
 class SharedLayout(ABC):
     """How n values lie on a tensor.
 
-    ``spread`` copies a value to its elements, ``collapse``, its adjoint, sums them again.
+    ``to_elements`` copies a value to its elements, ``collapse``, its adjoint, sums them again.
     """
 
     @abstractmethod
@@ -30,7 +30,7 @@ class SharedLayout(ABC):
         """n."""
 
     @abstractmethod
-    def spread(self, values: Tensor, shape: torch.Size) -> Tensor:
+    def to_elements(self, values: Tensor, shape: torch.Size) -> Tensor:
         """Values (n,) in ``shape``, or as a single number where n = 1 by design; views where that
         is possible.
         """
@@ -47,7 +47,7 @@ class One(SharedLayout):
         """1."""
         return 1
 
-    def spread(self, values: Tensor, shape: torch.Size) -> Tensor:
+    def to_elements(self, values: Tensor, shape: torch.Size) -> Tensor:
         """The number."""
         return values.reshape(())
 
@@ -63,7 +63,7 @@ class Each(SharedLayout):
         """The number of elements."""
         return shape.numel()
 
-    def spread(self, values: Tensor, shape: torch.Size) -> Tensor:
+    def to_elements(self, values: Tensor, shape: torch.Size) -> Tensor:
         """The values in the tensor's shape."""
         return values.reshape(shape)
 
@@ -79,7 +79,7 @@ class First(SharedLayout):
         """The length of the axis."""
         return shape[0]
 
-    def spread(self, values: Tensor, shape: torch.Size) -> Tensor:
+    def to_elements(self, values: Tensor, shape: torch.Size) -> Tensor:
         """The values along the first axis."""
         return values.reshape(-1, *[1] * (len(shape) - 1)).expand(shape)
 
@@ -103,7 +103,7 @@ class Second(SharedLayout):
         """Channels over all groups."""
         return shape[1] * self.groups
 
-    def spread(self, values: Tensor, shape: torch.Size) -> Tensor:
+    def to_elements(self, values: Tensor, shape: torch.Size) -> Tensor:
         """The values along the second axis, group by group."""
         rest = [1] * (len(shape) - 2)
         rows = values.reshape(self.groups, 1, shape[1]).expand(
@@ -131,9 +131,9 @@ class Grouping:
         """How many values the site's vector holds."""
         return self.layout(site).size(site.shape)
 
-    def spread(self, values: Tensor, site: Site) -> Tensor:
+    def to_elements(self, values: Tensor, site: Site) -> Tensor:
         """The site's values in its shape, dtype and on its device."""
-        return self.layout(site).spread(values.to(site.device, site.dtype), site.shape)
+        return self.layout(site).to_elements(values.to(site.device, site.dtype), site.shape)
 
     def collapse(self, elements: Tensor, site: Site) -> Tensor:
         """Sums over the elements of the site that share a value."""
