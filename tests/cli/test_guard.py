@@ -1,4 +1,6 @@
 import errno
+import subprocess
+import sys
 
 import pytest
 import typer
@@ -36,3 +38,14 @@ def test_anything_else_is_ours_with_a_traceback_and_exit_code_1(error, capsys):
 
 def test_exits_pass_through():
     assert code_of(typer.Exit(5)) == 5
+
+
+def test_a_reader_that_has_seen_enough_is_no_defect():
+    """As ``credo methods | head -1``: the pipe is closed while the list is written."""
+    code = "import sys; sys.argv = ['credo', 'methods']; from credo.cli import main; main()"
+    command = [sys.executable, "-u", "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
+        assert run.stdout is not None and run.stderr is not None
+        run.stdout.close()
+        assert run.stderr.read() == b""
+    assert run.returncode in (0, 1)  # 1 where the printer of tables notices it first

@@ -4,8 +4,10 @@ code 1.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -39,6 +41,9 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
             command(*args, **kwargs)
         except CredoError as error:
             _refuse(str(error))
+        except BrokenPipeError:  # the reader, such as ``head``, has seen enough
+            _close_output()
+            raise typer.Exit(0) from None
         except OSError as error:
             if error.errno not in _OUTSIDE:
                 _defect(error)
@@ -60,6 +65,12 @@ def say(message: str) -> None:
 def is_terminal() -> bool:
     """Whether someone is watching stderr, so that progress is worth drawing."""
     return sys.stderr.isatty()
+
+
+def _close_output() -> None:
+    """What is left of stdout goes nowhere, or Python would complain when it flushes it at exit."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _refuse(message: str) -> None:
