@@ -16,7 +16,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from credo.core.errors import CredoError, SettingError
+from credo.core.errors import CredoError
 from credo.core.renamed import renamed
 from credo.core.settings import positive
 from credo.core.shell import unwrap
@@ -164,15 +164,11 @@ class BNN:
             epochs, batch_size, lr, num_data, validation, seed, device, run, progress, callbacks
         )
         chosen = make_method(method, settings, beside=FIT)
+        options.check(chosen)
         self.likelihood = copy.deepcopy(self._initial)
         return self._fit(data, chosen, self.prior, options)
 
     def _fit(self, data: Any, method: Method, prior: Prior, options: FitOptions) -> Self:
-        if options.epochs is not None and not method.takes_epochs:
-            raise SettingError(
-                f"epochs={options.epochs}: {method.name} counts moves; set num_warmup, num_draws "
-                "and thin."
-            )
         model = self._make_model(options.device, prior, method)
         source = intake(data, num_data=options.num_data, dtype=self.dtype)
         validation = options.validation
@@ -182,7 +178,7 @@ class BNN:
         if held_out is not None:
             fit_job.validation, fit_job.validate = held_out, validation_nll(model, held_out)
         fit_job.show = partial(self._show, model)
-        run, config = fit_job.run, saved_model.describe_fit(model, prior, method, fit_job)
+        run, config = fit_job.run, fit_job.describe(model, prior, method)
         if run is not None:
             run.begin(config, method.present_config)
             if (run.config() or {}).get("complete"):
@@ -199,8 +195,8 @@ class BNN:
         if model.prior.is_learned:  # it may have become a copy of the posterior
             warn_if_collapsed(model, fitted.posterior)
         if run is not None:
-            described = saved_model.describe(model, prior, fitted.posterior)
-            run.finish(saved_model.pack(fitted, model), config | described)
+            described = model.describe(prior) | fitted.describe()
+            run.finish(fitted.numbers(model), config | described)
         return self
 
     def _show(self, model: Model, fitted: Fitted) -> None:
@@ -316,6 +312,7 @@ class BNN:
             fit_settings |= {"init": start} if "init" in self.method.settings() else {}
         method = make_method(self.method, fit_settings, beside=FIT)
         options = replace(options, device=options.device or self.model.device)
+        options.check(method)
         earlier = self.history[-1].get("log_evidence") if self.history else None
         self._fit(data, method, prior, options)
         # log p(D1, D2) = log p(D1) + log p(D2 given D1)

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from credo.core.atomic import write_atomic
+from credo.core.atomic import check_writable, write_atomic
 from credo.core.errors import RunError
 
 
@@ -41,3 +41,14 @@ def test_an_error_of_the_writer_passes_through(tmp_path):
     with pytest.raises(ZeroDivisionError):
         write_atomic(tmp_path / "f", lambda beside: 1 // 0)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_place_that_cannot_be_written_is_refused_early(tmp_path, monkeypatch):
+    check_writable(tmp_path / "new" / "deep")
+    assert not (tmp_path / "new").exists(), "looking makes nothing"
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(RunError, match="file is a file; choose another place"):
+        check_writable(tmp_path / "file" / "run")
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(RunError, match="read-only for you"):
+        check_writable(tmp_path / "run")

@@ -6,6 +6,7 @@ from zoo.models import make_model
 from zoo.networks import make
 
 from credo.core.errors import NetworkError, SettingError
+from credo.likelihoods import Gaussian
 
 
 def test_values_are_copies():
@@ -122,3 +123,17 @@ def test_the_flat_model_has_a_flat_prior():
         model.prior.at(model.sites["0.weight"]), Flat
     )
     assert flat.shell() is not model.shell()
+
+
+def test_the_digest_of_what_is_given():
+    """Buffers and fixed noise count, trainable values only where a method says so."""
+    net, _ = make("batchnorm")
+    model = make_model(net, likelihood=Gaussian(std=0.5))
+    plain = model.digest()
+    values = model.values()
+    with torch.no_grad():
+        net[0].weight.add_(1.0)
+    assert model.digest() == plain and model.digest(values) != plain
+    assert model.digest(values) != model.digest(model.values())
+    net[1].running_mean.add_(1.0)
+    assert model.digest() != plain

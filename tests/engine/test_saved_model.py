@@ -8,7 +8,7 @@ from zoo.networks import make
 from credo.core.errors import CredoError, RunError
 from credo.engine.fit_job import Fitted
 from credo.engine.run import CONFIG, POSTERIOR, Run, write_json, write_tensors
-from credo.engine.saved_model import describe, digest, pack, unpack
+from credo.engine.saved_model import unpack
 from credo.likelihoods import Gaussian, Poisson
 
 
@@ -18,9 +18,9 @@ def saved(tmp_path):
     model = make_model(net, "weights", Gaussian(std=0.3))
     fitted = Fitted(make_posterior("mean_field", model), model.buffers())
     run = Run(tmp_path / "run")
-    config = describe(model, model.prior, fitted.posterior)
+    config = model.describe(model.prior) | fitted.describe()
     run.begin(config)
-    run.finish(pack(fitted, model), config)
+    run.finish(fitted.numbers(model), config)
     return tmp_path / "run", model, fitted
 
 
@@ -87,9 +87,9 @@ def saved_own(tmp_path):
     model = make_model(net, "weights", likelihood)
     fitted = Fitted(make_posterior("mean_field", model), model.buffers())
     run = Run(tmp_path / "own")
-    config = describe(model, model.prior, fitted.posterior)
+    config = model.describe(model.prior) | fitted.describe()
     run.begin(config)
-    run.finish(pack(fitted, model), config)
+    run.finish(fitted.numbers(model), config)
     return tmp_path / "own"
 
 
@@ -107,17 +107,3 @@ def test_a_likelihood_that_does_not_fit_the_stored_numbers(saved, saved_own):
         unpack(saved_own, Own(std=0.3))
     with pytest.raises(RunError, match="gaussian"):
         unpack(saved[0], Poisson())
-
-
-def test_the_digest_of_what_is_given():
-    """Buffers and fixed noise count, trainable values only where a method says so."""
-    net, _ = make("batchnorm")
-    model = make_model(net, likelihood=Gaussian(std=0.5))
-    plain = digest(model)
-    values = model.values()
-    with torch.no_grad():
-        net[0].weight.add_(1.0)
-    assert digest(model) == plain and digest(model, values) != plain
-    assert digest(model, values) != digest(model, model.values())
-    net[1].running_mean.add_(1.0)
-    assert digest(model) != plain

@@ -32,6 +32,7 @@ from credo.likelihoods import (
     get,
     likelihoods,
 )
+from credo.likelihoods.base import refuse_constant
 
 COVARIANCE: Any = [[0.5, 0.2], [0.2, 0.3]]
 Z = 4.9  # two-sided failure rate 1e-6 for one z-test
@@ -436,3 +437,10 @@ def test_only_noise_of_one_deviation_is_gaussian():
     for name, kind in likelihoods.items():
         likelihood = kind(COVARIANCE) if kind is FullGaussian else kind()
         assert likelihood.as_gaussian() is (likelihood if name == "gaussian" else None)
+
+
+def test_refuse_constant():
+    y = torch.tensor([[1.0, 2.0], [1.0, 3.0]])
+    with pytest.raises(DataError, match="x: all 2 targets in column 0 are 1; expected variety"):
+        refuse_constant(y, "x", "variety")
+    assert refuse_constant(y[:, 1], "x", "variety") is not None

@@ -74,3 +74,12 @@ def test_one_of_classes_says_that_probabilities_of_labels_sum_to_one():
     outputs = torch.randn(4, 3)
     assert Categorical.one_of_classes and not Bernoulli.one_of_classes
     assert torch.allclose(Categorical().probs(outputs).sum(-1), torch.ones(4))
+
+
+def test_arrays_are_accepted_and_fractions_are_not():
+    y = np.array([0, 1], dtype=np.int32)
+    assert Categorical().check_targets(y).dtype == torch.int64
+    with pytest.raises(DataError, match=r"row 1 is 0\.5"):
+        Categorical().check_targets(torch.tensor([0.0, 0.5]))
+    with pytest.raises(DataError, match="row 0 is nan"):
+        Categorical(3).check_targets(torch.tensor([float("nan"), 0.0]))

@@ -1,5 +1,6 @@
 """What one pass sees of a family."""
 
+import pytest
 import torch
 from zoo.families import MAKERS
 
@@ -32,3 +33,12 @@ def test_what_a_family_has_no_form_for_is_not_implemented():
     assert draw.straight_through(["w"]) is NotImplemented
     assert draw.relaxed(["w"], 0.5) is NotImplemented
     assert not torch.is_tensor(draw.kl)
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_only_masks_with_learned_rates_have_gates(kind):
+    family, draw = MAKERS[kind](), drawn(kind)
+    draw.harden()
+    with isolated(0):
+        draw.weights(family.names)
+    assert bool(draw.gates) == family.gated == (kind == "concrete_dropout")

@@ -48,6 +48,15 @@ def test_the_mean_is_the_mean_of_draws(family):
 
 
 @torch.no_grad()
+def test_all_draws_of_a_point_are_its_mean(family):
+    assert family.is_point == (family.name in ("delta", "stochastic"))
+    if family.is_point:
+        assert family.fixed == set(family.names)
+        draws, mean = family.draw(Streams(1, range(3))), family.mean()
+        assert all(torch.equal(draws[n], mean[n].expand_as(draws[n])) for n in family.names)
+
+
+@torch.no_grad()
 def test_the_mixtures_density_integrates_to_one():
     """Importance sampling from a wider mixture component: E_r[q(w) / r(w)] = 1."""
     mixture, wide = MAKERS["mixture"](), MAKERS["mixture"]()

@@ -73,12 +73,12 @@ def fit(
     """Fit a network with a posterior to a table and write a run directory."""
     from credo.data.table import read_table
     from credo.engine.run import Run
-    from credo.methods import make_method, methods
+    from credo.methods import make_method
     from credo.priors import presets
 
     sizes, run = parse_sizes(hidden, "--hidden"), Run(out)
     settings = parse_settings(method, set_) if set_ else {}
-    make_method(method, settings)  # a wrong name or value is refused before anything is read
+    chosen = make_method(method, settings)  # wrong values are refused before anything is read
     if prior is not None:
         presets[prior]  # an unknown name is refused before anything is read
     if validation is not None and not 0.0 < validation < 1.0:
@@ -94,8 +94,8 @@ def fit(
     pair, held_out = hold_out(
         files.schema.encode(frame), files.schema.encode_target(frame), validation, seed
     )
-    if methods[method].takes_epochs:
-        epochs = epochs or enough_epochs(methods[method], len(pair[1]), batch_size)
+    if chosen.takes_epochs:
+        epochs = epochs or enough_epochs(chosen, len(pair[1]), batch_size)
     options: dict[str, Any] = {
         "epochs": epochs,
         "batch_size": batch_size,

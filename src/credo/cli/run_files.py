@@ -75,10 +75,12 @@ class RunFiles:
 
 def check_directory(out: Path, resume: bool) -> bool:
     """Whether the directory was there; a used one is only continued when that was asked for."""
+    from credo.core.atomic import check_writable
     from credo.engine.run import CONFIG
 
     if out.is_file():
         raise RunError(f"--out {out} is a file; expected a directory to write the run into.")
+    check_writable(out)
     if resume and not (out / CONFIG).is_file():
         raise RunError(f"{out} holds no run to resume; leave out --resume to start one there.")
     if not resume and out.is_dir() and any(out.iterdir()):

@@ -26,6 +26,17 @@ def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
         beside.unlink(missing_ok=True)
 
 
+def check_writable(directory: Path) -> None:
+    """Refuse a directory that cannot be made or written into, before there is anything to lose."""
+    there = next(parent for parent in (directory, *directory.absolute().parents) if parent.exists())
+    if not there.is_dir():
+        raise RunError(f"Cannot write {directory}: {there} is a file; choose another place.")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise RunError(
+            f"Cannot write {directory}: {there} is read-only for you; choose another place."
+        )
+
+
 def _cannot(path: Path, error: OSError) -> RunError:
     return RunError(
         f"Cannot write {path}: {error.strerror or error}. Nothing was changed; free space or "

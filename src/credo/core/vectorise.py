@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TypeVar, final
 
 import torch
@@ -20,6 +21,7 @@ UNSUPPORTED = (RuntimeError, NotImplementedError, ValueError)
 
 
 @final
+@dataclass
 class VmapOrLoop:
     """``run(at_once, in_turn)``: the result of the first, or of the second from the time on when
     vmap could not run the first. That it loops is said in one warning.
@@ -29,11 +31,10 @@ class VmapOrLoop:
     suffice for all at once is a reason to loop too; without it that error is raised.
     """
 
-    def __init__(
-        self, looping: str | None, looped: bool = False, out_of_memory: bool = False
-    ) -> None:
-        self.looping, self.looped, self.out_of_memory = looping, looped, out_of_memory
-        self._succeeded = False
+    looping: str | None
+    looped: bool = False
+    out_of_memory: bool = False
+    _succeeded: bool = field(default=False, init=False)
 
     def __call__(
         self,

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from credo.core.errors import SettingError
 from credo.core.settings import positive, whole
 from credo.data.source import Source
 from credo.engine.run import Run
@@ -19,6 +20,8 @@ from credo.posteriors import Posterior
 
 if TYPE_CHECKING:
     from credo.engine.method import Method
+    from credo.engine.model import Model
+    from credo.priors import Prior
 
 CHECKPOINT_SECONDS = 5.0  # how much work a killed run may lose
 
@@ -45,6 +48,24 @@ class Fitted:
         buffers = {name: buffer.to(device) for name, buffer in self.buffers.items()}
         return Fitted(self.posterior.to(device).requires_grad_(False), buffers)
 
+    def describe(self) -> dict[str, Any]:
+        """What a stored model says of its posterior besides numbers."""
+        return {"posterior": self.posterior.config()}
+
+    def numbers(self, model: Model) -> dict[str, Tensor]:
+        """All that was learned, by kind and name, as it is stored."""
+        parts: dict[str, Mapping[str, Tensor]] = {
+            "posterior": self.posterior.state_dict(),
+            "likelihood": model.likelihood.state_dict(),
+            "buffers": self.buffers,
+            "prior": nn.ModuleList(model.prior.parts()).state_dict(),
+        }
+        return {
+            f"{kind}/{name}": tensor
+            for kind, tensors in parts.items()
+            for name, tensor in tensors.items()
+        }
+
 
 @dataclass(frozen=True)
 class FitOptions:
@@ -63,6 +84,18 @@ class FitOptions:
     run: str | os.PathLike[str] | Run | None = None
     progress: bool = True
     callbacks: Sequence[Callback] = ()
+
+    def check(self, method: Method) -> None:
+        """Refuse what no fit by this method can do, before any data are looked at."""
+        if self.epochs is not None and not method.takes_epochs:
+            raise SettingError(
+                f"epochs={self.epochs}: {method.name} counts moves; set num_warmup, num_draws "
+                "and thin."
+            )
+        positive("epochs", self.epochs, method.epochs)
+        positive("batch_size", self.batch_size, 1)
+        positive("lr", self.lr, method.lr)
+        whole("seed", self.seed)
 
 
 #: Names of these arguments.
@@ -100,14 +133,29 @@ class FitJob:
         whole_set = size is None or size >= source.num_data
         return cls(
             source=source,
-            epochs=positive("epochs", options.epochs, method.epochs),
-            batch_size=None if whole_set else positive("batch_size", size, 1),
-            lr=positive("lr", options.lr, method.lr),
-            seed=whole("seed", options.seed),
+            epochs=method.epochs if options.epochs is None else options.epochs,
+            batch_size=None if whole_set else size,
+            lr=method.lr if options.lr is None else options.lr,
+            seed=options.seed,
             run=None if options.run is None else Run.of(options.run),
             progress=options.progress,
             callbacks=options.callbacks,
         )
+
+    def describe(self, model: Model, prior: Prior, method: Method) -> dict[str, Any]:
+        """What a run is resumed by: model, method and settings, and what the fit is given."""
+        stored = self.run is not None
+        fit = {
+            "epochs": self.epochs,
+            "batch_size": self.batch_size,
+            "lr": self.lr,
+            "seed": self.seed,
+            "num_data": self.source.num_data,
+            "data": self.source.fingerprint() if stored else None,
+            "held": model.digest(method.given(model, self.seed)) if stored else None,
+        }
+        chosen = {"method": method.name, "settings": method.settings(), "fit": fit}
+        return model.describe(prior) | chosen
 
     def note(self, row: dict[str, Any]) -> bool:
         """Add a row to the history, in memory and on disk; True if a callback asks to stop."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from credo.data.source import Arrays, Source
 from credo.likelihoods.base import Likelihood
 from credo.posteriors import Delta, Family, FamilyPrior, Params, Posterior, Start, families
 from credo.priors import Factorised, Fixed, Flat, Prior, is_proper
+from credo.version import __version__
 
 
 @dataclass
@@ -251,6 +253,36 @@ class Model:
         """Random and point parameters in the network's order: "last" goes by it."""
         both = self.random | self.point
         return {n: both[n] for n, _ in self.net.named_parameters() if n in both}
+
+    def describe(self, prior: Prior) -> dict[str, Any]:
+        """Everything but numbers, as JSON; ``prior`` is the user's, of which ``self.prior`` may be
+        an adapted copy.
+        """
+        return {
+            "credo": __version__,
+            "likelihood": {"name": self.likelihood.name, "config": self.likelihood.config()},
+            "prior": prior.config(),
+            "prior_text": prior.describe(),
+            "random": list(self.random),
+            "parameters": {name: list(site.shape) for name, site in self.sites.items()},
+            "output": self.output,
+        }
+
+    def digest(self, values: Mapping[str, Tensor] | None = None) -> str:
+        """A digest of the numbers that a fit takes as given: frozen parameters, buffers, what the
+        likelihood does not learn, and ``values``.
+        """
+        likelihood = {n: p for n, p in self.likelihood.named_parameters() if not p.requires_grad}
+        likelihood |= dict(self.likelihood.named_buffers())
+        own = dict(values or {}) | {f"likelihood/{n}": t for n, t in likelihood.items()}
+        own |= self.frozen() | self.buffers()
+        digested = hashlib.blake2b(digest_size=8)
+        for name, tensor in sorted(own.items()):
+            digested.update(
+                f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode()
+                + tensor.detach().cpu().contiguous().numpy().tobytes()
+            )
+        return digested.hexdigest()
 
     def outputs(self, shell: Shell, x: Any) -> Tensor:
         """Run a filled shell and pick the tensor the likelihood sees."""

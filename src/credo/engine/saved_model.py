@@ -6,7 +6,6 @@ Nothing is ever unpickled.
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 
 from credo.core.atomic import write_atomic
 from credo.core.errors import RunError
-from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.fit_job import Fitted
 from credo.engine.method import Method
 from credo.engine.model import Model
 from credo.engine.run import (
@@ -34,59 +33,10 @@ from credo.engine.run import (
 from credo.likelihoods.base import Likelihood, likelihoods
 from credo.posteriors import Posterior
 from credo.priors import Prior, Scaled, Unstored
-from credo.version import __version__
 
 MAPPED = (
     1 << 28
 )  # bytes from which a tensor stays in its file: draws of large networks, read when they are used
-
-
-def describe(model: Model, prior: Prior, posterior: Posterior | None = None) -> dict[str, Any]:
-    """Everything but numbers."""
-    return {
-        "credo": __version__,
-        "likelihood": {"name": model.likelihood.name, "config": model.likelihood.config()},
-        "prior": prior.config(),
-        "prior_text": prior.describe(),
-        "random": list(model.random),
-        "parameters": {name: list(site.shape) for name, site in model.sites.items()},
-        "output": model.output,
-    } | ({} if posterior is None else {"posterior": posterior.config()})
-
-
-def pack(fitted: Fitted, model: Model) -> dict[str, Tensor]:
-    """All numbers, by kind and name."""
-    parts: dict[str, Mapping[str, Tensor]] = {
-        "posterior": fitted.posterior.state_dict(),
-        "likelihood": model.likelihood.state_dict(),
-        "buffers": fitted.buffers,
-        "prior": nn.ModuleList(model.prior.parts()).state_dict(),
-    }
-    return {
-        f"{kind}/{name}": tensor
-        for kind, tensors in parts.items()
-        for name, tensor in tensors.items()
-    }
-
-
-def describe_fit(model: Model, prior: Prior, method: Method, fit_job: FitJob) -> dict[str, Any]:
-    """What a run is resumed by: model, method and settings, and what the fit is given."""
-    stored = fit_job.run is not None
-    given = digest(model, method.given(model, fit_job.seed)) if stored else None
-    fit = {
-        "epochs": fit_job.epochs,
-        "batch_size": fit_job.batch_size,
-        "lr": fit_job.lr,
-        "seed": fit_job.seed,
-        "num_data": fit_job.source.num_data,
-        "data": fit_job.source.fingerprint() if stored else None,
-        "held": given,
-    }
-    return describe(model, prior) | {
-        "method": method.name,
-        "settings": method.settings(),
-        "fit": fit,
-    }
 
 
 def stored_settings(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,35 +54,14 @@ def save(
     history: Sequence[Mapping[str, Any]],
 ) -> None:
     """Write a directory of JSON and safetensors, whole or not at all."""
-    config = describe(model, prior, fitted.posterior) | {"format": FORMAT, "complete": True}
+    config = model.describe(prior) | fitted.describe() | {"format": FORMAT, "complete": True}
     if method is not None:
         config |= {"method": method.name, "settings": method.settings()}
     with replace_directory(path) as beside:
         write_json(beside / CONFIG, config)
-        write_tensors(beside / POSTERIOR, pack(fitted, model))
+        write_tensors(beside / POSTERIOR, fitted.numbers(model))
         lines = "".join(json.dumps(row) + "\n" for row in history)
         write_atomic(beside / HISTORY, lambda file: file.write_text(lines))
-
-
-def digest(model: Model, values: Mapping[str, Tensor] | None = None) -> str:
-    """A digest of the numbers that a fit takes as given: frozen parameters, buffers, what the
-    likelihood does not learn, and ``values``.
-    """
-    own = dict(values or {}) | {
-        f"likelihood/{n}": p for n, p in model.likelihood.named_parameters() if not p.requires_grad
-    }
-    own |= (
-        {f"likelihood/{n}": b for n, b in model.likelihood.named_buffers()}
-        | model.frozen()
-        | model.buffers()
-    )
-    digested = hashlib.blake2b(digest_size=8)
-    for name, tensor in sorted(own.items()):
-        digested.update(
-            f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode()
-            + tensor.detach().cpu().contiguous().numpy().tobytes()
-        )
-    return digested.hexdigest()
 
 
 def check_network(config: Mapping[str, Any], net: nn.Module, path: Any) -> None:

@@ -24,7 +24,7 @@ from credo.estimators.base import Estimator, Pass, estimators
 from credo.estimators.placement import Plan, Watch, place
 from credo.estimators.score import Baseline
 from credo.posteriors import Draw, Posterior
-from credo.posteriors.dropout import ConcreteDraw, ConcreteDropout, Gate
+from credo.posteriors.draw import Gate
 
 
 class Gated(Estimator):
@@ -48,7 +48,7 @@ class Gated(Estimator):
     def check(self, posterior: Posterior) -> None:
         """Only masks with learned rates, and points."""
         for family in posterior.factors:
-            if not isinstance(family, ConcreteDropout) and family.atoms != 1:
+            if not family.gated and family.atoms != 1:
                 raise SettingError(
                     f"estimator={self.name!r} is for masks with learned rates, not for the family "
                     f"{family.name!r}."
@@ -57,8 +57,7 @@ class Gated(Estimator):
     def begin(self, draws: Sequence[Draw]) -> None:
         """Ask for hard masks."""
         for draw in draws:
-            if isinstance(draw, ConcreteDraw):
-                draw.harden()
+            draw.harden()
 
     def meet(self, draw: Draw, op: LinearMap, x: Tensor, w: str, b: Any, noise: Noise) -> Tensor:
         """The family's local form, unless masks are to be on weights."""
@@ -163,7 +162,7 @@ class Arm(Gated):
 
 
 def _gates(one: Pass) -> list[Gate]:
-    return [gate for draw in one.draws if isinstance(draw, ConcreteDraw) for gate in draw.gates]
+    return [gate for draw in one.draws for gate in draw.gates]
 
 
 def _opposite(gate: Gate) -> Tensor:

@@ -8,6 +8,7 @@ replayed, so that a trajectory costs one launch per step.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import torch
@@ -20,14 +21,15 @@ from credo.kernels.metric import force, velocity
 
 
 @final
+@dataclass
 class Integrator:
     """``integrator(point, momentum, step, scale, count)``: the end of ``count`` leapfrog steps of
     every chain.
     """
 
-    def __init__(self, target: Target, compile: bool = False) -> None:
-        self.target, self.compile = target, compile
-        self._known: dict[tuple[object, ...], _Compiled] = {}
+    target: Target
+    compile: bool = False
+    _known: dict[tuple[object, ...], _Compiled] = field(default_factory=dict, init=False)
 
     def __call__(
         self, point: Point, momentum: Tensor, step: Tensor, scale: Tensor, count: int

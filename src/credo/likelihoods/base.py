@@ -21,6 +21,7 @@ from credo.core.errors import CredoError, DataError, SettingError
 from credo.core.registry import Registry
 from credo.core.roots import semidefinite_root
 from credo.likelihoods.fisher_information import NormalNoiseTerms, drawn_information
+from credo.likelihoods.from_teacher import drawn_targets, outputs_for_teacher
 from credo.likelihoods.mixtures import entropy_by_draws, over_data
 from credo.likelihoods.quadrature import normal_nodes
 
@@ -41,6 +42,8 @@ class Likelihood(nn.Module, ABC):
     latents_per_target: ClassVar[int | None] = 1
     #: Whether y is one label out of C classes, whose probabilities ``(..., N, C)`` are ``probs``.
     one_of_classes: ClassVar[bool] = False
+    #: What targets must be for anything to be learned from them.
+    varying: ClassVar[str] = "values that vary"
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__()
@@ -60,11 +63,11 @@ class Likelihood(nn.Module, ABC):
         first bad row.
         """
 
-    @abstractmethod
     def check_training_targets(self, y: Tensor) -> Tensor:
         """``check_targets``, and refuse targets nothing can be learned from: one single class, a
         constant column.
         """
+        return refuse_constant(self.check_targets(y), self.name, self.varying)
 
     @abstractmethod
     def num_outputs(self, y: Tensor) -> int:
@@ -269,13 +272,7 @@ class Likelihood(nn.Module, ABC):
         A ``SettingError`` where y is of another kind: labels against values, counts against real
         numbers.
         """
-        if (teacher.metric_family, teacher.discrete) != (self.metric_family, self.discrete):
-            raise SettingError(
-                f"The {self.name} likelihood describes {_kind(self)}, but the teacher's, "
-                f"{teacher.name}, {_kind(teacher)}; "
-                f"use one of the same kind, such as {teacher.student().name!r}."
-            )
-        return self.num_outputs(torch.zeros(1, teacher.target_dim(num_outputs)))
+        return outputs_for_teacher(self, teacher, num_outputs)
 
     def soft_targets(
         self, outputs: Tensor, teacher: Likelihood, generator: torch.Generator | int = 0
@@ -287,16 +284,7 @@ class Likelihood(nn.Module, ABC):
         of likelihoods can use, whose noise falls with S. A ``DataError`` where the teacher draws y
         that this likelihood has no probability for.
         """
-        drawn = teacher.sample(outputs, generator)
-        try:
-            y = self.check_targets(drawn.flatten(0, 1))
-        except DataError as error:
-            raise DataError(
-                f"The teacher's {teacher.name} likelihood predicts y that the student's cannot "
-                f"take ({error}); give the student "
-                f"likelihood={teacher.student().name!r}."
-            ) from error
-        return y.unflatten(0, drawn.shape[:2]).transpose(0, 1)
+        return drawn_targets(self, outputs, teacher, generator)
 
     def soft_log_prob(self, outputs: Tensor, soft: Tensor) -> Tensor:
         """E log p(y given f) over y of the soft targets, ``(..., N)``, for outputs ``(..., N, F)``:
@@ -359,8 +347,44 @@ class Likelihood(nn.Module, ABC):
 likelihoods: Registry[type[Likelihood]] = Registry("likelihood")
 
 
-def _kind(likelihood: Likelihood) -> str:
-    return f"{'discrete' if likelihood.discrete else 'continuous'} {likelihood.metric_family}"
+def target_tensor(y: Any, owner: str) -> Tensor:
+    """Targets as a tensor of real numbers with at least one row."""
+    try:
+        y = torch.as_tensor(y)
+    except (TypeError, ValueError, RuntimeError) as problem:
+        raise DataError(
+            f"{owner}: targets of type {type(y).__name__} are not numbers; encode them first."
+        ) from problem
+    if y.dim() == 0 or y.shape[0] == 0:
+        raise DataError(f"{owner}: the targets have shape {tuple(y.shape)}; expected at least one.")
+    if y.is_complex():
+        raise DataError(
+            f"{owner}: complex targets ({y.dtype}) have no likelihood here; split them into real "
+            "columns."
+        )
+    return y
+
+
+def refuse(bad: Tensor, y: Tensor, owner: str, expected: str) -> None:
+    """An error that names the first target that is ``bad``."""
+    if bool(bad.any()):
+        where = tuple(bad.nonzero()[0].tolist())
+        row = f"row {where[0]}" + (f", column {where[1]}" if len(where) > 1 else "")
+        raise DataError(f"{owner}: the target in {row} is {y[where].item()}; expected {expected}.")
+
+
+def refuse_constant(y: Tensor, owner: str, what: str) -> Tensor:
+    """The targets unchanged, unless a whole column holds one single value."""
+    columns = y.reshape(y.shape[0], -1)
+    constant = (columns == columns[:1]).all(0)
+    if bool(constant.any()):
+        column = int(constant.nonzero()[0])
+        where = f" in column {column}" if columns.shape[1] > 1 else ""
+        raise DataError(
+            f"{owner}: all {y.shape[0]} targets{where} are {columns[0, column].item():g}; "
+            f"expected {what}."
+        )
+    return y
 
 
 def get(spec: str | Likelihood) -> Likelihood:

@@ -12,15 +12,10 @@ from torch.distributions import Distribution, Independent
 from torch.nn.functional import softplus
 
 from credo.core.errors import DataError, SettingError
-from credo.likelihoods.base import likelihoods
+from credo.likelihoods.base import likelihoods, refuse_constant
 from credo.likelihoods.label_likelihood import LabelLikelihood
 from credo.likelihoods.mixtures import make_generator, over_data
-from credo.likelihoods.target_checks import (
-    binary_targets,
-    real_targets,
-    refuse_constant,
-    unit_targets,
-)
+from credo.likelihoods.target_checks import binary_targets, real_targets, unit_targets
 
 EXACT_LABELS = (
     8  # with more labels than this their 2^D joint outcomes are drawn instead of enumerated

@@ -9,12 +9,11 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Distribution
 from torch.distributions import Categorical as TorchCategorical
 
-from credo.core.errors import SettingError
-from credo.likelihoods.base import likelihoods
+from credo.core.errors import DataError, SettingError
+from credo.likelihoods.base import likelihoods, refuse, target_tensor
 from credo.likelihoods.fisher_information import softmax_root
 from credo.likelihoods.label_likelihood import LabelLikelihood
 from credo.likelihoods.mixtures import make_generator
-from credo.likelihoods.target_checks import label_targets, refuse_constant
 
 
 class Categorical(LabelLikelihood):
@@ -28,6 +27,7 @@ class Categorical(LabelLikelihood):
     name: ClassVar[str] = "categorical"
     latents_per_target: ClassVar[int | None] = None
     one_of_classes: ClassVar[bool] = True
+    varying: ClassVar[str] = "at least two classes"
 
     def __init__(self, num_classes: int | None = None) -> None:
         if num_classes is not None and (
@@ -45,12 +45,25 @@ class Categorical(LabelLikelihood):
         return TorchCategorical(logits=outputs, validate_args=False)
 
     def check_targets(self, y: Any) -> Tensor:
-        """Class indices as int64, ``(N,)``."""
-        return label_targets(y, self.name, self.num_classes)
-
-    def check_training_targets(self, y: Any) -> Tensor:
-        """``check_targets`` of at least two classes."""
-        return refuse_constant(self.check_targets(y), self.name, "at least two classes")
+        """Class indices ``(N,)`` as int64, from 0 and below ``num_classes`` where that is given;
+        ``(N, 1)`` is accepted.
+        """
+        y = target_tensor(y, self.name)
+        y = y.squeeze(-1) if y.dim() == 2 and y.shape[1] == 1 else y
+        if y.dim() != 1:
+            raise DataError(
+                f"{self.name}: the targets have shape {tuple(y.shape)}; expected class indices "
+                "of shape (N,), not one-hot rows."
+            )
+        top = "" if self.num_classes is None else f" below {self.num_classes}"
+        bad = (~y.isfinite()) | (y < 0) | (y != y.floor()) if y.is_floating_point() else y < 0
+        refuse(
+            bad | (y >= self.num_classes) if self.num_classes is not None else bad,
+            y,
+            self.name,
+            f"a class index 0, 1, ...{top}",
+        )
+        return y.long()
 
     def num_outputs(self, y: Tensor) -> int:
         """C: ``num_classes`` or the largest label plus one."""

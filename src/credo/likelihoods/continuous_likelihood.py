@@ -9,7 +9,7 @@ from torch import Tensor
 
 from credo.likelihoods import mixtures
 from credo.likelihoods.base import Likelihood, likelihoods
-from credo.likelihoods.target_checks import real_targets, refuse_constant
+from credo.likelihoods.target_checks import real_targets
 
 
 class ContinuousLikelihood(Likelihood):
@@ -25,10 +25,6 @@ class ContinuousLikelihood(Likelihood):
     def check_targets(self, y: Any) -> Tensor:
         """Finite floats ``(N, D)``."""
         return real_targets(y, self.name)
-
-    def check_training_targets(self, y: Any) -> Tensor:
-        """``check_targets`` that vary in every column."""
-        return refuse_constant(self.check_targets(y), self.name, "values that vary")
 
     def num_outputs(self, y: Tensor) -> int:
         """D outputs, times the latents each target needs."""

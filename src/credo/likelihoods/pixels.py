@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent, constraints
 
 from credo.core.errors import DataError, NetworkError, SettingError
-from credo.likelihoods.base import Likelihood, likelihoods
+from credo.likelihoods.base import Likelihood, likelihoods, refuse_constant
 from credo.likelihoods.mixtures import make_generator
-from credo.likelihoods.target_checks import real_targets, refuse_constant
+from credo.likelihoods.target_checks import real_targets
 
 
 @final

@@ -12,7 +12,7 @@ from torch.distributions import Poisson as TorchPoisson
 
 from credo.likelihoods.base import Likelihood, likelihoods
 from credo.likelihoods.mixtures import bracket, make_generator, over_data
-from credo.likelihoods.target_checks import count_targets, refuse_constant
+from credo.likelihoods.target_checks import count_targets
 
 TAIL = 12.0  # standard deviations; what lies beyond has less than 1e-12 of the mass
 
@@ -28,6 +28,7 @@ class Poisson(Likelihood):
     name: ClassVar[str] = "poisson"
     discrete: ClassVar[bool] = True
     metric_family: ClassVar[str] = "values"
+    varying: ClassVar[str] = "counts that vary"
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,10 +44,6 @@ class Poisson(Likelihood):
     def check_targets(self, y: Any) -> Tensor:
         """Counts as floats, ``(N,)`` or ``(N, D)``."""
         return count_targets(y, self.name)
-
-    def check_training_targets(self, y: Any) -> Tensor:
-        """``check_targets`` that vary in every column."""
-        return refuse_constant(self.check_targets(y), self.name, "counts that vary")
 
     def num_outputs(self, y: Tensor) -> int:
         """One log rate per count."""

@@ -28,6 +28,7 @@ class Delta(Family):
     independent: ClassVar[bool] = True
     kl_is_bound: ClassVar[bool] = False
     joint_prior: ClassVar[bool] = False
+    is_point: ClassVar[bool] = True
     atoms = 1
 
     def __init__(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,6 +16,16 @@ if TYPE_CHECKING:
     from credo.posteriors.family import Family
 
 Params = dict[str, Tensor]
+
+
+class Gate(NamedTuple):
+    """Hard masks of one place: kept where ``uniform`` < sigmoid(``logit``); ``axis``: along which
+    every example has its own.
+    """
+
+    logit: Tensor
+    uniform: Tensor
+    axis: int | None
 
 
 class Draw(ABC):
@@ -34,6 +44,7 @@ class Draw(ABC):
     scored: Sequence[tuple[Tensor, Tensor]] | None = (
         None  # (log q, sampled KL) of the pass, for the score function
     )
+    gates: Sequence[Gate] = ()  # of its hard masks with learned rates, as the pass meets them
     owner: Family  # the family it was drawn from
     _each: tuple[tuple[Any, ...], Params] | None = (
         None  # how many for whom were drawn first, and the draws
@@ -73,6 +84,11 @@ class Draw(ABC):
         NotImplemented likewise.
         """
         return NotImplemented
+
+    def harden(self) -> None:
+        """Make relaxed masks hard and keep their ``gates``; nothing where a family has no such
+        masks.
+        """
 
     def prepare(self) -> None:
         """Make whatever linear maps will need, before the network runs; nothing unless a family

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +20,7 @@ from torch.distributions import Distribution, Normal
 
 from credo.core.errors import CredoError
 from credo.core.seeds import Noise
+from credo.posteriors.draw import Gate
 from credo.posteriors.family import families
 from credo.posteriors.multiplicative import Multiplicative, MultiplicativeDraw, Places
 from credo.priors import has_pole
@@ -191,6 +192,7 @@ class ConcreteDropout(Dropped):
     """
 
     name: ClassVar[str] = "concrete_dropout"
+    gated: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -247,16 +249,6 @@ class ConcreteDropout(Dropped):
     def config(self) -> dict[str, Any]:
         """Places, sharing and temperature."""
         return super().config() | {"per": self.per, "temperature": self.temperature}
-
-
-class Gate(NamedTuple):
-    """Hard masks of one place: kept where ``uniform`` < sigmoid(``logit``); ``axis``: along which
-    every example has its own.
-    """
-
-    logit: Tensor
-    uniform: Tensor
-    axis: int | None
 
 
 class ConcreteDraw(MultiplicativeDraw):

@@ -53,6 +53,8 @@ class Family(nn.Module, ABC):
     )
 
     startable: ClassVar[bool] = False  # whether ``over`` begins a fit with it, by its name
+    is_point: ClassVar[bool] = False  # whether all draws of its weights are its mean
+    gated: ClassVar[bool] = False  # whether its draws have ``gates``: masks with learned rates
 
     def __init__(self, shapes: Mapping[str, Sequence[int]]) -> None:
         super().__init__()

@@ -13,7 +13,7 @@ from credo.core.errors import CredoError, NetworkError, SettingError
 from credo.core.shell import Shell, pick
 from credo.estimators.moments.state import Moments, make_weight
 from credo.estimators.placement import LIKELIHOOD
-from credo.posteriors import Delta, Family, Posterior
+from credo.posteriors import Family, Posterior
 
 MODES = ("diagonal", "full")
 
@@ -29,7 +29,7 @@ def place_moments(shell: Shell, posterior: Posterior, covariance: str = "diagona
     full = covariance == "full"
     for family in posterior.factors:
         names = [name for name in family.names if not name.startswith(LIKELIHOOD)]
-        if isinstance(family, Delta):
+        if family.is_point:
             values = family.mean()
             shell.place({name: values[name] for name in names})
             continue
@@ -70,7 +70,7 @@ def propagate(
     out = pick(shell(x), output)
     if isinstance(out, Moments):
         return out.expected, out.var_or_cov
-    if any(not isinstance(family, Delta) for family in posterior.factors):
+    if not all(family.is_point for family in posterior.factors):
         raise NetworkError(
             "No random parameter reached the network's output by an operation that Python sees, "
             "so it has no moments; "

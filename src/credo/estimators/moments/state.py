@@ -15,7 +15,7 @@ from torch.overrides import resolve_name
 
 from credo.core.errors import NetworkError
 from credo.estimators.placement import METADATA, reads
-from credo.posteriors import Family, Gaussian
+from credo.posteriors import Family
 from credo.posteriors.covariance_rules import check_units
 
 
@@ -87,12 +87,13 @@ class RandomWeight(Tensor):
 
     def marginals(self) -> tuple[Tensor, Tensor]:
         """Mean and variance of its elements."""
-        if not isinstance(self.family, Gaussian):
+        gaussian = self.family.as_gaussian()
+        if gaussian is None:
             raise NetworkError(
                 f"Moments of {self.site!r} outside a linear map need a Gaussian posterior, not "
                 f"{self.family.name}."
             )
-        mean, var = self.family.marginals()
+        mean, var = gaussian.marginals()
         return mean[self.site], var[self.site]
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]

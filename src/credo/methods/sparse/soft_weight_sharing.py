@@ -28,6 +28,7 @@ from credo.engine.model import Model
 from credo.engine.training_loop import DescentSettings
 from credo.estimators import estimators
 from credo.priors import ZeroMixture, shared_values
+from credo.priors.base import arguments
 
 
 @methods.register("soft_weight_sharing")
@@ -106,7 +107,7 @@ class SoftWeightSharing(Method, DescentSettings, ElboSettings):
         """Every random weight at the mean of its most responsible component."""
         values = dict(fitted.posterior.mean())
         for name in model.random:
-            mixture = model.prior.at(model.sites[name])
-            assert isinstance(mixture, ZeroMixture)  # by ``adapt``
+            learned = arguments(model.prior.at(model.sites[name]))
+            mixture = ZeroMixture(self.share, **learned, validate_args=False)
             values[name] = mixture.collapse(values[name])
         return Fitted(model.point_posterior(values), fitted.buffers)

@@ -37,9 +37,8 @@ class MembersPrior:
         optimizer adds by itself.
         """
         out = {}
-        for names, prior in self.all:
-            for name in names if isinstance(prior, Factorised) else ():
-                given = prior.elementwise[name]  # type: ignore[union-attr]
+        for _, prior in self.all:
+            for name, given in (prior.elementwise or {}).items():
                 if (
                     type(given) is Normal
                     and given.loc.numel() == given.scale.numel() == 1
@@ -52,11 +51,10 @@ class MembersPrior:
         """What is neither weight decay nor flat."""
         decayed, out = self.weight_decays(), []
         for names, prior in self.all:
-            if isinstance(prior, Factorised):
+            each = prior.elementwise
+            if each is not None:
                 left = {
-                    n: d
-                    for n, d in prior.elementwise.items()
-                    if n not in decayed and not isinstance(d, Flat)
+                    n: d for n, d in each.items() if n not in decayed and not isinstance(d, Flat)
                 }
                 names, prior = tuple(left), Factorised(left, {n: prior.shapes[n] for n in left})
             if names:

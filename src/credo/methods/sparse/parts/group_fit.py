@@ -13,15 +13,7 @@ from credo.core.sites import Site, by_dtype
 from credo.engine.model import Model
 from credo.estimators import pathwise_estimators
 from credo.methods.sparse.parts.settings import LateKLSettings
-from credo.posteriors import (
-    Family,
-    GroupScale,
-    Params,
-    Place,
-    Posterior,
-    PosteriorPrior,
-    scale_parts,
-)
+from credo.posteriors import Family, GroupScale, Params, Place, Posterior, scale_parts
 from credo.priors import Fixed
 from credo.priors.group_prior import GroupPrior
 
@@ -149,9 +141,9 @@ def group_posterior(
     ``scales``: name and settings of the scales' posterior. Those of an earlier posterior, where
     that is the prior, since w = z v says little of z and v.
     """
-    prior = model.prior
-    if isinstance(prior, PosteriorPrior):  # to go on from its very families, not from a density
-        return model.with_points(_earlier(prior, method), values)
+    earlier = model.prior.earlier_posterior
+    if earlier is not None:  # to go on from its very families, not from a density
+        return model.with_points(_copied(earlier, method), values)
     families = []
     for sites in by_dtype(model.random):
         own = {site.name: values[site.name] for site in sites}
@@ -161,8 +153,8 @@ def group_posterior(
     return model.with_points(families, values)
 
 
-def _earlier(prior: PosteriorPrior, method: str) -> list[Family]:
-    found = [family for family in prior.posterior.factors if family.atoms != 1]
+def _copied(earlier: Posterior, method: str) -> list[Family]:
+    found = [family for family in earlier.factors if family.atoms != 1]
     odd = [family.name for family in found if family.name != GroupScale.name]
     if odd:
         raise SettingError(

@@ -25,7 +25,7 @@ from credo.data.source import Source
 from credo.engine.elbo import Elbo
 from credo.engine.model import Model
 from credo.estimators import Estimator
-from credo.posteriors import Gaussian, Params, Posterior
+from credo.posteriors import Params, Posterior
 from credo.posteriors.jacobian import DenseDerivatives
 
 USUAL = 16  # points outside the data
@@ -202,9 +202,8 @@ class FunctionElbo(Elbo):
             name: DenseDerivatives(slope.flatten(2).transpose(0, 1))
             for name, slope in here.slopes.items()
         }
-        covers = [
-            f.output_covariance(rows) for f in self.posterior.factors if isinstance(f, Gaussian)
-        ]
+        gaussians = [g for f in self.posterior.factors if (g := f.as_gaussian()) is not None]
+        covers = [gaussian.output_covariance(rows) for gaussian in gaussians]
         cover = covers[0] if len(covers) == 1 else torch.stack(covers).sum(0)
         prior = self._prior.at(points, here, self.model, mean)
         size = self._prior.nugget * prior.cover.diagonal(dim1=-2, dim2=-1).mean().detach()
