@@ -15,15 +15,14 @@ from torch.distributions import Normal
 
 import credo
 from credo.core.seeds import generator, isolated
-from credo.curvature.log_evidence import log_evidence
-from credo.curvature.prior_at_mode import elementwise_prior
+from credo.curvature.log_evidence import elementwise_prior, log_evidence
 from credo.data.intake import intake
 from credo.data.source import Arrays, Source
 from credo.engine.elbo import Elbo
 from credo.engine.elbo_fit import adam
-from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.fit_job import FitJob
 from credo.engine.method import make_method
-from credo.engine.model import Model
+from credo.engine.model import Fitted, Model
 from credo.engine.step import make_step
 from credo.engine.training_loop import MakeOptimizer
 from credo.estimators import estimators

@@ -18,7 +18,7 @@ from credo.engine.training_loop import Learner
 from credo.estimators import Estimator
 from credo.likelihoods import Likelihood
 from credo.methods import methods
-from credo.methods.sampling.parts.moves import Moves
+from credo.methods.sampling.parts.run_moves import Moves
 from credo.posteriors import Draw, Family
 from credo.priors import Prior
 

@@ -61,10 +61,14 @@ EXECUTABLE = [
 
 
 @pytest.fixture
-def own_registry(monkeypatch):
+def own_registry():
     """What a page registers is gone again afterwards."""
-    for registry in (methods, families, estimators, likelihoods):
-        monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+    registries = (methods, families, estimators, likelihoods)
+    before = [dict(registry) for registry in registries]
+    yield
+    for registry, entries in zip(registries, before, strict=True):
+        registry.clear()
+        registry.update(entries)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -182,10 +182,10 @@ FORBIDDEN = {
         "credo.methods.ensembles.anchored",
         METHODS,
     ),
-    "a method imports the parts of another kin": (FILE, "credo.methods.sampling.parts.moves", KIN),
+    "a method imports the parts of another kin": (FILE, "credo.methods.sampling.parts.chains", KIN),
     "parts import those of another kin": (
         "src/credo/methods/ensembles/parts/members.py",
-        "credo.methods.sampling.parts.moves",
+        "credo.methods.sampling.parts.chains",
         KIN,
     ),
     "a method imports one of another kin": (FILE, "credo.methods.point.map", KIN),
@@ -197,7 +197,7 @@ FORBIDDEN = {
     ),
     "a new kin imports the parts of another": (
         "src/credo/methods/newkin/first.py",
-        "credo.methods.sampling.parts.moves",
+        "credo.methods.sampling.parts.chains",
         KIN,
     ),
     "the engine imports a method": ("src/credo/engine/step.py", "credo.methods.point.map", ROOMS),

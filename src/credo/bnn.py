@@ -17,19 +17,17 @@ import torch
 from torch import Tensor, nn
 
 from credo.core.errors import CredoError
-from credo.core.renamed import renamed
-from credo.core.settings import positive
+from credo.core.settings import positive, renamed
 from credo.core.shell import unwrap
 from credo.core.sites import select
 from credo.data.checks import check_inputs
 from credo.data.intake import intake
 from credo.engine import saved_model
 from credo.engine.collapsed_prior import warn_if_collapsed
-from credo.engine.draws import Draws
-from credo.engine.fit_job import FIT, Callback, FitJob, FitOptions, Fitted
-from credo.engine.model import Model
+from credo.engine.fit_job import FIT, Callback, FitJob, FitOptions
+from credo.engine.model import Fitted, Model
 from credo.engine.objective import log_weights, objective
-from credo.engine.outputs import sampled_outputs, with_drawn
+from credo.engine.outputs import Draws, sampled_outputs, with_drawn
 from credo.engine.run import Run
 from credo.engine.validation import validation_nll
 from credo.likelihoods.base import Likelihood, get
@@ -114,17 +112,16 @@ class BNN:
     def _make_model(
         self, device: torch.device | str | None, prior: Prior, method: Method | None = None
     ) -> Model:
-        own = next(iter(self.random.values())).device
-        where = own if device is None else torch.device(device)
-        model = Model(
-            self.net, self.likelihood.to(where), prior, self.random, self.point, where, self.output
+        return Model.of(
+            self.net,
+            self.likelihood,
+            prior,
+            self.random,
+            self.point,
+            device,
+            self.output,
+            None if method is None else method.adapt,
         )
-        if method is not None:
-            model = method.adapt(model)
-        model.prior = model.prior.fresh(
-            {n: s for n, s in model.sites.items() if n in model.random or model.prior_for_point(n)}
-        )
-        return model
 
     @property
     def model(self) -> Model:
@@ -180,8 +177,8 @@ class BNN:
         fit_job.show = partial(self._show, model)
         run, config = fit_job.run, fit_job.describe(model, prior, method)
         if run is not None:
-            run.begin(config, method.present_config)
-            if (run.config() or {}).get("complete"):
+            stored = run.begin(config, method.present_config)
+            if stored is not None and stored.get("complete"):
                 return self._adopt(run, model, method)
         before = self._fitted, self._model, self.method
         try:
@@ -236,7 +233,7 @@ class BNN:
         method prefers a shortcut. A seed fixes every draw; batching and vectorising do not change
         them.
         """
-        name = chosen_shortcut(shortcut, source, self._preferred)
+        name = self._chosen(shortcut, source)
         if name is None:
             draws = self._draws(source, num_samples, seed)
         elif name == "mean":
@@ -252,16 +249,18 @@ class BNN:
     def functions(self, x: Any, n: int, seed: int = 0, source: str = "posterior") -> Tensor:
         """``n`` draws of the function at ``x``: outputs ``(n, N, F)`` without noise of y."""
         draws = self._draws(source, n, seed, joint=True)
-        name = chosen_shortcut(None, source, self._preferred)
+        name = self._chosen(None, source)
         functions = None if name is None or name == "mean" else shortcut_named(name).functions
         if functions is not None:
             return functions(self.model, self.posterior, draws, self._inputs(x), self.buffers, None)
         return self._forward(draws, x, seed, None, None)[0]
 
-    @property
-    def _preferred(self) -> str | None:
-        """The shortcut that the method predicts with; None for draws."""
-        return None if self.method is None else self.method.shortcut
+    def _chosen(self, shortcut: str | None, source: str) -> str | None:
+        """The shortcut that is asked for, or that the method predicts with; None for draws."""
+        preferred = None if self.method is None else self.method.shortcut
+        if shortcut is None and (preferred is None or source != "posterior"):
+            return None
+        return chosen_shortcut(shortcut, source, preferred)
 
     def _inputs(self, x: Any) -> Any:
         return check_inputs(x, dtype=self.dtype)
@@ -322,8 +321,8 @@ class BNN:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a directory of JSON and safetensors, whole or not at all."""
-        fitted = self._result()
-        saved_model.save(path, fitted, self.model, self._used, self.method, self.history)
+        method = None if self.method is None else (self.method.name, self.method.settings())
+        saved_model.save(path, self._result(), self.model, self._used, method, self.history)
 
     @renamed(samples="num_samples", warn=False)
     def objective(
@@ -393,5 +392,6 @@ def load(
         bnn.method = make_method(config["method"], settings, warn=False)
     bnn._model = bnn._make_model(device, bnn.prior, bnn.method)
     saved_model.load_prior(bnn._model, learned)
-    bnn._fitted, bnn.history = fitted.to(bnn._model.device), Run(path).history()
+    bnn._fitted = fitted.to(bnn._model.device)
+    bnn.history = saved_model.stored_history(Path(path))
     return bnn

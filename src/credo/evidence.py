@@ -14,7 +14,7 @@ import torch
 
 from credo.bnn import BNN
 from credo.core.errors import CredoError, SettingError
-from credo.core.renamed import renamed
+from credo.core.settings import renamed
 
 
 class Factor(NamedTuple):

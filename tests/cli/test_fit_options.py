@@ -2,7 +2,7 @@
 
 import pytest
 
-from credo.cli.fit_options import parse_settings
+from credo.cli.assignments import parse_settings
 from credo.core.errors import CredoError
 
 

@@ -16,8 +16,9 @@ from credo.cli.vae_run import (
     read_source,
     times,
 )
+from credo.core.atomic import write_json
 from credo.core.errors import RunError, SettingError
-from credo.engine.run import Run, write_json
+from credo.engine.run import Run
 from credo.likelihoods import ContinuousBernoulli, Pixels
 
 

@@ -12,8 +12,8 @@ import torch
 
 from credo.conformance import check, checks
 from credo.core.settings import setting
-from credo.engine.fit_job import FitJob, Fitted
-from credo.engine.model import Model
+from credo.engine.fit_job import FitJob
+from credo.engine.model import Fitted, Model
 from credo.methods import VI, methods
 
 

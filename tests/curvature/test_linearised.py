@@ -22,10 +22,9 @@ from credo.curvature.linearised import (
     linear_outputs,
     probit_outputs,
 )
-from credo.curvature.prior_at_mode import elementwise_prior
-from credo.curvature.structures import STRUCTURES
-from credo.engine.draws import Draws
-from credo.methods.laplace.parts.mode import gaussian_posterior
+from credo.curvature.log_evidence import elementwise_prior
+from credo.curvature.structures import STRUCTURES, Measured
+from credo.engine.outputs import Draws
 from credo.methods.laplace.parts.single_weights import subnetwork
 from credo.posteriors import Gaussian, Posterior
 
@@ -46,16 +45,13 @@ def fitted(name, kind="mean_field", random="all", dtype=torch.float64):
         sweep = make_sweep(net, x, targets(), random=random, output=OUTPUT.get(name))
         values = sweep.values
         blocks = STRUCTURES[kind.removeprefix("structured_")].measure(sweep, 2).blocks
-        posterior = gaussian_posterior(
-            model, values, blocks, elementwise_prior(model, values).precision
-        )
+        precision = elementwise_prior(model, values).precision
+        posterior = Measured(blocks, 0.0).posterior(model, values, precision)
     elif kind == "subnetwork":
         chosen = some(model)
         sweep = make_sweep(net, x, targets(), random=random, output=OUTPUT.get(name))
         precision = elementwise_prior(model, sweep.values, places=chosen).precision
-        posterior = gaussian_posterior(
-            model, sweep.values, subnetwork(sweep, chosen).blocks, precision
-        )
+        posterior = subnetwork(sweep, chosen).posterior(model, sweep.values, precision)
     else:
         posterior = make_posterior(kind, model)
     mean = posterior.mean()

@@ -16,9 +16,9 @@ from credo.curvature.log_evidence import (
     PriorAtMode,
     best_log_factors,
     best_prior_and_noise,
+    elementwise_prior,
     log_evidence,
 )
-from credo.curvature.prior_at_mode import elementwise_prior
 from credo.curvature.structures import STRUCTURES
 from credo.likelihoods import Gaussian
 

@@ -5,7 +5,8 @@ from zoo.networks import make
 
 from credo.core.errors import SettingError
 from credo.data.source import Arrays, Source
-from credo.engine.fit_job import FitJob, FitOptions, Fitted
+from credo.engine.fit_job import FitJob, FitOptions
+from credo.engine.model import Fitted
 from credo.methods import make_method
 from credo.posteriors import Delta, Posterior
 

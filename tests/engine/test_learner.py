@@ -9,7 +9,8 @@ from zoo.networks import make
 from credo.core.seeds import generator
 from credo.data import intake
 from credo.engine.elbo import Elbo
-from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.fit_job import FitJob
+from credo.engine.model import Fitted
 from credo.engine.training_loop import Learner
 from credo.estimators import estimators
 from credo.likelihoods import Gaussian

@@ -67,7 +67,7 @@ class Counted(VI):
 
 @pytest.fixture
 def counted(monkeypatch):
-    monkeypatch.setattr(methods, "_entries", methods._entries | {"counted": Counted})
+    monkeypatch.setitem(methods, "counted", Counted)
 
 
 def test_a_method_is_made_from_short_and_present_names_alike(counted):

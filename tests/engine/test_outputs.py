@@ -8,10 +8,8 @@ from zoo.dropout import make as make_dropout
 from zoo.models import make_model, make_posterior
 from zoo.networks import ZOO, make
 
-from credo.core.errors import CredoError, SettingError
 from credo.engine import outputs as module
-from credo.engine.draws import Draws, prior_draws
-from credo.engine.outputs import sampled_outputs
+from credo.engine.outputs import Draws, prior_draws, sampled_outputs
 from credo.posteriors import Start
 
 OUTPUT = {"dicts": "logits"}
@@ -150,24 +148,6 @@ def test_prediction_runs_in_evaluation_mode_without_gradients():
     assert torch.allclose(out[0], net.eval()(x)) and not out.requires_grad
 
 
-@pytest.mark.parametrize("covariance", ["diagonal", "full"])
-@pytest.mark.parametrize("samples", [40, 3])
-def test_moments_stand_as_points_with_their_mean_and_variance(covariance, samples):
-    net, x = make("mlp")
-    model = make_model(net)
-    posterior = make_posterior("mean_field", model)
-    out = module.moment_outputs(model, posterior, x, model.buffers(), samples, covariance, None)
-    with torch.no_grad():
-        mean, spread = module.propagate(model.shell(), posterior, x, covariance)
-    var = spread if covariance == "diagonal" else spread.diagonal(dim1=1, dim2=2)
-    assert out.shape == (samples, 3, 2) and torch.allclose(out.mean(0), mean)
-    if covariance == "diagonal" or samples > 4:
-        assert torch.allclose(out.var(0, correction=0), var)
-    assert torch.equal(
-        out, module.moment_outputs(model, posterior, x, model.buffers(), samples, covariance, None)
-    )
-
-
 def test_the_prior_of_a_discrete_posterior_is_drawn_on_its_levels():
 
     net, _ = make("mlp")
@@ -180,15 +160,6 @@ def test_the_prior_of_a_discrete_posterior_is_drawn_on_its_levels():
     )
     free = prior_draws(model, posterior.mean(), range(4), 0)
     assert len(free["0.weight"].unique()) == free["0.weight"].numel()
-
-
-def test_one_point_cannot_show_a_variance():
-    net, x = make("mlp")
-    model = make_model(net)
-    with pytest.raises(SettingError, match="it takes at least 2"):
-        module.moment_outputs(
-            model, make_posterior("mean_field", model), x, {}, 1, "diagonal", None
-        )
 
 
 def vectorised_calls(monkeypatch):
@@ -310,10 +281,3 @@ def test_nobody_is_told_of_a_loop_that_nobody_asked_to_avoid():
         warnings.simplefilter("error")
         out = predict(model, posterior, x)
     assert torch.equal(out, predict(model, posterior, x, vectorise=False))
-
-
-def test_moments_do_not_leave_live_noise_out():
-    net, x = make_dropout("functional")
-    model, posterior = begin("mc_dropout", net, x)
-    with pytest.raises(CredoError):
-        module.moment_outputs(model, posterior, x, model.buffers(), 10, "diagonal", None)

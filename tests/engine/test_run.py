@@ -5,22 +5,10 @@ import os
 import pytest
 import torch
 
+from credo.core.atomic import read_tensors, replace_directory, write_json, write_tensors
 from credo.core.errors import RunError
-from credo.engine.run import (
-    CHECKPOINT,
-    CONFIG,
-    FORMAT,
-    HISTORY,
-    POSTERIOR,
-    Run,
-    pack_optimizer,
-    read_tensors,
-    replace_directory,
-    unpack_optimizer,
-    write_atomic,
-    write_json,
-    write_tensors,
-)
+from credo.engine.run import CHECKPOINT, Run, pack_optimizer, unpack_optimizer, write_atomic
+from credo.engine.saved_model import CONFIG, FORMAT, HISTORY, POSTERIOR
 
 TENSORS = {"a/b": torch.arange(6.0).reshape(2, 3), "c": torch.tensor(3, dtype=torch.int64)}
 

@@ -5,10 +5,11 @@ import torch
 from zoo.models import make_model, make_posterior
 from zoo.networks import make
 
+from credo.core.atomic import write_json, write_tensors
 from credo.core.errors import CredoError, RunError
-from credo.engine.fit_job import Fitted
-from credo.engine.run import CONFIG, POSTERIOR, Run, write_json, write_tensors
-from credo.engine.saved_model import unpack
+from credo.engine.model import Fitted
+from credo.engine.run import Run
+from credo.engine.saved_model import CONFIG, POSTERIOR, unpack
 from credo.likelihoods import Gaussian, Poisson
 
 

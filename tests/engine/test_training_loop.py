@@ -20,8 +20,10 @@ from credo.data import intake
 from credo.engine import elbo_fit as module
 from credo.engine.elbo import Elbo
 from credo.engine.elbo_fit import descend
-from credo.engine.fit_job import FitJob, Fitted
-from credo.engine.run import CONFIG, POSTERIOR, Run
+from credo.engine.fit_job import FitJob
+from credo.engine.model import Fitted
+from credo.engine.run import Run
+from credo.engine.saved_model import CONFIG, POSTERIOR
 from credo.engine.training_loop import Learner, train
 from credo.estimators import estimators
 from credo.likelihoods import Gaussian

@@ -6,7 +6,7 @@ import torch
 from zoo.chains import pair, well_density
 
 from credo.kernels.cooling import anneal, cooling_move, start_cooling, temperature_at
-from credo.kernels.leapfrog import Integrator
+from credo.kernels.hamiltonian import Integrator
 from credo.kernels.log_density import differentiable
 
 DOUBLE = torch.float64

@@ -5,8 +5,7 @@ import torch
 from zoo.chains import BEND, WIDTH, Careless, KernelMoves, banana, fixed, pair, score
 from zoo.stats import Z, follows, has_covariance, has_mean, has_variance
 
-from credo.kernels.hamiltonian import first_step, hmc, kinetic
-from credo.kernels.leapfrog import Integrator
+from credo.kernels.hamiltonian import Integrator, first_step, hmc, kinetic
 from credo.kernels.log_density import DIVERGENT, Point
 
 DOUBLE = torch.float64

@@ -5,7 +5,7 @@ import torch
 from zoo.chains import BEND, WIDTH, Careless, KernelMoves, banana, fixed, gaussian, pair, score
 from zoo.stats import Z, follows, has_covariance, has_mean, has_variance
 
-from credo.kernels.leapfrog import Integrator
+from credo.kernels.hamiltonian import Integrator
 from credo.kernels.log_density import DIVERGENT, Point
 from credo.kernels.nuts_tree import corners, nuts, turns
 

@@ -9,7 +9,7 @@ import torch
 from zoo.chains import KNOWN, Careless, KernelMoves, adapted, banana, fixed, pair, score, settled
 from zoo.stats import Z
 
-from credo.kernels.leapfrog import Integrator
+from credo.kernels.hamiltonian import Integrator
 from credo.metrics.chain_diagnostics import ess_bulk, rhat
 
 DOUBLE = torch.float64

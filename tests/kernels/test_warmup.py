@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from credo.core.errors import SettingError
-from credo.core.records import named_tensors
 from credo.kernels.log_density import normal
 from credo.kernels.metric import MAX_DENSE, no_moments, observe, scale_of
 from credo.kernels.warmup import WarmUp, first_stretch, per_chain, windows
+from credo.methods.sampling.parts.run_moves import named_tensors
 
 DOUBLE = torch.float64
 LENGTHS = (0, 1, 5, 10, 19, 20, 21, 100, 149, 150, 151, 175, 200, 250, 500, 1000, 5000)

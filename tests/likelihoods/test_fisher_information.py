@@ -21,7 +21,8 @@ from credo.likelihoods import (
     likelihoods,
 )
 from credo.likelihoods.base import Likelihood
-from credo.likelihoods.fisher_information import DRAWS, drawn_information, score, softmax_root
+from credo.likelihoods.categorical import softmax_root
+from credo.likelihoods.fisher_information import DRAWS, drawn_information, score
 
 CASES = {
     "categorical": (Categorical, 4),

@@ -18,7 +18,7 @@ from zoo.stats import has_mean, has_variance
 from credo.core.errors import CredoError
 from credo.core.linear_map import bind
 from credo.core.seeds import Ambient, Streams, generator
-from credo.engine.outputs import moment_outputs
+from credo.engine.moment_outputs import moment_outputs
 from credo.posteriors import ConcreteDropout, Dropout, GaussianDropout, Places, Posterior
 
 DRAWS = 20_000

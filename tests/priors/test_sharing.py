@@ -6,7 +6,8 @@ from torch.distributions import Cauchy, Normal
 from credo.core.errors import CredoError, SettingError
 from credo.core.sites import sites_of
 from credo.priors import groupings
-from credo.priors.sharing import find, relevance, sizes, slot
+from credo.priors.base import slot
+from credo.priors.sharing import find, relevance, sizes
 
 LAYERS = {
     "linear": nn.Linear(5, 6),

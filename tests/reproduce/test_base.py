@@ -28,7 +28,7 @@ class Toy(Experiment):
 
 @pytest.fixture
 def toy(monkeypatch):
-    monkeypatch.setattr(experiments, "_entries", dict(experiments._entries) | {"toy": Toy})
+    monkeypatch.setitem(experiments, "toy", Toy)
 
 
 def test_a_run_is_recorded(toy):

@@ -44,7 +44,7 @@ class Toy(Experiment):
 
 @pytest.fixture(autouse=True)
 def toy(monkeypatch):
-    monkeypatch.setattr(experiments, "_entries", dict(experiments._entries) | {"toy": Toy})
+    monkeypatch.setitem(experiments, "toy", Toy)
 
 
 def test_without_a_name_the_experiments_are_listed(shell):

@@ -14,8 +14,7 @@ from torch.distributions import Normal
 
 from credo import BNN
 from credo.core.seeds import isolated, mix
-from credo.kernels.hamiltonian import first_step, hmc
-from credo.kernels.leapfrog import Integrator
+from credo.kernels.hamiltonian import Integrator, first_step, hmc
 from credo.kernels.log_density import Point, differentiable
 from credo.kernels.metric import unit
 from credo.kernels.nuts_tree import nuts

@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from credo.core.seeds import isolated
-from credo.engine.draws import Draws
-from credo.engine.outputs import sampled_outputs
+from credo.engine.outputs import Draws, sampled_outputs
 from credo.methods import methods
 from zoo.fits import begun
 from zoo.models import Passes, make_model

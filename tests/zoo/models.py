@@ -5,9 +5,8 @@ import torch
 from credo import likelihoods
 from credo.core.seeds import generator, isolated
 from credo.core.sites import select
-from credo.engine.draws import Draws
 from credo.engine.model import Model
-from credo.engine.outputs import sampled_outputs
+from credo.engine.outputs import Draws, sampled_outputs
 from credo.estimators import estimators, make_plan, place
 from credo.estimators.plan import with_masks
 from credo.posteriors import Flow, Mixture, Posterior, Samples, Start

@@ -19,8 +19,7 @@ from credo.audit.cells import DrawSet, cells, jackknife
 from credo.audit.distances import DISTANCES, Distances
 from credo.bnn import BNN
 from credo.core.errors import CredoError
-from credo.core.renamed import renamed
-from credo.core.settings import positive
+from credo.core.settings import positive, renamed
 from credo.predictive import Predictive
 
 DRAWS = 2000  # of a continuous reference

@@ -15,6 +15,16 @@ FIT_OPTIONS = ("epochs", "batch_size", "lr", "seed")
 _TRUE, _FALSE = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
 
 
+def parse_settings(method: str, assignments: list[str]) -> dict[str, Any]:
+    """Settings of a method from NAME=VALUE."""
+    from credo.core.settings import describe
+    from credo.methods import methods
+
+    return parse_assignments(
+        assignments, describe(methods[method]), f"Method {method!r}", FIT_OPTIONS
+    )
+
+
 def parse_assignments(
     pairs: Iterable[str], rows: list[dict[str, Any]], owner: str, options: tuple[str, ...] = ()
 ) -> dict[str, Any]:

@@ -166,7 +166,7 @@ def draw(
 
 
 def _check_stored(folder: Path, config: dict[str, Any], digest: str, run: Path) -> None:
-    from credo.engine.run import read_json
+    from credo.core.atomic import read_json
 
     if not (folder / DIGEST).is_file():
         if config.get("complete"):

@@ -8,21 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from credo.cli.fit_options import (
-    BatchSize,
-    Epochs,
-    LearningRate,
-    Resume,
-    Seed,
-    Settings,
-    parse_settings,
-)
+from credo.cli.assignments import parse_settings
+from credo.cli.fit_options import BatchSize, Epochs, LearningRate, Resume, Seed, Settings
 from credo.cli.guard import guarded, is_terminal, say
 from credo.cli.run_files import TABLE, RunFiles, check_directory, discard, parse_sizes
 from credo.core.errors import CredoError, RunError, SettingError
 
 if TYPE_CHECKING:
-    from credo.engine.run import Run
+    from credo.data.source import Source
 
 _STEPS = 2000
 
@@ -71,12 +64,12 @@ def fit(
     set_: Settings = None,
 ) -> None:
     """Fit a network with a posterior to a table and write a run directory."""
+    from credo.data.intake import intake
     from credo.data.table import read_table
-    from credo.engine.run import Run
     from credo.methods import make_method
     from credo.priors import presets
 
-    sizes, run = parse_sizes(hidden, "--hidden"), Run(out)
+    sizes = parse_sizes(hidden, "--hidden")
     settings = parse_settings(method, set_) if set_ else {}
     chosen = make_method(method, settings)  # wrong values are refused before anything is read
     if prior is not None:
@@ -94,8 +87,9 @@ def fit(
     pair, held_out = hold_out(
         files.schema.encode(frame), files.schema.encode_target(frame), validation, seed
     )
+    source = intake(pair)
     if chosen.takes_epochs:
-        epochs = epochs or enough_epochs(chosen, len(pair[1]), batch_size)
+        epochs = epochs or enough_epochs(chosen, source.num_data, batch_size)
     options: dict[str, Any] = {
         "epochs": epochs,
         "batch_size": batch_size,
@@ -103,7 +97,7 @@ def fit(
         "validation": held_out,
     }
     bnn = _train(
-        files, pair, run, existed, resume, prior, method=method, seed=seed, **options, **settings
+        files, source, out, existed, resume, prior, method=method, seed=seed, **options, **settings
     )
     _print_relevance(bnn, files)
     say(
@@ -169,22 +163,23 @@ def _print_relevance(bnn: Any, files: RunFiles) -> None:
 
 def _train(
     files: RunFiles,
-    pair: tuple[Any, Any],
-    run: Run,
+    source: Source,
+    out: Path,
     existed: bool,
     resume: bool,
     prior: str | None,
     **options: Any,
 ) -> Any:
     from credo.bnn import BNN
+    from credo.engine.run import Run
 
-    bnn = BNN(files.build(options["seed"]), files.schema.target.likelihood, prior)
+    bnn, run = BNN(files.build(options["seed"]), files.schema.target.likelihood, prior), Run(out)
     files.attach(run)
     try:
-        return bnn.fit(pair, run=run, progress=is_terminal(), **options)
+        return bnn.fit(source, run=run, progress=is_terminal(), **options)
     except (CredoError, OSError):
         if not resume:
-            discard(run.path, existed=existed)
+            discard(out, existed=existed)
         raise
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-
-from credo.cli.assignments import FIT_OPTIONS, parse_assignments
 
 Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")]
 Epochs = Annotated[
@@ -31,13 +29,3 @@ Settings = Annotated[
         help="A setting of the method (credo methods NAME lists them); repeat the option for more.",
     ),
 ]
-
-
-def parse_settings(method: str, assignments: list[str]) -> dict[str, Any]:
-    """Settings of a method from NAME=VALUE."""
-    from credo.core.settings import describe
-    from credo.methods import methods
-
-    return parse_assignments(
-        assignments, describe(methods[method]), f"Method {method!r}", FIT_OPTIONS
-    )

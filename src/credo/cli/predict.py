@@ -43,6 +43,7 @@ def predict(
     epistemic uncertainty in nats.
     """
     from credo.bnn import load
+    from credo.data.checks import check_inputs
     from credo.data.table import read_table
 
     if not 0.0 < level < 1.0:
@@ -53,7 +54,7 @@ def predict(
     if out is not None and out.suffix.lower() not in _WRITERS:
         raise SettingError(f"--out {out} ends in {out.suffix!r}; expected .csv or .parquet.")
     files = RunFiles.read(run)
-    x = files.schema.encode(read_table(data))
+    x = check_inputs(files.schema.encode(read_table(data)))
     bnn = load(run, files.build())
     columns = files.schema.target.columns(
         bnn.predict(x, num_samples=samples, seed=seed, batch_size=batch_size), level

@@ -31,19 +31,16 @@ class RunFiles:
 
     def build(self, seed: int = 0) -> nn.Module:
         """The network, initialised from ``seed``; the global random state is left as found."""
-        import torch
-
+        from credo.core.seeds import isolated
         from credo.nets.catalogue import catalogue
 
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            try:
+        try:
+            with isolated(seed):
                 return catalogue[self.network["name"]](**self.network["args"])
-            except TypeError as error:
-                raise RunError(
-                    f"{NETWORK} describes a network that cannot be built ({error}); fit the run "
-                    "again."
-                ) from error
+        except TypeError as error:
+            raise RunError(
+                f"{NETWORK} describes a network that cannot be built ({error}); fit the run again."
+            ) from error
 
     def attach(self, run: Run) -> None:
         """Keep both beside a run, from the moment its directory exists."""
@@ -53,8 +50,8 @@ class RunFiles:
     @staticmethod
     def read(run: Path) -> RunFiles:
         """The files of a run; refuses a directory that ``credo fit`` did not write."""
+        from credo.core.atomic import read_json
         from credo.data.table import TableSchema
-        from credo.engine.run import read_json
 
         missing = [name for name in (TABLE, NETWORK) if not (run / name).is_file()]
         if missing:
@@ -76,7 +73,7 @@ class RunFiles:
 def check_directory(out: Path, resume: bool) -> bool:
     """Whether the directory was there; a used one is only continued when that was asked for."""
     from credo.core.atomic import check_writable
-    from credo.engine.run import CONFIG
+    from credo.engine.saved_model import CONFIG
 
     if out.is_file():
         raise RunError(f"--out {out} is a file; expected a directory to write the run into.")
@@ -95,7 +92,8 @@ def discard(run: Path, *, existed: bool) -> None:
     """Remove what a failed fit wrote into a directory that was new or empty, unless there is a
     checkpoint to resume from.
     """
-    from credo.engine.run import CHECKPOINT, POSTERIOR
+    from credo.engine.run import CHECKPOINT
+    from credo.engine.saved_model import POSTERIOR
 
     if not run.is_dir() or any((run / name).exists() for name in (CHECKPOINT, POSTERIOR)):
         return

@@ -8,16 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from credo.cli.assignments import parse_settings
 from credo.cli.fit import enough_epochs
-from credo.cli.fit_options import (
-    BatchSize,
-    Epochs,
-    LearningRate,
-    Resume,
-    Seed,
-    Settings,
-    parse_settings,
-)
+from credo.cli.fit_options import BatchSize, Epochs, LearningRate, Resume, Seed, Settings
 from credo.cli.guard import guarded, is_terminal, say
 from credo.cli.run_files import RunFiles, check_directory, discard, parse_sizes
 from credo.core.errors import CredoError

@@ -84,7 +84,7 @@ class VaeFiles:
     @staticmethod
     def read(run: Path) -> VaeFiles:
         """The file of a run; refuses a directory that ``credo vae fit`` did not write."""
-        from credo.engine.run import read_json
+        from credo.core.atomic import read_json
         from credo.nets.catalogue import present_args
 
         if not (run / FILE).is_file():

@@ -22,12 +22,10 @@ from credo.compress.cost import repeated_batch
 from credo.compress.pruned import Pruned, plain
 from credo.core.atomic import write_atomic
 from credo.core.errors import CredoError, SettingError
-from credo.core.renamed import renamed
-from credo.core.settings import positive, whole
+from credo.core.settings import positive, renamed, whole
 from credo.core.shell import pick, unwrap
 from credo.core.tree import map_leaves, map_tensors, num_rows, tensors
-from credo.engine.draws import Draws
-from credo.engine.outputs import with_drawn
+from credo.engine.outputs import Draws, with_drawn
 from credo.estimators import LIKELIHOOD
 from credo.likelihoods.base import Likelihood
 

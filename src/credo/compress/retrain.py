@@ -17,9 +17,9 @@ from credo.compress.quantised import Coded, Quantised, rounded_book
 from credo.core.errors import SettingError
 from credo.core.settings import positive, setting, whole
 from credo.engine.elbo_fit import point_fit
-from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.fit_job import FitJob
 from credo.engine.method import Method
-from credo.engine.model import Model
+from credo.engine.model import Fitted, Model
 from credo.engine.training_loop import DescentSettings
 from credo.posteriors import Delta, Params, Posterior
 

@@ -26,9 +26,9 @@ from credo.curvature.taps import (
     tapped,
     untapped,
 )
-from credo.engine.draws import Draws
 from credo.engine.model import Model
-from credo.engine.outputs import shown
+from credo.engine.moment_outputs import shown
+from credo.engine.outputs import Draws
 from credo.posteriors import Gaussian, Params, Posterior
 from credo.posteriors.jacobian import DenseDerivatives, Jacobian, joined
 from credo.predictive.shortcuts import Shortcut, shortcuts

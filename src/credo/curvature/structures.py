@@ -12,7 +12,14 @@ from credo.core.errors import SettingError
 from credo.core.seeds import generator
 from credo.core.sites import FlatLayout, Site
 from credo.core.tree import take
-from credo.curvature.blocks import Block, DiagonalBlock, FullBlock, KronBlock, LowRankBlock
+from credo.curvature.blocks import (
+    Block,
+    DiagonalBlock,
+    FullBlock,
+    KronBlock,
+    LowRankBlock,
+    Precision,
+)
 from credo.curvature.sweep import (
     BATCH,
     BUDGET,
@@ -24,7 +31,7 @@ from credo.curvature.sweep import (
 )
 from credo.curvature.taps import Tap, layer_jacobians, untapped
 from credo.engine.model import Model
-from credo.posteriors import Family
+from credo.posteriors import Family, Params, Posterior
 from credo.posteriors.full import MAX_NUMEL
 
 # a parameter without factors up to this size keeps its whole block beside Kronecker factors, a
@@ -44,6 +51,13 @@ class Measured(NamedTuple):
     blocks: list[Block]
     nll: float
     chosen: Mapping[str, Tensor] | None = None
+
+    def posterior(self, model: Model, values: Params, precision: Precision) -> Posterior:
+        """The Gaussian of every block around these values, under a prior of this precision, and
+        points for what is not random.
+        """
+        random = {name: values[name] for name in model.random}
+        return model.with_points([block.family(random, precision) for block in self.blocks], values)
 
 
 def _grams(vectors: Tensor) -> Tensor:

@@ -18,8 +18,7 @@ from credo.core.errors import SettingError
 from credo.core.shell import Shell
 from credo.core.sites import Site
 from credo.core.tree import num_rows, structure
-from credo.engine.fit_job import Fitted
-from credo.engine.model import Model
+from credo.engine.model import Fitted, Model
 from credo.engine.training_loop import Learner
 from credo.estimators import Estimator, Pass, Plan, make_plan
 from credo.estimators.placement import Replan
@@ -91,7 +90,7 @@ class Elbo(Learner):
         self.likelihood = model.likelihood
         self.buffers_ = Buffers(model.buffers() if buffers is None else buffers)
         self.prior_parts = nn.ModuleList(model.prior.parts())
-        self.state = estimator.state()
+        self.state = None if estimator.memory is None else estimator.memory()
         self.estimator, self.train_samples, self.autocast, self.kl_kind = (
             estimator,
             train_samples,

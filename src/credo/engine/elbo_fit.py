@@ -13,8 +13,8 @@ from torch import Tensor
 
 from credo.core.settings import setting
 from credo.engine.elbo import Elbo
-from credo.engine.fit_job import FitJob, Fitted
-from credo.engine.model import Model
+from credo.engine.fit_job import FitJob
+from credo.engine.model import Fitted, Model
 from credo.engine.step import make_step
 from credo.engine.training_loop import (
     DescentSettings,

@@ -1,4 +1,4 @@
-"""One fit: what a method is given besides the model, and what it returns."""
+"""One fit: what a method is given besides the model."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from credo.core.errors import SettingError
 from credo.core.settings import positive, whole
 from credo.data.source import Source
+from credo.engine.model import Fitted, Model
 from credo.engine.run import Run
 from credo.posteriors import Posterior
 
 if TYPE_CHECKING:
     from credo.engine.method import Method
-    from credo.engine.model import Model
     from credo.priors import Prior
 
 CHECKPOINT_SECONDS = 5.0  # how much work a killed run may lose
@@ -34,37 +34,6 @@ class Advance(Protocol):
     def __call__(self, count: int, text: str | None = None) -> None:
         """Move the bar."""
         ...
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """What a method returns: the posterior and the network's buffers as training left them."""
-
-    posterior: Posterior
-    buffers: Mapping[str, Tensor]
-
-    def to(self, device: torch.device) -> Fitted:
-        """On another device, with no parameter trainable."""
-        buffers = {name: buffer.to(device) for name, buffer in self.buffers.items()}
-        return Fitted(self.posterior.to(device).requires_grad_(False), buffers)
-
-    def describe(self) -> dict[str, Any]:
-        """What a stored model says of its posterior besides numbers."""
-        return {"posterior": self.posterior.config()}
-
-    def numbers(self, model: Model) -> dict[str, Tensor]:
-        """All that was learned, by kind and name, as it is stored."""
-        parts: dict[str, Mapping[str, Tensor]] = {
-            "posterior": self.posterior.state_dict(),
-            "likelihood": model.likelihood.state_dict(),
-            "buffers": self.buffers,
-            "prior": nn.ModuleList(model.prior.parts()).state_dict(),
-        }
-        return {
-            f"{kind}/{name}": tensor
-            for kind, tensors in parts.items()
-            for name, tensor in tensors.items()
-        }
 
 
 @dataclass(frozen=True)

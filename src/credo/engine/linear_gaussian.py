@@ -17,10 +17,9 @@ from torch.distributions import Normal
 from credo.core.errors import CredoError, NetworkError, SettingError
 from credo.core.seeds import generator
 from credo.core.sites import FlatLayout
-from credo.engine.draws import Draws
 from credo.engine.fit_job import FitJob
 from credo.engine.model import Model
-from credo.engine.outputs import sampled_outputs
+from credo.engine.outputs import Draws, sampled_outputs
 from credo.likelihoods import Gaussian
 from credo.posteriors import Params
 

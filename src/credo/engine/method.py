@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from credo.core.registry import Registry
 from credo.core.settings import Configurable, other_names, present_settings, validate
-from credo.engine.fit_job import FitJob, Fitted
-from credo.engine.model import Model
+from credo.engine.fit_job import FitJob
+from credo.engine.model import Fitted, Model
 
 methods: Registry[type[Method]] = Registry("method")
 

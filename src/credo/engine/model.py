@@ -1,10 +1,12 @@
-"""A model: network, likelihood, prior, and which parameters are random."""
+"""A model: network, likelihood, prior, and which parameters are random; and what a fit makes of
+it.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, final
@@ -41,6 +43,31 @@ class Model:
         default_factory=dict, repr=False
     )  # of activations, per input shape: what predictions remember
     _local: threading.local = field(default_factory=threading.local, repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        net: nn.Module,
+        likelihood: Likelihood,
+        prior: Prior,
+        random: dict[str, Site],
+        point: dict[str, Site],
+        device: torch.device | str | None = None,
+        output: str | int | None = None,
+        adapt: Callable[[Model], Model] | None = None,
+    ) -> Model:
+        """On a device, the parameters' own by default, as a method sees it by ``adapt``, with a
+        prior that is new where it learns.
+        """
+        own = next(iter(random.values())).device
+        where = own if device is None else torch.device(device)
+        model = cls(net, likelihood.to(where), prior, random, point, where, output)
+        model = model if adapt is None else adapt(model)
+        sites = model.sites.items()
+        model.prior = model.prior.fresh(
+            {n: s for n, s in sites if n in model.random or model.prior_for_point(n)}
+        )
+        return model
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the threads' shells, which a copy makes anew."""
@@ -291,6 +318,37 @@ class Model:
     def move(self, tree: Any) -> Any:
         """Inputs or targets on the model's device."""
         return map_tensors(lambda t: t.to(self.device), tree)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What a method returns: the posterior and the network's buffers as training left them."""
+
+    posterior: Posterior
+    buffers: Mapping[str, Tensor]
+
+    def to(self, device: torch.device) -> Fitted:
+        """On another device, with no parameter trainable."""
+        buffers = {name: buffer.to(device) for name, buffer in self.buffers.items()}
+        return Fitted(self.posterior.to(device).requires_grad_(False), buffers)
+
+    def describe(self) -> dict[str, Any]:
+        """What a stored model says of its posterior besides numbers."""
+        return {"posterior": self.posterior.config()}
+
+    def numbers(self, model: Model) -> dict[str, Tensor]:
+        """All that was learned, by kind and name, as it is stored."""
+        parts: dict[str, Mapping[str, Tensor]] = {
+            "posterior": self.posterior.state_dict(),
+            "likelihood": model.likelihood.state_dict(),
+            "buffers": self.buffers,
+            "prior": nn.ModuleList(model.prior.parts()).state_dict(),
+        }
+        return {
+            f"{kind}/{name}": tensor
+            for kind, tensors in parts.items()
+            for name, tensor in tensors.items()
+        }
 
 
 @contextmanager

@@ -1,30 +1,29 @@
-"""Network outputs under posterior draws: a loop, or all draws at once by vmap; the numbers are the
-same.
+"""Which draws a prediction is made of (of a posterior's weights, of its functions, of the prior, or
+its mean alone), and the network's outputs under them: in a loop, or all draws at once by vmap; the
+numbers are the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from credo.core.errors import SettingError
+from credo.core.errors import CredoError, SettingError
 from credo.core.masks import DROPOUTS
-from credo.core.roots import semidefinite_root
-from credo.core.seeds import generator, isolated, mix
+from credo.core.seeds import isolated, mix
+from credo.core.settings import positive, whole
 from credo.core.shell import Shell, plain_attention
 from credo.core.tree import num_rows, split, tensors
 from credo.core.vectorise import VmapOrLoop
-from credo.engine.draws import Draws
 from credo.engine.model import Model, refused_inputs
 from credo.estimators import LIKELIHOOD
-from credo.estimators.moments import propagate
 from credo.likelihoods.base import Likelihood
-from credo.posteriors import Params, Posterior, Process, RowNoise
-from credo.predictive.shortcuts import Shortcut, shortcuts
+from credo.posteriors import Family, Params, Posterior, Process, RowNoise
+from credo.priors import Factorised
 
 _LOOP_BUDGET = (
     1 << 21
@@ -32,6 +31,124 @@ _LOOP_BUDGET = (
 _CHUNKS = 8  # that vmapped draws are cut into on a CPU, for the cache's sake
 _SHARED = 0.25  # of the parameters, embeddings not counted, that must come first
 _BUDGET = {"cpu": 1 << 26, "cuda": 1 << 28}  # numbers held at once by vmapped draws
+
+
+Realise = Callable[[Sequence[int]], Params]
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Which draws: ``realise(numbers)`` gives them stacked.
+
+    ``fixed``: parameters they leave alone; ``noisy_modules``: modules that stay noisy.
+
+    A ``process`` draws functions instead, of what it reads from a network with the weights that
+    ``realise`` gives for any one number; ``joint`` if values at different inputs must belong
+    together; ``average`` for its mean function.
+    """
+
+    numbers: Sequence[int]
+    realise: Realise
+    fixed: Collection[str] = frozenset()
+    noisy_modules: Collection[str] = frozenset()
+    process: Process | None = None
+    joint: bool = field(default=False, kw_only=True)
+    average: bool = field(default=False, kw_only=True)
+
+    @classmethod
+    def of(cls, posterior: Posterior, samples: int, seed: int, joint: bool = False) -> Draws:
+        """``samples`` draws of a posterior, made one chunk after another in the same memory."""
+        if posterior.process is not None:
+            values = posterior.mean()
+            return replace(
+                cls.point(values), numbers=range(samples), process=posterior.process, joint=joint
+            )
+        workspace: dict[object, Tensor] = {}
+
+        def realise(numbers: Sequence[int]) -> Params:
+            return posterior.realise(numbers, seed, workspace)
+
+        return cls(posterior.numbers(samples), realise, posterior.fixed, posterior.noisy_modules)
+
+    @classmethod
+    def asked(
+        cls,
+        model: Model,
+        posterior: Posterior | None,
+        source: str,
+        samples: int,
+        seed: int,
+        joint: bool = False,
+    ) -> Draws:
+        """Draws of the posterior, or of the prior around what the posterior holds fixed."""
+        positive("num_samples", samples, 1)
+        whole("seed", seed)
+        if source == "posterior" and posterior is not None:
+            return cls.of(posterior, samples, seed, joint)
+        if source != "prior":
+            raise SettingError(f"source={source!r}; expected 'posterior' or 'prior'.")
+        process = None if posterior is None else posterior.process
+        if process is not None and not process.of_network:
+            raise CredoError(
+                f"The prior of {process.name!r} is a Gaussian process, not this network's; "
+                "source='prior' has nothing to draw."
+            )
+        if posterior is None or process is not None:
+            return cls.prior(model, model.values(), (), samples, seed)
+        return cls.prior(model, posterior.mean(), posterior.members, samples, seed)
+
+    @classmethod
+    def point(cls, values: Mapping[str, Tensor]) -> Draws:
+        """One set of parameters."""
+        return cls([0], lambda _: {n: v.unsqueeze(0) for n, v in values.items()}, frozenset(values))
+
+    @classmethod
+    def mean(cls, posterior: Posterior, model: Model) -> Draws:
+        """E[w], or the mean function of a process; refused where the mean is no network at all."""
+        for family in posterior.factors:
+            if family.meaningless_mean is not None and set(family.names) & set(model.sites):
+                raise CredoError(
+                    f"shortcut='mean' is not meaningful for a {family.name} posterior: "
+                    f"{family.meaningless_mean}; predict with draws."
+                )
+        return replace(
+            cls.point(posterior.mean()),
+            process=posterior.process,
+            average=posterior.process is not None,
+        )
+
+    @classmethod
+    def prior(
+        cls, model: Model, start: Params, families: Sequence[Family], samples: int, seed: int
+    ) -> Draws:
+        """Draws of the random parameters from the prior; the rest as in ``start``."""
+        return cls(
+            range(samples),
+            lambda numbers: prior_draws(model, start, numbers, seed, families),
+            frozenset(start) - frozenset(model.random),
+        )
+
+
+def prior_draws(
+    model: Model, fixed: Params, numbers: Sequence[int], seed: int, families: Sequence[Family] = ()
+) -> Params:
+    """Stacked draws of the random parameters from the prior, one stream per draw; the rest as they
+    are.
+
+    Where a posterior is discrete, ``families`` says so, and the prior is drawn on its levels.
+    """
+    kinds = {name: family for family in families for name in family.names}
+    parts = {n: model.prior.at(s) for n, s in model.sites.items() if n in model.random}
+    parts = {n: kinds[n].restrict(d, n) if n in kinds else d for n, d in parts.items()}
+    prior = Factorised(parts, {n: s.shape for n, s in model.random.items()})
+    rows = []
+    for number in numbers:
+        with isolated(mix(seed, number, "prior"), model.device):
+            rows.append(prior.sample(1, fixed))
+    drawn = {n: torch.cat([row[n] for row in rows]) for n in model.random}
+    return drawn | {
+        n: v.expand(len(numbers), *v.shape) for n, v in fixed.items() if n not in model.random
+    }
 
 
 def sampled_outputs(
@@ -92,74 +209,6 @@ def _functions(
         parts.append(process.outputs(rows, noise.at(start, start + len(rows)), draws.joint))
         start += len(rows)
     return torch.cat(parts, 1)
-
-
-def moment_outputs(
-    model: Model,
-    posterior: Posterior,
-    x: Any,
-    buffers: Mapping[str, Tensor],
-    samples: int,
-    covariance: str,
-    batch_size: int | None,
-) -> Tensor:
-    """Outputs ``(S, N, F)`` that stand for the Gaussian which moment propagation gives: one pass,
-    and no draw of any weight.
-
-    The same fixed points for every input, moved and scaled so that their mean and covariance over S
-    are exactly the Gaussian's.
-    """
-    if posterior.noisy_modules:
-        raise SettingError(
-            "The network is random by itself, which moments do not see; predict without "
-            "shortcut='moments'."
-        )
-    if samples < 2:
-        raise SettingError(
-            f"samples={samples}: moments are shown by points with their variance, of which it "
-            "takes at least 2."
-        )
-    shell = model.shell()
-    shell.train(False)
-    shell.place(model.frozen())
-    shell.place(buffers)
-    parts = []
-    with torch.no_grad():
-        for batch in split(model.move(x), batch_size):
-            mean, variance = propagate(shell, posterior, batch, covariance, model.output)
-            parts.append(shown(mean, variance, samples))
-    return torch.cat(parts, 1)
-
-
-shortcuts.register("moments")(Shortcut(partial(moment_outputs, covariance="diagonal")))
-shortcuts.register("moments_full")(Shortcut(partial(moment_outputs, covariance="full")))
-
-
-def shown(mean: Tensor, covariance: Tensor, samples: int) -> Tensor:
-    """Points ``(S, N, F)`` with exactly this mean and these variances ``(N, F)`` or covariances
-    ``(N, F, F)``, the same ones for every input.
-    """
-    points = _white(samples, mean.shape[-1]).to(mean)
-    if covariance.dim() > mean.dim():
-        return mean + torch.einsum("sf,nof->sno", points, semidefinite_root(covariance))
-    return mean + covariance.clamp_min(0).sqrt() * points.unsqueeze(1)
-
-
-def _white(samples: int, width: int) -> Tensor:
-    """``(S, width)`` points like normal draws, with mean zero and identity covariance exactly,
-    where S allows it.
-    """
-    quantiles = (torch.arange(samples, dtype=torch.float64) + 0.5) / samples
-    ladder = torch.special.ndtri(quantiles)
-    order = [
-        torch.randperm(samples, generator=generator("white", column)) for column in range(width)
-    ]
-    points = torch.stack([ladder[o] for o in order], 1)
-    points = points - points.mean(0)
-    cover = points.T @ points / samples
-    if samples > 2 * width:
-        return torch.linalg.solve_triangular(torch.linalg.cholesky(cover), points.T, upper=False).T
-    return points / cover.diagonal().sqrt().clamp_min(1e-12)
 
 
 class _Runner:

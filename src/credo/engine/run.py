@@ -5,88 +5,28 @@ Every file is written beside and renamed into place.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from credo.core.atomic import write_atomic
+from credo.core.atomic import read_tensors, write_atomic, write_json, write_tensors
 from credo.core.errors import RunError
-
-FORMAT = 1
-CONFIG, HISTORY, CHECKPOINT, POSTERIOR = (
-    "config.json",
-    "history.jsonl",
-    "checkpoint.safetensors",
-    "posterior.safetensors",
+from credo.engine.saved_model import (
+    CONFIG,
+    FORMAT,
+    HISTORY,
+    POSTERIOR,
+    stored_config,
+    stored_history,
 )
+
+CHECKPOINT = "checkpoint.safetensors"
 DRAWS = "draws.bin"  # of a sampler at work
-
-
-def write_json(path: Path, value: Any) -> None:
-    """JSON, atomically."""
-    write_atomic(path, lambda beside: beside.write_text(json.dumps(value, indent=2) + "\n"))
-
-
-def write_tensors(
-    path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, str] | None = None
-) -> None:
-    """safetensors, atomically."""
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
-    plain, places = {}, set()
-    for (
-        name,
-        tensor,
-        # the format refuses shared memory; what has its own is not copied: draws may fill the
-        # machine
-    ) in tensors.items():
-        tensor = tensor.detach().cpu().contiguous()
-        plain[name] = tensor.clone() if tensor.untyped_storage().data_ptr() in places else tensor
-        places.add(tensor.untyped_storage().data_ptr())
-
-    def write(beside: Path) -> None:
-        try:
-            save_file(plain, beside, dict(meta or {}))
-        except SafetensorError as error:  # its own error for a full disk
-            raise OSError(str(error)) from error
-
-    write_atomic(path, write)
-
-
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors and metadata; a truncated or altered file gives one clear sentence."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="pt") as file:
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-            return tensors, dict(file.metadata() or {})
-    except FileNotFoundError as error:
-        raise RunError(f"{path} does not exist.") from error
-    except (SafetensorError, OSError, ValueError) as error:
-        raise RunError(
-            f"{path} is truncated or damaged ({error}); delete it to start over, or restore it "
-            "from a copy."
-        ) from error
-
-
-def read_json(path: Path) -> Any:
-    """Parsed JSON; a damaged file gives one clear sentence."""
-    try:
-        return json.loads(path.read_text())
-    except FileNotFoundError as error:
-        raise RunError(f"{path} does not exist; is {path.parent} a run directory?") from error
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise RunError(f"{path} is truncated or damaged ({error}).") from error
 
 
 class Run:
@@ -119,29 +59,13 @@ class Run:
 
     def config(self) -> dict[str, Any] | None:
         """The stored config, or None for a new run; one written by a newer credo is refused."""
-        if not (self.path / CONFIG).exists():
-            if self.path.exists() and any(
-                not item.name.startswith(".") for item in self.path.iterdir()
-            ):
-                raise RunError(
-                    f"{self.path} is not empty and holds no run; choose another directory."
-                )
-            return None
-        config = read_json(self.path / CONFIG)
-        if not isinstance(config, dict) or not isinstance(config.get("format"), int):
-            raise RunError(f"{self.path / CONFIG} is not a run's config.")
-        if config["format"] > FORMAT:
-            raise RunError(
-                f"{self.path} was written by a newer credo (format {config['format']}, this one "
-                f"reads {FORMAT}); upgrade credo."
-            )
-        return config
+        return stored_config(self.path) if self.path.exists() else None
 
     def begin(
         self, config: dict[str, Any], present: Callable[[dict[str, Any]], dict[str, Any]] = dict
-    ) -> None:
+    ) -> dict[str, Any] | None:
         """Create the directory and store the config, or check that a run to resume has the same
-        one; ``present`` puts a stored config into the words of today.
+        one, and give what was stored; ``present`` puts that into the words of today.
         """
         stored = self.config()
         if stored is not None:
@@ -168,6 +92,7 @@ class Run:
             write_json(self.path / CONFIG, config | {"format": FORMAT})
         self._begun = True
         self._write_attached()
+        return stored
 
     def record(self, row: Mapping[str, Any]) -> None:
         """Append one line of history."""
@@ -186,16 +111,10 @@ class Run:
         path = self.path / HISTORY
         if not path.exists():
             return []
-        rows = []
-        for line in path.read_text().splitlines():
-            with contextlib.suppress(json.JSONDecodeError):
-                rows.append(json.loads(line))
-        rows = [row for row in rows if last is None or row["epoch"] <= last]
+        rows = [row for row in stored_history(self.path) if last is None or row["epoch"] <= last]
         if last is not None:
-            write_atomic(
-                path,
-                lambda beside: beside.write_text("".join(json.dumps(row) + "\n" for row in rows)),
-            )
+            lines = "".join(json.dumps(row) + "\n" for row in rows)
+            write_atomic(path, lambda beside: beside.write_text(lines))
         return rows
 
     def checkpoint(self, tensors: Mapping[str, Tensor], epoch: int) -> None:
@@ -240,32 +159,6 @@ def _flat(config: Mapping[str, Any], path: str = "") -> dict[str, Any]:
             else {f"{path}{key}": value}
         )
     return out
-
-
-@contextlib.contextmanager
-def replace_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Fill a temporary neighbour of a directory, then put it in place whole."""
-    final = Path(path)
-    if final.exists() and not final.is_dir():
-        raise RunError(f"{final} is a file; expected a directory.")
-    try:
-        final.parent.mkdir(parents=True, exist_ok=True)
-        beside = Path(tempfile.mkdtemp(prefix=f".{final.name}.", dir=final.parent))
-    except OSError as error:
-        raise RunError(f"Cannot write {final}: {error.strerror or error}.") from error
-    try:
-        yield beside
-        if final.exists():
-            old = Path(tempfile.mkdtemp(prefix=f".{final.name}.", dir=final.parent))
-            os.replace(final, old)
-            os.replace(beside, final)
-            shutil.rmtree(old)
-        else:
-            os.replace(beside, final)
-    except OSError as error:
-        raise RunError(f"Cannot write {final}: {error.strerror or error}.") from error
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
 
 
 def pack_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

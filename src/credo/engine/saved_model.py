@@ -5,6 +5,7 @@ Nothing is ever unpickled.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import os
@@ -14,29 +15,53 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from credo.core.atomic import write_atomic
-from credo.core.errors import RunError
-from credo.engine.fit_job import Fitted
-from credo.engine.method import Method
-from credo.engine.model import Model
-from credo.engine.run import (
-    CONFIG,
-    FORMAT,
-    HISTORY,
-    POSTERIOR,
-    Run,
+from credo.core.atomic import (
+    read_json,
     read_tensors,
     replace_directory,
+    write_atomic,
     write_json,
     write_tensors,
 )
+from credo.core.errors import RunError
+from credo.engine.model import Fitted, Model
 from credo.likelihoods.base import Likelihood, likelihoods
 from credo.posteriors import Posterior
 from credo.priors import Prior, Scaled, Unstored
 
+FORMAT = 1
+CONFIG, HISTORY, POSTERIOR = "config.json", "history.jsonl", "posterior.safetensors"
 MAPPED = (
     1 << 28
 )  # bytes from which a tensor stays in its file: draws of large networks, read when they are used
+
+
+def stored_config(path: Path) -> dict[str, Any] | None:
+    """The config in a directory, or None where nothing is stored yet; one written by a newer credo
+    is refused.
+    """
+    if not (path / CONFIG).exists():
+        if path.exists() and any(not item.name.startswith(".") for item in path.iterdir()):
+            raise RunError(f"{path} is not empty and holds no run; choose another directory.")
+        return None
+    config = read_json(path / CONFIG)
+    if not isinstance(config, dict) or not isinstance(config.get("format"), int):
+        raise RunError(f"{path / CONFIG} is not a run's config.")
+    if config["format"] > FORMAT:
+        raise RunError(
+            f"{path} was written by a newer credo (format {config['format']}, this one "
+            f"reads {FORMAT}); upgrade credo."
+        )
+    return config
+
+
+def stored_history(path: Path) -> list[dict[str, Any]]:
+    """The rows of the history in a directory; half a line, as a crash leaves it, is none."""
+    rows, file = [], path / HISTORY
+    for line in file.read_text().splitlines() if file.exists() else ():
+        with contextlib.suppress(json.JSONDecodeError):
+            rows.append(json.loads(line))
+    return rows
 
 
 def stored_settings(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -50,13 +75,15 @@ def save(
     fitted: Fitted,
     model: Model,
     prior: Prior,
-    method: Method | None,
+    method: tuple[str, Mapping[str, Any]] | None,
     history: Sequence[Mapping[str, Any]],
 ) -> None:
-    """Write a directory of JSON and safetensors, whole or not at all."""
+    """Write a directory of JSON and safetensors, whole or not at all; ``method``: its name and
+    settings.
+    """
     config = model.describe(prior) | fitted.describe() | {"format": FORMAT, "complete": True}
     if method is not None:
-        config |= {"method": method.name, "settings": method.settings()}
+        config |= dict(zip(("method", "settings"), method, strict=True))
     with replace_directory(path) as beside:
         write_json(beside / CONFIG, config)
         write_tensors(beside / POSTERIOR, fitted.numbers(model))
@@ -102,7 +129,7 @@ def unpack(
     ``own``: a likelihood to copy and to give the stored numbers, needed where the registry has none
     of that name.
     """
-    config = Run(path).config() if path.is_dir() else None
+    config = stored_config(path) if path.is_dir() else None
     if config is None:
         raise RunError(
             f"{path} holds no saved model; expected a directory written by save() or fit(run=...)."

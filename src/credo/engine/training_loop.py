@@ -22,8 +22,8 @@ from credo.core.registry import Registry
 from credo.core.seeds import generator, isolated, mix
 from credo.core.settings import setting
 from credo.data.source import Source
-from credo.engine.fit_job import FitJob, Fitted
-from credo.engine.model import Model
+from credo.engine.fit_job import FitJob
+from credo.engine.model import Fitted, Model
 from credo.engine.run import pack_optimizer, unpack_optimizer
 
 #: (progress of the warm-up in 0..1, batch number from 0, batches per epoch) -> weight

@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from torch import Tensor
 
 from credo.data.source import Source
-from credo.engine.draws import Draws
 from credo.engine.model import Model
-from credo.engine.outputs import sampled_outputs, with_drawn
+from credo.engine.outputs import Draws, sampled_outputs, with_drawn
 from credo.posteriors import Posterior
 from credo.predictive import Predictive
 

@@ -57,6 +57,8 @@ class Estimator(ABC):
     pathwise: ClassVar[bool] = False  # gradients go through the draws of a continuous family
     meets_masks: ClassVar[bool] = True  # noise on the inputs of layers enters as on weights
     for_masks: ClassVar[bool] = False  # learns the rates of hard masks, and nothing else
+    #: What it remembers from step to step, if anything; saved with the run.
+    memory: type[nn.Module] | None = None
 
     def check(self, posterior: Posterior) -> None:
         """Refuse a posterior this estimator has no gradient for."""
@@ -77,10 +79,6 @@ class Estimator(ABC):
         is not its to choose.
         """
         return self
-
-    def state(self) -> nn.Module | None:
-        """What the estimator remembers from step to step, if anything; saved with the run."""
-        return None
 
     def begin(self, draws: Sequence[Draw]) -> None:
         """See the draws of a pass before anything is drawn from them."""

@@ -84,10 +84,7 @@ class Reinforce(Gated):
     """
 
     name: ClassVar[str] = "reinforce"
-
-    def state(self) -> nn.Module | None:
-        """The running average."""
-        return Baseline()
+    memory = Baseline
 
     def surrogate(self, passes: Sequence[Pass], state: nn.Module | None, size: int) -> Tensor:
         """Scores weighted by what is left of the loss."""

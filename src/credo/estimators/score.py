@@ -67,6 +67,7 @@ class Score(Estimator):
 
     def __init__(self, control: str = "auto", rao_blackwell: bool = True) -> None:
         self.control, self.rao_blackwell = control, rao_blackwell
+        self.memory = Baseline if control in ("baseline", "auto") else None
 
     def check(self, posterior: Posterior) -> None:
         """Any family that is a point or has a density."""
@@ -75,10 +76,6 @@ class Score(Estimator):
                 raise SettingError(
                     f"estimator='score' needs a density; the family {family.name!r} has none."
                 )
-
-    def state(self) -> nn.Module | None:
-        """The running averages, where they are the control."""
-        return Baseline() if self.control in ("baseline", "auto") else None
 
     def fill(self, draw: Draw, family: Family, names: Sequence[str], noise: Noise) -> Params:
         """Latents without gradient; the draw remembers them for log q."""

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from credo.generative.bounds import log_mean_exp
 from credo.generative.network import LatentNet
-from credo.kernels.leapfrog import Integrator
+from credo.kernels.hamiltonian import Integrator
 from credo.kernels.log_density import Point, differentiable, rate_of
 
 TARGET = 0.65  # share of accepted proposals that step sizes are tuned to

@@ -12,8 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from credo.kernels.hamiltonian import TrajectoryInfo, first_step, hmc
-from credo.kernels.leapfrog import Integrator
+from credo.kernels.hamiltonian import Integrator, TrajectoryInfo, first_step, hmc
 from credo.kernels.log_density import Point, choose
 from credo.kernels.warmup import StepSize, average, overall, start_averaging
 

@@ -17,8 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from credo.kernels.hamiltonian import TrajectoryInfo, kinetic
-from credo.kernels.leapfrog import Integrator
+from credo.kernels.hamiltonian import Integrator, TrajectoryInfo, kinetic
 from credo.kernels.log_density import DIVERGENT, Point, choose, normal, rate_of, uniform
 
 

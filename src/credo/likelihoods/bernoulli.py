@@ -13,7 +13,7 @@ from torch.nn.functional import softplus
 
 from credo.core.errors import DataError, SettingError
 from credo.likelihoods.base import likelihoods, refuse_constant
-from credo.likelihoods.label_likelihood import LabelLikelihood
+from credo.likelihoods.categorical import LabelLikelihood
 from credo.likelihoods.mixtures import make_generator, over_data
 from credo.likelihoods.target_checks import binary_targets, real_targets, unit_targets
 

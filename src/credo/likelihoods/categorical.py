@@ -1,7 +1,9 @@
-"""Class labels from logits."""
+"""Labels without an order: what their likelihoods share, and class labels from logits."""
 
 from __future__ import annotations
 
+import math
+from abc import abstractmethod
 from typing import Any, ClassVar
 
 import torch
@@ -9,11 +11,84 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Distribution
 from torch.distributions import Categorical as TorchCategorical
 
-from credo.core.errors import DataError, SettingError
-from credo.likelihoods.base import likelihoods, refuse, target_tensor
-from credo.likelihoods.fisher_information import softmax_root
-from credo.likelihoods.label_likelihood import LabelLikelihood
+from credo.core.errors import CredoError, DataError, SettingError
+from credo.likelihoods.base import Likelihood, likelihoods, refuse, target_tensor
 from credo.likelihoods.mixtures import make_generator
+
+
+class LabelLikelihood(Likelihood):
+    """Labels: no order, so no quantiles; the reported variance is that of the probabilities across
+    draws. Abstract.
+    """
+
+    discrete: ClassVar[bool] = True
+    metric_family: ClassVar[str] = "labels"
+
+    @abstractmethod
+    def probs(self, outputs: Tensor) -> Tensor:
+        """Probabilities ``(..., N, C)``."""
+
+    @abstractmethod
+    def label(self, probs: Tensor) -> Tensor:
+        """The most probable label ``(N,)`` for probabilities ``(N, C)``."""
+
+    @abstractmethod
+    def label_table(self, probs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Probabilities ``(M, C)`` summing to one and labels ``(M,)``."""
+
+    def softened(self, mean: Tensor, var: Tensor) -> Tensor:
+        """mean / sqrt(1 + pi var / 8): the logistic function of it is close to the mean of the
+        logistic function (MacKay 1992).
+        """
+        return mean / torch.sqrt(1.0 + (math.pi / 8.0) * var)
+
+    def moments(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """p and p (1 - p) of each label's indicator, ``(..., N, C)``."""
+        p = self.probs(outputs)
+        return p, p * (1.0 - p)
+
+    def reported_variance(self, outputs: Tensor) -> Tensor:
+        """(1/S) sum_s (p_s - p)^2 per label, ``(N, C)``."""
+        return self.mixture_moments(outputs)[2]
+
+    def student_outputs(self, teacher: Likelihood, num_outputs: int) -> int:
+        """As many as the teacher has; of another likelihood its labels would mean something else,
+        which is a ``SettingError``.
+        """
+        if teacher.name != self.name:
+            raise SettingError(
+                f"A student with the {self.name} likelihood cannot state the labels of a teacher "
+                f"with the {teacher.name} likelihood; "
+                f"use likelihood={teacher.name!r} or leave it out."
+            )
+        return num_outputs
+
+    def soft_targets(
+        self, outputs: Tensor, teacher: Likelihood, generator: torch.Generator | int = 0
+    ) -> Tensor:
+        """The teacher's mean probabilities ``(N, C)``: all there is to know, and nothing is
+        drawn.
+        """
+        return teacher.probs(outputs).mean(0)
+
+    @abstractmethod
+    def soft_log_prob(self, outputs: Tensor, soft: Tensor) -> Tensor:
+        """E log p(y given f) over labels of these probabilities ``(N, C)``: ``(..., N)``."""
+
+    def marginal_cdf(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Undefined: labels have no order."""
+        raise CredoError(
+            f"A cdf of the {self.name} likelihood is undefined because labels have no order; use "
+            "probs or log_prob."
+        )
+
+    def mixture_quantile(self, outputs: Tensor, q: float) -> Tensor:
+        """Undefined: labels have no order."""
+        raise CredoError(
+            f"Quantiles and intervals of the {self.name} likelihood are undefined because labels "
+            "have no order; "
+            "use probs, mean or std."
+        )
 
 
 class Categorical(LabelLikelihood):
@@ -128,6 +203,21 @@ class Categorical(LabelLikelihood):
     def label_table(self, probs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """As they are: ``(N, C)`` and ``(N,)``."""
         return probs, y
+
+
+def softmax_root(probs: Tensor) -> Tensor:
+    """R ``(..., C, C - 1)`` with R R^T = diag(p) - p p^T.
+
+    diag(sqrt p) - p sqrt(p)^T is a root that maps sqrt(p) to zero; a reflection that turns sqrt(p)
+    into the first axis puts that into its first column, which is left out.
+    """
+    half = probs.sqrt()
+    root = torch.diag_embed(half) - probs.unsqueeze(-1) * half.unsqueeze(-2)
+    sign = torch.where(half[..., :1] < 0, -1.0, 1.0).to(half)
+    mirror = torch.cat([half[..., :1] + sign, half[..., 1:]], -1)  # sqrt(p) has length one
+    mirror = mirror / mirror.norm(dim=-1, keepdim=True)
+    turned = root - 2.0 * (root @ mirror.unsqueeze(-1)) * mirror.unsqueeze(-2)
+    return turned[..., 1:]
 
 
 likelihoods.register(Categorical.name)(Categorical)

@@ -41,18 +41,3 @@ def drawn_information(likelihood: Likelihood, outputs: Tensor) -> Tensor:
     y = likelihood.sample(stacked, generator("information", device=outputs.device))
     s = score(likelihood, stacked, y)
     return torch.einsum("s...f,s...g->...fg", s, s) / DRAWS
-
-
-def softmax_root(probs: Tensor) -> Tensor:
-    """R ``(..., C, C - 1)`` with R R^T = diag(p) - p p^T.
-
-    diag(sqrt p) - p sqrt(p)^T is a root that maps sqrt(p) to zero; a reflection that turns sqrt(p)
-    into the first axis puts that into its first column, which is left out.
-    """
-    half = probs.sqrt()
-    root = torch.diag_embed(half) - probs.unsqueeze(-1) * half.unsqueeze(-2)
-    sign = torch.where(half[..., :1] < 0, -1.0, 1.0).to(half)
-    mirror = torch.cat([half[..., :1] + sign, half[..., 1:]], -1)  # sqrt(p) has length one
-    mirror = mirror / mirror.norm(dim=-1, keepdim=True)
-    turned = root - 2.0 * (root @ mirror.unsqueeze(-1)) * mirror.unsqueeze(-2)
-    return turned[..., 1:]

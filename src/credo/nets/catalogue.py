@@ -18,7 +18,7 @@ from torch import nn
 
 from credo.core.errors import SettingError
 from credo.core.registry import Registry
-from credo.core.renamed import other_arguments
+from credo.core.settings import other_arguments
 from credo.core.synonyms import suggest
 from credo.nets.char_lstm import char_lstm
 from credo.nets.cnn import small_cnn

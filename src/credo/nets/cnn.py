@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from credo.core.errors import SettingError
-from credo.core.renamed import renamed
-from credo.core.settings import check_sizes
+from credo.core.settings import check_sizes, renamed
 
 
 @renamed(num_classes="outputs", channels="widths")

@@ -12,8 +12,7 @@ from typing import final
 from torch import Tensor, nn
 
 from credo.core.errors import SettingError
-from credo.core.renamed import renamed
-from credo.core.settings import check_sizes
+from credo.core.settings import check_sizes, renamed
 from credo.nets.mlp import mlp
 
 

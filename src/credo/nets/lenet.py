@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from credo.core.renamed import renamed
-from credo.core.settings import check_sizes
+from credo.core.settings import check_sizes, renamed
 
 
 @renamed(num_classes="outputs")

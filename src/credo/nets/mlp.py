@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from credo.core.errors import SettingError, nearest
-from credo.core.renamed import renamed
-from credo.core.settings import check_sizes
+from credo.core.settings import check_sizes, renamed
 
 
 class Erf(nn.Module):

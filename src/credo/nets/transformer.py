@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from credo.core.errors import SettingError
-from credo.core.renamed import renamed
-from credo.core.settings import check_sizes
+from credo.core.settings import check_sizes, renamed
 from credo.nets.sequence import sequence_input
 
 

@@ -14,7 +14,6 @@ from credo.posteriors.gaussian_process import SparseGP
 from credo.posteriors.group_parts import Scales, scale_parts
 from credo.posteriors.group_place import Place
 from credo.posteriors.group_scale import GroupScale
-from credo.posteriors.kl import kl, sampled_kl
 from credo.posteriors.kron import Kron
 from credo.posteriors.low_rank import LowRank
 from credo.posteriors.low_rank_precision import LowRankPrecision
@@ -23,7 +22,7 @@ from credo.posteriors.mixture import Mixture
 from credo.posteriors.multiplicative import Multiplicative, Places
 from credo.posteriors.nngp import WideNetwork
 from credo.posteriors.normal_inverse_gamma import NormalInverseGamma
-from credo.posteriors.posterior import Posterior
+from credo.posteriors.posterior import Posterior, kl, sampled_kl
 from credo.posteriors.posterior_prior import PosteriorPrior
 from credo.posteriors.process import Process, RowNoise, gaussian_outputs
 from credo.posteriors.samples import Samples

@@ -1,4 +1,6 @@
-"""The posterior over all parameters: a product of families."""
+"""The posterior over all parameters: a product of families; and the KL of one of them from its
+prior, in nats and always a sum over weights.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from credo.core.errors import CredoError
-from credo.core.seeds import Noise, Streams
+from credo.core.seeds import Ambient, Noise, Streams
 from credo.posteriors.draw import Draw, Params
-from credo.posteriors.family import Family, families
+from credo.posteriors.family import Family, FamilyPrior, families
 from credo.posteriors.process import Process
 from credo.posteriors.samples import Samples
 
@@ -146,3 +148,31 @@ class Posterior(nn.Module):
     def from_config(cls, config: dict[str, Any]) -> Posterior:
         """An empty posterior of this structure, to load a state into."""
         return cls([families[item["name"]].from_config(item) for item in config["families"]])
+
+
+def sampled_kl(
+    family: Family, prior: FamilyPrior, noise: Noise, latents: Params | None = None
+) -> Tensor:
+    """log q(w) - log p(w) for every draw of ``noise``, or for given ``latents``: an unbiased
+    estimate of the KL whatever the pair.
+    """
+    latents = family.latents(noise) if latents is None else latents
+    return family.log_prob(latents) - family.log_prior(prior, latents)
+
+
+def kl(
+    family: Family, prior: FamilyPrior, noise: Noise | None = None, latents: Params | None = None
+) -> Tensor:
+    """KL[q, p], summed over weights; where no closed form is known sampled with ``noise``, or of
+    ``latents`` drawn already.
+    """
+    closed = family.kl(prior)
+    if closed is not None:
+        return closed
+    try:
+        return sampled_kl(family, prior, noise or Ambient(), latents).mean()
+    except CredoError as error:
+        given = prior.elementwise or prior
+        raise CredoError(
+            f"No KL between the family {family.name!r} and the prior {given}: {error}"
+        ) from error

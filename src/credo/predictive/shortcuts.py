@@ -33,8 +33,8 @@ shortcuts: Registry[Shortcut] = Registry("shortcut")
 
 #: Where credo's own shortcuts are registered.
 MODULES = {
-    "moments": "credo.engine.outputs",
-    "moments_full": "credo.engine.outputs",
+    "moments": "credo.engine.moment_outputs",
+    "moments_full": "credo.engine.moment_outputs",
     "linear": "credo.curvature.linearised",
     "probit": "credo.curvature.linearised",
 }

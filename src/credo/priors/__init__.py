@@ -6,9 +6,8 @@ Any elementwise ``torch.distributions`` object is one already.
 from torch.distributions import Laplace, Normal, StudentT
 
 from credo.priors import named  # noqa: F401  (registers the names)
-from credo.priors.base import Fixed, Prior, Unstored, default_prior, from_config
+from credo.priors.base import Factorised, Fixed, Prior, Unstored, default_prior, from_config
 from credo.priors.by_pattern import ByPattern, as_prior, presets
-from credo.priors.factorised import Factorised
 from credo.priors.fan_in import FanIn
 from credo.priors.flat import Flat, is_proper
 from credo.priors.gaussian_mixture import GaussianMixture, scale_mixture, spike_and_slab

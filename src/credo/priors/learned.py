@@ -14,9 +14,9 @@ from torch.distributions import Distribution, Transform, biject_to, constraints
 from credo.core.errors import SettingError, nearest
 from credo.core.settings import positive, whole
 from credo.core.sites import Site
-from credo.priors.base import Prior, arguments, kinds, move, of_config, rebuilt, to_config
+from credo.priors.base import Prior, arguments, kinds, move, of_config, rebuilt, slot, to_config
 from credo.priors.gaussian_mixture import GaussianMixture
-from credo.priors.sharing import Grouping, find, groupings, relevance, sizes, slot
+from credo.priors.sharing import Grouping, find, groupings, relevance, sizes
 
 
 @kinds.register("learned")

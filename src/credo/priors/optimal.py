@@ -11,8 +11,8 @@ from torch.distributions import Distribution, Normal
 
 from credo.core.errors import SettingError
 from credo.core.sites import Site
-from credo.priors.base import Prior, kinds
-from credo.priors.sharing import Grouping, find, groupings, relevance, sizes, slot
+from credo.priors.base import Prior, kinds, slot
+from credo.priors.sharing import Grouping, find, groupings, relevance, sizes
 
 
 @kinds.register("optimal")

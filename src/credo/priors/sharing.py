@@ -178,13 +178,6 @@ def sizes(per: str, sites: Mapping[str, Site]) -> dict[str, tuple[int, Site]]:
     return out
 
 
-def slot(label: str, key: str) -> str:
-    """The name of one vector in a module's state: torch allows no dot in it, and '@' keeps it apart
-    from methods.
-    """
-    return f"{label}@{key.replace('~', '~0').replace('.', '~1')}"
-
-
 def find(name: str, sites: Mapping[str, Site], owner: str) -> Site:
     """The site of that name, or an error that says what the prior was made for."""
     if name not in sites:

@@ -24,15 +24,15 @@ from torch import nn
 
 from credo.audit.reference import subsample
 from credo.bnn import BNN
+from credo.core.atomic import read_json
 from credo.core.errors import CredoError, NetworkError, RunError, SettingError, nearest
-from credo.core.renamed import renamed
-from credo.core.settings import positive, whole
+from credo.core.settings import positive, renamed, whole
 from credo.core.tree import Tree, map_leaves, num_rows, take
 from credo.data.checks import check_inputs, check_pair
 from credo.data.source import Arrays, Source
 from credo.engine.fit_job import Callback
 from credo.engine.method import Method, make_method
-from credo.engine.run import Run, read_json
+from credo.engine.run import Run
 from credo.likelihoods.base import Likelihood, get
 from credo.likelihoods.soft import Soft
 from credo.tasks.fidelity import fidelity

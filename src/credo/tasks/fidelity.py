@@ -14,9 +14,8 @@ from credo.audit.cells import cells
 from credo.audit.distances import DISTANCES
 from credo.bnn import BNN
 from credo.core.errors import CredoError
-from credo.core.renamed import renamed
 from credo.core.seeds import mix
-from credo.core.settings import positive, whole
+from credo.core.settings import positive, renamed, whole
 from credo.core.tree import num_rows, split
 from credo.data.checks import check_inputs, check_pair
 from credo.predictive import Predictive

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from credo.bnn import BNN
 from credo.core.errors import CredoError
-from credo.core.renamed import renamed
 from credo.core.seeds import mix
-from credo.core.settings import positive, whole
+from credo.core.settings import positive, renamed, whole
 from credo.data.intake import intake
 from credo.nets.bottleneck import bottlenecks, recorded
 

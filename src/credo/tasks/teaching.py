@@ -17,8 +17,7 @@ from credo.core.seeds import generator, isolated, mix
 from credo.core.tree import Tree, map_named_leaves, named_leaves, num_rows, split, take
 from credo.data.checks import check_inputs
 from credo.data.source import Batch
-from credo.engine.draws import Draws
-from credo.engine.outputs import sampled_outputs, with_drawn
+from credo.engine.outputs import Draws, sampled_outputs, with_drawn
 from credo.likelihoods.base import Likelihood
 
 ROWS = 1024  # inputs the teacher predicts at once

@@ -8,7 +8,7 @@ from zoo.chains import draws_of, kinetic_is_chi_squared, last_layer, late, noise
 from zoo.stats import Z
 
 from credo.core.errors import SettingError
-from credo.kernels.length import EVERY
+from credo.kernels.warmup import EVERY
 
 DOUBLE = torch.float64
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from credo.engine.elbo_fit import ElboSettings, elbo_fit
-from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.fit_job import FitJob
 from credo.engine.method import Method, methods
-from credo.engine.model import Model
+from credo.engine.model import Fitted, Model
 from credo.engine.noise_places import NoiseSettings, noise_places, with_length_scale
 from credo.engine.training_loop import DescentSettings
 from credo.estimators import estimators

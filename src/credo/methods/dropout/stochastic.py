@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from credo.core.errors import NetworkError, SettingError, nearest
 from credo.core.settings import setting
 from credo.engine.elbo_fit import point_fit
-from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.fit_job import FitJob
 from credo.engine.method import Method, methods
-from credo.engine.model import Model
+from credo.engine.model import Fitted, Model
 from credo.engine.own_noise import OwnMasks, is_random, modules_without_norms
 from credo.engine.training_loop import DescentSettings
 from credo.posteriors import Stochastic

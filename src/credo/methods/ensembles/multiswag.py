@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from credo.core.settings import setting
-from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.fit_job import FitJob
 from credo.engine.method import Method, methods
-from credo.engine.model import Model
+from credo.engine.model import Fitted, Model
 from credo.engine.training_loop import DescentSettings, train
 from credo.methods.ensembles.parts.members_fit import MemberSettings, start_members, step_maker
 from credo.methods.ensembles.parts.members_step import members_optimizer

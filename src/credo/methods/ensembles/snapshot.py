@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 from credo.core.errors import SettingError
 from credo.core.settings import setting
 from credo.engine.batchnorm import norms, statistics
-from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.fit_job import FitJob
 from credo.engine.method import Method, methods
-from credo.engine.model import Model
+from credo.engine.model import Fitted, Model
 from credo.engine.training_loop import DescentSettings, fall, train
 from credo.methods.ensembles.parts.member_points import equal_points
 from credo.methods.ensembles.parts.members_fit import MemberSettings, start_members, step_maker

@@ -19,9 +19,9 @@ from typing import Any, ClassVar
 from credo.core.errors import SettingError
 from credo.core.seeds import generator
 from credo.core.settings import setting
-from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.fit_job import FitJob
 from credo.engine.method import Method, methods
-from credo.engine.model import Model
+from credo.engine.model import Fitted, Model
 from credo.methods.exact.parts.process_fit import (
     ProcessElbo,
     ProcessSettings,

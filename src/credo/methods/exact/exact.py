@@ -14,10 +14,10 @@ from typing import Any, ClassVar
 
 from credo.core.settings import setting
 from credo.core.sites import FlatLayout
-from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.fit_job import FitJob
 from credo.engine.linear_gaussian import gaussian_likelihood
 from credo.engine.method import Method, methods
-from credo.engine.model import Model
+from credo.engine.model import Fitted, Model
 from credo.methods.exact.parts.conjugate_regression import (
     known_noise,
     regression_prior,

@@ -16,10 +16,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.fit_job import FitJob
 from credo.engine.linear_gaussian import gaussian_likelihood, noise_std
 from credo.engine.method import Method, methods
-from credo.engine.model import Model
+from credo.engine.model import Fitted, Model
 from credo.methods.exact.parts.noise_by_evidence import set_best_noise
 from credo.methods.exact.parts.wide_limit import all_data, wide_limit
 from credo.posteriors import Posterior, WideNetwork

@@ -20,16 +20,15 @@ import torch
 from torch import Tensor
 
 from credo.core.settings import setting
-from credo.curvature.log_evidence import log_evidence
-from credo.curvature.prior_at_mode import prior_at_mode
+from credo.curvature.log_evidence import log_evidence, prior_at_mode
 from credo.curvature.structures import STRUCTURES, Measured
 from credo.curvature.sweep import Sweep
 from credo.engine.elbo_fit import descend
-from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.fit_job import FitJob
 from credo.engine.method import Method, methods
-from credo.engine.model import Model
+from credo.engine.model import Fitted, Model
 from credo.engine.training_loop import DescentSettings, decays
-from credo.methods.laplace.parts.mode import Mode, evidence_row, gaussian_posterior, trained_before
+from credo.methods.laplace.parts.mode import Mode, trained_before
 from credo.methods.laplace.parts.prior_tuning import TUNINGS, Tuning
 from credo.methods.laplace.parts.subsets import Subset, subset_of
 
@@ -139,9 +138,10 @@ class Laplace(Method, DescentSettings):
         measured = tuning.tune(mode, self.measure(mode))
         prior = prior_at_mode(model, mode.values, measured)
         evidence = float(log_evidence(measured.blocks, measured.nll, prior))
-        posterior = gaussian_posterior(model, mode.values, measured.blocks, prior.precision)
-        epochs, seconds = fit_job.epochs if self.train else 0, time.perf_counter() - started
-        fit_job.note(evidence_row(epochs, measured.nll, evidence, seconds))
+        posterior = measured.posterior(model, mode.values, prior.precision)
+        row = {"epoch": fit_job.epochs if self.train else 0, "nll": measured.nll}
+        row |= {"kl": -evidence - measured.nll, "elbo": evidence, "log_evidence": evidence}
+        fit_job.note(row | {"seconds": time.perf_counter() - started})
         return Fitted(posterior, mode.buffers)
 
     def _train(self, model: Model, fit_job: FitJob, values: dict[str, Tensor]) -> Mode:
@@ -149,7 +149,8 @@ class Laplace(Method, DescentSettings):
         start, decay = model.point_posterior(values), decays[self.lr_schedule]
         with self._tuning().objective(model, fit_job, start) as elbo:
             fitted = descend(elbo, fit_job, decay=decay, compile=self.compile)
-        return Mode.of(model, fit_job, fitted)
+        values = {n: v.detach() for n, v in fitted.posterior.mean().items()}
+        return Mode(model, values, fitted.buffers, fit_job)
 
     @torch.no_grad()
     def measure(self, mode: Mode, before: Measured | None = None) -> Measured:

@@ -17,9 +17,9 @@ from typing import Any, ClassVar
 from torch import Generator, Tensor
 
 from credo.core.settings import setting
-from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.fit_job import FitJob
 from credo.engine.method import Method, methods
-from credo.engine.model import Model
+from credo.engine.model import Fitted, Model
 from credo.kernels.cooling import (
     CoolingInfo,
     CoolingState,
@@ -27,14 +27,13 @@ from credo.kernels.cooling import (
     start_cooling,
     temperature_at,
 )
-from credo.kernels.leapfrog import Integrator
+from credo.kernels.hamiltonian import Integrator
 from credo.kernels.log_density import Point
 from credo.methods.sampling.parts.chains import Chains
 from credo.methods.sampling.parts.density import Density
 from credo.methods.sampling.parts.fitted_alongside import FittedAlongside
 from credo.methods.sampling.parts.full_batch import FullBatch
-from credo.methods.sampling.parts.moves import Moves
-from credo.methods.sampling.parts.run_moves import SteadySchedule, run_moves
+from credo.methods.sampling.parts.run_moves import Moves, SteadySchedule, run_moves
 
 
 @methods.register("annealing")

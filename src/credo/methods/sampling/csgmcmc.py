@@ -15,15 +15,14 @@ from torch import Generator, Tensor
 
 from credo.core.errors import SettingError
 from credo.core.settings import setting
-from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.fit_job import FitJob
 from credo.engine.method import Method, methods
-from credo.engine.model import Model
+from credo.engine.model import Fitted, Model
 from credo.kernels.langevin import cyclical, underdamped
 from credo.methods.sampling.parts.chains import start_chains
 from credo.methods.sampling.parts.density import Density
 from credo.methods.sampling.parts.fitted_alongside import FittedAlongside
-from credo.methods.sampling.parts.moves import Moves
-from credo.methods.sampling.parts.run_moves import CyclicalSchedule
+from credo.methods.sampling.parts.run_moves import CyclicalSchedule, Moves
 from credo.methods.sampling.parts.settings import ChainSettings, StochasticGradientSettings
 from credo.methods.sampling.parts.stochastic_gradient import StochasticGradient
 

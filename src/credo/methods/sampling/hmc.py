@@ -18,20 +18,24 @@ import torch
 from torch import Generator, Tensor
 
 from credo.core.settings import setting
-from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.fit_job import FitJob
 from credo.engine.method import Method, methods
-from credo.engine.model import Model
-from credo.kernels.hamiltonian import TrajectoryInfo, hmc
-from credo.kernels.leapfrog import Integrator
-from credo.kernels.length import EVERY, TrajectoryLength, turning_steps
+from credo.engine.model import Fitted, Model
+from credo.kernels.hamiltonian import Integrator, TrajectoryInfo, hmc
 from credo.kernels.log_density import Point
-from credo.kernels.warmup import Adaptation, WarmUp, per_chain
+from credo.kernels.warmup import (
+    EVERY,
+    Adaptation,
+    TrajectoryLength,
+    WarmUp,
+    per_chain,
+    turning_steps,
+)
 from credo.methods.sampling.parts.chains import start_chains
 from credo.methods.sampling.parts.density import Density
 from credo.methods.sampling.parts.fitted_alongside import FittedAlongside
 from credo.methods.sampling.parts.full_batch import FullBatch
-from credo.methods.sampling.parts.moves import Moves
-from credo.methods.sampling.parts.run_moves import SteadySchedule
+from credo.methods.sampling.parts.run_moves import Moves, SteadySchedule
 from credo.methods.sampling.parts.settings import ChainSettings, CompileSettings, FullBatchSettings
 
 JITTER = 0.2  # of the step size, so that no trajectory closes on itself

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from credo.core.seeds import generator
 from credo.core.settings import setting
-from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.fit_job import FitJob
 from credo.engine.method import Method, make_method, methods
-from credo.engine.model import Model
+from credo.engine.model import Fitted, Model
 from credo.methods.sampling.parts.chains import fitted_draws
 from credo.methods.sampling.parts.density import Density
 from credo.methods.sampling.parts.full_batch import FullBatch

@@ -16,9 +16,9 @@ import torch
 from torch import Generator, Tensor
 
 from credo.core.settings import setting
-from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.fit_job import FitJob
 from credo.engine.method import Method, methods
-from credo.engine.model import Model
+from credo.engine.model import Fitted, Model
 from credo.kernels.log_density import accepted, normal, rate_of
 from credo.kernels.metric import velocity
 from credo.kernels.warmup import Adaptation, WarmUp, per_chain
@@ -26,8 +26,7 @@ from credo.methods.sampling.parts.chains import start_chains
 from credo.methods.sampling.parts.density import Density
 from credo.methods.sampling.parts.fitted_alongside import FittedAlongside
 from credo.methods.sampling.parts.full_batch import FullBatch
-from credo.methods.sampling.parts.moves import Moves
-from credo.methods.sampling.parts.run_moves import SteadySchedule
+from credo.methods.sampling.parts.run_moves import Moves, SteadySchedule
 from credo.methods.sampling.parts.settings import ChainSettings, FullBatchSettings
 
 

@@ -15,16 +15,15 @@ from typing import Any, ClassVar, NamedTuple
 from torch import Generator, Tensor
 
 from credo.core.settings import setting
-from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.fit_job import FitJob
 from credo.engine.method import Method, methods
-from credo.engine.model import Model
+from credo.engine.model import Fitted, Model
 from credo.kernels.langevin import underdamped
 from credo.kernels.log_density import normal
 from credo.methods.sampling.parts.chains import start_chains
 from credo.methods.sampling.parts.density import Density
 from credo.methods.sampling.parts.fitted_alongside import FittedAlongside
-from credo.methods.sampling.parts.moves import Moves
-from credo.methods.sampling.parts.run_moves import SteadySchedule
+from credo.methods.sampling.parts.run_moves import Moves, SteadySchedule
 from credo.methods.sampling.parts.settings import (
     CONFORMANCE,
     ChainSettings,

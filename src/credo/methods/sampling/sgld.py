@@ -15,15 +15,14 @@ from typing import Any, ClassVar, NamedTuple
 
 from torch import Generator, Tensor
 
-from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.fit_job import FitJob
 from credo.engine.method import Method, methods
-from credo.engine.model import Model
+from credo.engine.model import Fitted, Model
 from credo.kernels.langevin import overdamped
 from credo.methods.sampling.parts.chains import start_chains
 from credo.methods.sampling.parts.density import Density
 from credo.methods.sampling.parts.fitted_alongside import FittedAlongside
-from credo.methods.sampling.parts.moves import Moves
-from credo.methods.sampling.parts.run_moves import SteadySchedule
+from credo.methods.sampling.parts.run_moves import Moves, SteadySchedule
 from credo.methods.sampling.parts.settings import (
     CONFORMANCE,
     ChainSettings,

@@ -17,17 +17,16 @@ from torch import Generator, Tensor
 from credo.core.errors import SettingError
 from credo.core.settings import setting
 from credo.core.tree import take
-from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.fit_job import FitJob
 from credo.engine.method import Method, methods
-from credo.engine.model import Model
+from credo.engine.model import Fitted, Model
 from credo.engine.training_loop import decays
 from credo.kernels.adam import AdamAverages, adam_step, start_adam
 from credo.kernels.stein import kernels, stein_force
 from credo.methods.sampling.parts.chains import Chains
 from credo.methods.sampling.parts.density import Density
 from credo.methods.sampling.parts.fitted_alongside import FittedAlongside
-from credo.methods.sampling.parts.moves import Moves
-from credo.methods.sampling.parts.run_moves import EpochSchedule
+from credo.methods.sampling.parts.run_moves import EpochSchedule, Moves
 from credo.methods.sampling.parts.stochastic_gradient import ChainBatches
 
 

@@ -20,9 +20,9 @@ from credo.core.errors import SettingError
 from credo.core.settings import setting
 from credo.core.sites import by_dtype, choose
 from credo.engine.elbo_fit import ElboSettings, elbo_fit
-from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.fit_job import FitJob
 from credo.engine.method import Method, methods
-from credo.engine.model import Model
+from credo.engine.model import Fitted, Model
 from credo.engine.training_loop import DescentSettings
 from credo.estimators import estimators, pathwise_estimators
 from credo.methods.sparse.parts.log_uniform import log_uniform_over

@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 
 from credo.core.settings import setting
 from credo.engine.elbo_fit import ElboSettings, elbo_fit
-from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.fit_job import FitJob
 from credo.engine.method import Method, methods
-from credo.engine.model import Model
+from credo.engine.model import Fitted, Model
 from credo.engine.training_loop import DescentSettings
 from credo.estimators import estimators, weight_estimators
 from credo.methods.variational.parts.settings import DensitySettings, FamilySettings

@@ -21,9 +21,9 @@ from credo.core.errors import NetworkError
 from credo.core.seeds import isolated
 from credo.core.settings import setting
 from credo.engine.elbo_fit import descend
-from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.fit_job import FitJob
 from credo.engine.method import Method, methods
-from credo.engine.model import Model
+from credo.engine.model import Fitted, Model
 from credo.engine.training_loop import DescentSettings, decays
 from credo.methods.variational.parts.bottleneck_elbo import Bottlenecked
 from credo.nets.bottleneck import Bottleneck, bottlenecks

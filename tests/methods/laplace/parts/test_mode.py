@@ -8,10 +8,10 @@ from zoo.curvature import make_job, make_sweep, targets
 from zoo.models import make_model
 from zoo.regression import problem
 
-from credo.curvature.prior_at_mode import elementwise_prior
-from credo.curvature.structures import STRUCTURES
+from credo.curvature.log_evidence import elementwise_prior
+from credo.curvature.structures import STRUCTURES, Measured
 from credo.likelihoods import Gaussian, StudentT
-from credo.methods.laplace.parts.mode import gaussian_posterior, trained_before
+from credo.methods.laplace.parts.mode import trained_before
 from credo.posteriors import Delta, Full
 
 
@@ -69,8 +69,7 @@ def test_the_gaussian_has_points_beside_it():
     x = torch.randn(6, 3).double()
     sweep = make_sweep(net, x, targets(6), random="last")
     blocks = STRUCTURES["full"].measure(sweep, 0).blocks
-    posterior = gaussian_posterior(
-        sweep.model, sweep.values, blocks, elementwise_prior(sweep.model, sweep.values).precision
-    )
+    precision = elementwise_prior(sweep.model, sweep.values).precision
+    posterior = Measured(blocks, 0.0).posterior(sweep.model, sweep.values, precision)
     assert [type(m) for m in posterior.factors] == [Full, Delta]
     assert all(torch.equal(v, sweep.values[n]) for n, v in posterior.mean().items())

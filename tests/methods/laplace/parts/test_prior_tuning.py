@@ -9,13 +9,12 @@ from zoo.models import make_model
 from zoo.regression import problem
 
 from credo.curvature.linearised import linear_outputs
-from credo.curvature.log_evidence import GRID
-from credo.curvature.prior_at_mode import elementwise_prior
+from credo.curvature.log_evidence import GRID, elementwise_prior
 from credo.curvature.structures import STRUCTURES, Measured
 from credo.data.intake import intake
 from credo.likelihoods import Gaussian
 from credo.methods.laplace.parts import prior_tuning as module
-from credo.methods.laplace.parts.mode import Mode, gaussian_posterior
+from credo.methods.laplace.parts.mode import Mode
 from credo.methods.laplace.parts.prior_tuning import (
     OnlineElbo,
     choose_by_validation,
@@ -57,9 +56,8 @@ def test_validation_chooses_the_best_of_its_grid(shortcut):
 
     def nll(scale):
         model.prior.set({n: torch.tensor(scale) for n in model.random})
-        posterior = gaussian_posterior(
-            model, values, blocks, elementwise_prior(model, values).precision
-        )
+        precision = elementwise_prior(model, values).precision
+        posterior = Measured(blocks, 0.0).posterior(model, values, precision)
         return validation_nll(mode, validation, posterior, shortcut)
 
     scores = {scale: nll(scale) for scale in GRID[::2].tolist()}
@@ -74,9 +72,8 @@ def test_held_out_scores_are_those_of_predictions():
     model = linear_model()
     sweep = make_sweep(model.net, x, y, Gaussian(std=0.5))
     blocks = STRUCTURES["full"].measure(sweep, 0).blocks
-    posterior = gaussian_posterior(
-        model, model.values(), blocks, elementwise_prior(model, model.values()).precision
-    )
+    precision = elementwise_prior(model, model.values()).precision
+    posterior = Measured(blocks, 0.0).posterior(model, model.values(), precision)
     outputs = linear_outputs(model, posterior, x, {}, module.POINTS, None)
     expected = -float(Predictive(outputs, model.likelihood).log_prob(y).sum())
     mode = Mode(model, model.values(), {}, make_job(x, y))

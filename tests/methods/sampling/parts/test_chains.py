@@ -7,7 +7,8 @@ import credo
 from credo import BNN
 from credo.core.errors import CredoError, SettingError
 from credo.data import intake
-from credo.engine.run import CHECKPOINT, DRAWS, POSTERIOR
+from credo.engine.run import CHECKPOINT, DRAWS
+from credo.engine.saved_model import POSTERIOR
 from credo.likelihoods import Gaussian
 from credo.methods import HMC
 from credo.methods.sampling.parts.density import Density

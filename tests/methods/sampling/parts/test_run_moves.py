@@ -7,8 +7,7 @@ from torch import Tensor
 from credo.core.errors import CredoError
 from credo.engine.fit_job import FitJob
 from credo.engine.run import Run
-from credo.methods.sampling.parts.moves import Moves
-from credo.methods.sampling.parts.run_moves import DrawSchedule, SteadySchedule, run_moves
+from credo.methods.sampling.parts.run_moves import DrawSchedule, Moves, SteadySchedule, run_moves
 
 DOUBLE = torch.float64
 

@@ -18,8 +18,8 @@ from credo.core.errors import SettingError
 from credo.core.seeds import generator, mix
 from credo.data.source import Source
 from credo.engine.batches import own_batches
-from credo.engine.fit_job import FitJob, Fitted
-from credo.engine.model import Model
+from credo.engine.fit_job import FitJob
+from credo.engine.model import Fitted, Model
 from credo.engine.training_loop import Learner
 from credo.likelihoods.base import Likelihood
 from credo.methods.ensembles.parts.member_points import equal_points

@@ -14,11 +14,10 @@ from credo.core.seeds import generator, isolated, mix
 from credo.core.settings import setting
 from credo.core.shell import Shell
 from credo.core.tree import num_rows
-from credo.engine.draws import Draws
 from credo.engine.elbo import Buffers
-from credo.engine.fit_job import FitJob, Fitted
-from credo.engine.model import Model
-from credo.engine.outputs import sampled_outputs
+from credo.engine.fit_job import FitJob
+from credo.engine.model import Fitted, Model
+from credo.engine.outputs import Draws, sampled_outputs
 from credo.engine.step import Step
 from credo.engine.training_loop import Learner, decays, train
 from credo.posteriors import Params, Posterior, kl

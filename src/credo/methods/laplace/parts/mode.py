@@ -1,21 +1,19 @@
-"""The mode that Laplace's approximation is about: a network trained before, with its noise, and the
-Gaussian around it.
+"""The mode that Laplace's approximation is about, and that of a network trained before, with its
+noise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from credo.curvature.blocks import Block, Precision
-from credo.engine.draws import Draws
-from credo.engine.fit_job import FitJob, Fitted
+from credo.engine.fit_job import FitJob
 from credo.engine.model import Model
-from credo.engine.outputs import sampled_outputs
-from credo.posteriors import Params, Posterior
+from credo.engine.outputs import Draws, sampled_outputs
+from credo.posteriors import Params
 
 
 class Mode(NamedTuple):
@@ -25,12 +23,6 @@ class Mode(NamedTuple):
     values: Params
     buffers: Mapping[str, Tensor]
     fit_job: FitJob
-
-    @classmethod
-    def of(cls, model: Model, fit_job: FitJob, fitted: Fitted) -> Mode:
-        """The weights that a descent ended with."""
-        values = {n: v.detach() for n, v in fitted.posterior.mean().items()}
-        return cls(model, values, fitted.buffers, fit_job)
 
 
 def trained_before(model: Model, fit_job: FitJob, values: Params) -> Mode:
@@ -67,17 +59,3 @@ def fit_noise(model: Model, fit_job: FitJob, values: Params, buffers: Mapping[st
         mover.step(closure)
     for parameter in learned:
         parameter.grad = None
-
-
-def gaussian_posterior(
-    model: Model, values: Params, blocks: Sequence[Block], precision: Precision
-) -> Posterior:
-    """The Gaussian of every block, and points for what is not random."""
-    random = {name: values[name] for name in model.random}
-    return model.with_points([block.family(random, precision) for block in blocks], dict(values))
-
-
-def evidence_row(epoch: int, nll: float, log_evidence: float, seconds: float) -> dict[str, Any]:
-    """What the history says of the finished approximation, in nats."""
-    row = {"epoch": epoch, "nll": nll, "kl": -log_evidence - nll, "elbo": log_evidence}
-    return row | {"log_evidence": log_evidence, "seconds": seconds}

@@ -15,17 +15,21 @@ import torch
 from torch import Tensor, nn
 
 from credo.core.errors import SettingError
-from credo.curvature.log_evidence import GRID, best_log_factors, best_prior_and_noise
-from credo.curvature.prior_at_mode import elementwise_prior, prior_at_mode
+from credo.curvature.log_evidence import (
+    GRID,
+    best_log_factors,
+    best_prior_and_noise,
+    elementwise_prior,
+    prior_at_mode,
+)
 from credo.curvature.structures import Measured
 from credo.data.source import Source
-from credo.engine.draws import Draws
 from credo.engine.elbo import Elbo
 from credo.engine.fit_job import FitJob
 from credo.engine.model import Model
-from credo.engine.outputs import sampled_outputs
+from credo.engine.outputs import Draws, sampled_outputs
 from credo.estimators import estimators
-from credo.methods.laplace.parts.mode import Mode, gaussian_posterior
+from credo.methods.laplace.parts.mode import Mode
 from credo.posteriors import Params, Posterior
 from credo.predictive import Predictive
 from credo.predictive.shortcuts import shortcut_named
@@ -218,7 +222,7 @@ def choose_by_validation(
     for factor in GRID[::2].tolist():
         _set_all(prior, factor)
         precision = prior_at_mode(mode.model, mode.values, measured).precision
-        posterior = gaussian_posterior(mode.model, mode.values, measured.blocks, precision)
+        posterior = measured.posterior(mode.model, mode.values, precision)
         nll = validation_nll(mode, validation, posterior, shortcut)
         if nll < best_nll:
             best_nll, best_factor = nll, factor

@@ -18,7 +18,7 @@ from torch import Tensor
 from credo.core.errors import SettingError, nearest
 from credo.core.tree import take
 from credo.curvature.blocks import DiagonalBlock, SubnetworkBlock
-from credo.curvature.prior_at_mode import elementwise_prior
+from credo.curvature.log_evidence import elementwise_prior
 from credo.curvature.structures import Gram, Measured, diagonal
 from credo.curvature.sweep import BUDGET, ObservedBatch, Sweep, example_jacobians, observe
 from credo.curvature.taps import Tap, layer_jacobians, untapped

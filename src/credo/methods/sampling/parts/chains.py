@@ -11,15 +11,14 @@ from torch import Tensor
 
 from credo.core.errors import SettingError
 from credo.core.seeds import generator, mix
-from credo.engine.draws import prior_draws
-from credo.engine.fit_job import FitJob, Fitted
-from credo.engine.model import Model
+from credo.engine.fit_job import FitJob
+from credo.engine.model import Fitted, Model
+from credo.engine.outputs import prior_draws
 from credo.kernels.cooling import anneal
-from credo.kernels.leapfrog import Integrator
+from credo.kernels.hamiltonian import Integrator
 from credo.methods.sampling.parts.density import Density
 from credo.methods.sampling.parts.full_batch import FullBatch
-from credo.methods.sampling.parts.moves import Moves
-from credo.methods.sampling.parts.run_moves import DrawSchedule, run_moves
+from credo.methods.sampling.parts.run_moves import DrawSchedule, Moves, run_moves
 from credo.methods.sampling.parts.settings import ChainSettings
 from credo.posteriors import Posterior, Samples
 

@@ -1,5 +1,6 @@
-"""The loop over moves: chains go on from where they start, a schedule says which moves give draws,
-draws go to memory or to disk, and a killed run is resumed at the next move.
+"""What a sampler is to the loop over its moves, and that loop: chains go on from where they start,
+a schedule says which moves give draws, draws go to memory or to disk, and a killed run is resumed
+at the next move.
 
 Move t takes its random numbers from (seed, t) alone and everything else from the state and from
 what is fitted alongside, so a checkpoint is these two, as named tensors.
@@ -10,19 +11,57 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar, final
+from typing import Any, Generic, Protocol, TypeVar, final, get_type_hints
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from credo.core.errors import CredoError
-from credo.core.records import Record, from_tensors, named_tensors
 from credo.core.seeds import generator, isolated, mix
 from credo.engine.fit_job import FitJob
-from credo.methods.sampling.parts.moves import Moves
+from credo.methods.sampling.parts.fitted_alongside import FittedAlongside
+
+
+class Record(Protocol):
+    """A named tuple of tensors and records: the state of a sampler, or the info of a move.
+
+    Flat, by the names of the innermost fields, it is what a checkpoint stores:
+    ``from_tensors(type(r), named_tensors(r))`` equals ``r``.
+    """
+
+    def _asdict(self) -> dict[str, Any]: ...
+
+
+R = TypeVar("R")
+S = TypeVar("S", bound=Record)
+
+
+class Moves(ABC, Generic[S]):
+    """Moves of C chains at once.
+
+    A state is a record of all that the next move needs, so that a checkpoint
+    is the state and what is fitted alongside. The info of a move is a record of diagnostics, per
+    chain ``(C,)`` or for all ``()``, ``log_density`` among them. Random numbers come from
+    ``source`` alone.
+    """
+
+    state_type: type[S]
+    fitted_alongside: FittedAlongside
+
+    @abstractmethod
+    def start(self, position: Tensor, source: torch.Generator) -> S:
+        """The state before the first move, of chains at ``position`` ``(C, P)``."""
+
+    @abstractmethod
+    def move(self, state: S, index: int, source: torch.Generator) -> tuple[S, Record]:
+        """The state after move ``index``, and its info."""
+
+    @abstractmethod
+    def drawn(self, state: S) -> Tensor:
+        """The positions ``(C, P)`` that are a draw of every chain."""
 
 
 @dataclass(frozen=True)
@@ -138,8 +177,6 @@ class EpochSchedule(DrawSchedule):
         """Epochs, not moves."""
         return (index + 1) // self.num_batches - 1
 
-
-S = TypeVar("S", bound=Record)
 
 BY_CHAIN = ("log_density", "energy", "divergent")  # in rows chain by chain; the rest is averaged
 _STATE, _ALONGSIDE = "state/", "more/"  # in the names of a checkpoint
@@ -279,3 +316,35 @@ def _text(row: dict[str, Any] | None) -> str | None:
     values = row["log_density"]
     text = f"{'warm-up' if row['warmup'] else 'draws'}, log density {sum(values) / len(values):.4g}"
     return text + (f", acceptance {row['acceptance']:.2f}" if "acceptance" in row else "")
+
+
+# --- records as named tensors: what a checkpoint stores -------------------------------------------
+
+
+def named_tensors(record: Record) -> dict[str, Tensor]:
+    """The tensors of a record and of the records in it, by field name; a field that is None is left
+    out.
+    """
+    out: dict[str, Tensor] = {}
+    for name, value in record._asdict().items():
+        if value is None:
+            continue
+        inner = {name: value} if isinstance(value, Tensor) else named_tensors(value)
+        twice = sorted(out.keys() & inner.keys())
+        if twice:
+            raise ValueError(
+                f"{type(record).__name__} has two fields called {', '.join(twice)}; rename one, or "
+                "a checkpoint would lose it."
+            )
+        out |= inner
+    return out
+
+
+def from_tensors(kind: type[R], tensors: Mapping[str, Tensor]) -> R:
+    """The record of type ``kind`` with these tensors; names that it does not have are ignored."""
+    return kind(
+        **{
+            name: tensors[name] if field is Tensor else from_tensors(field, tensors)
+            for name, field in get_type_hints(kind).items()
+        }
+    )

@@ -4,9 +4,9 @@ import pytest
 import torch
 from zoo.chains import banana, gaussian
 
-from credo.kernels.leapfrog import Integrator
-from credo.kernels.length import SHARE, TrajectoryLength, turning_steps
+from credo.kernels.hamiltonian import Integrator
 from credo.kernels.log_density import Point
+from credo.kernels.warmup import SHARE, TrajectoryLength, turning_steps
 
 DOUBLE = torch.float64
 

@@ -3,7 +3,7 @@ import torch
 from zoo.chains import BEND, WIDTH, banana, fifty, pair
 
 from credo.core.errors import SettingError
-from credo.kernels.leapfrog import Integrator
+from credo.kernels.hamiltonian import Integrator
 from credo.kernels.log_density import Point, differentiable
 
 DOUBLE = torch.float64

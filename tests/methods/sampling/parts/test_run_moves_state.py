@@ -4,7 +4,6 @@ import pytest
 import torch
 from zoo import regression
 
-from credo.core.records import from_tensors, named_tensors
 from credo.data import intake
 from credo.engine.fit_job import FitJob
 from credo.methods import methods
@@ -14,6 +13,7 @@ from credo.methods.sampling.hmc import HMCMoves
 from credo.methods.sampling.metropolis import MetropolisMoves
 from credo.methods.sampling.nuts import NUTSMoves
 from credo.methods.sampling.parts.density import Density
+from credo.methods.sampling.parts.run_moves import from_tensors, named_tensors
 from credo.methods.sampling.psgld import PSGLDMoves
 from credo.methods.sampling.sghmc import SGHMCMoves
 from credo.methods.sampling.sgld import SGLDMoves

@@ -4,7 +4,7 @@ import warnings
 import pytest
 
 from credo.core.errors import SettingError
-from credo.core.renamed import other_arguments, present_names, renamed
+from credo.core.settings import other_arguments, present_names, renamed
 
 
 @renamed(samples="num_samples", warn=False)

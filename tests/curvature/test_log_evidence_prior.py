@@ -11,11 +11,9 @@ from zoo.models import make_model
 from zoo.regression import problem
 
 from credo.core.errors import SettingError
-from credo.curvature.log_evidence import log_evidence
-from credo.curvature.prior_at_mode import elementwise_prior, prior_at_mode
+from credo.curvature.log_evidence import elementwise_prior, log_evidence, prior_at_mode
 from credo.curvature.structures import STRUCTURES, Measured
 from credo.likelihoods import Gaussian
-from credo.methods.laplace.parts.mode import gaussian_posterior
 from credo.posteriors import Delta, Full, MeanField, Posterior, PosteriorPrior
 from credo.priors import FanIn, Flat, Scaled
 
@@ -184,7 +182,7 @@ def test_a_joint_prior_counts_whole():
     measured, values = STRUCTURES["full"].measure(sweep, 0), model.values()
     curve = measured.blocks[0].matrix.clone()
     prior = prior_at_mode(model, values, measured)
-    posterior = gaussian_posterior(model, values, measured.blocks, prior.precision)
+    posterior = measured.posterior(model, values, prior.precision)
     total = curve + torch.linalg.inv(cover)
     torch.testing.assert_close(posterior.factors[0].covariance().detach(), torch.linalg.inv(total))
     log_prior = family.log_prob(values).detach()

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from credo.likelihoods import Bernoulli, Categorical
-from credo.likelihoods.label_likelihood import LabelLikelihood
+from credo.likelihoods.categorical import LabelLikelihood
 
 
 def test_is_abstract():

@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from credo.core.records import from_tensors, named_tensors
 from credo.methods.sampling import (
     csgmcmc,
     hmc,
@@ -16,6 +15,7 @@ from credo.methods.sampling import (
     svgd,
     tempering,
 )
+from credo.methods.sampling.parts.run_moves import from_tensors, named_tensors
 
 
 class Inner(NamedTuple):

@@ -8,8 +8,7 @@ from zoo.stats import follows, has_covariance
 
 from credo import BNN
 from credo.core.errors import CredoError
-from credo.engine.draws import Draws, prior_draws
-from credo.engine.outputs import sampled_outputs
+from credo.engine.outputs import Draws, prior_draws, sampled_outputs
 from credo.likelihoods import Gaussian
 from credo.posteriors import Discrete
 from credo.priors import FanIn
