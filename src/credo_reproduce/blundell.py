@@ -72,9 +72,7 @@ class Blundell(Experiment):
     )
     std2: float = setting(0.0025, "Standard deviation of the narrow one.", gt=0.0)
     schedule: str = setting(
-        "linear",
-        "Course of the KL's weight over the fit.",
-        choices=("constant", "linear", "cosine", "blundell"),
+        "linear", "KL weight schedule.", choices=("constant", "linear", "cosine", "blundell")
     )
     num_data: int = setting(
         60_000, "Training images; what is left of the 60,000 is a validation set.", ge=100
@@ -229,12 +227,12 @@ def _pruned(curve: list[tuple[float, float]], width: int) -> Table:
 
 
 def _figure(curve: list[tuple[float, float]], width: int) -> dict[str, Any]:
-    kept = [100 * share for share, _ in curve]
+    shares = [100 * share for share, _ in curve]
     return curves(
         f"Pruning by signal-to-noise, {width} units",
         "weights removed, per cent",
         "test error, per cent",
-        [line("scale mixture", kept, [error for _, error in curve])],
+        [line("scale mixture", shares, [error for _, error in curve])],
         caption="Weights go in order of abs(mean) / std, lowest first.",
     )
 

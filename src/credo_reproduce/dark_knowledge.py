@@ -255,12 +255,12 @@ def _told(scores: dict[str, float]) -> dict[str, float]:
 def _table(rows: dict[str, dict[str, float]], taught: Distilled, sampler: str) -> Table:
     labels = {"point": "point (map)", "teacher": f"teacher ({sampler})", "student": "student"}
     lines = [Row(labels[name], scores, {"error": ERRORS[name]}) for name, scores in rows.items()]
-    kept = ", ".join(
+    agreements = ", ".join(
         f"{key} {taught.fidelity[key]:.3g}" for key in ("agreement", "kl", "rank_correlation")
     )
     note = (
         "Test error in per cent, nll in nats per image, passes of the network per prediction. "
-        f"Student and teacher: {kept}."
+        f"Student and teacher: {agreements}."
     )
     return Table("MNIST", ["error", "nll", "passes"], lines, note, digits=4)
 

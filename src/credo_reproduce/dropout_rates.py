@@ -122,7 +122,10 @@ class DropoutRates(Experiment):
         }
         return Outcome(
             [_learned(learned, means, pairs), _grid(means)],
-            [*(_course(n, rows) for n, rows in histories.items()), _valley(means, learned)],
+            [
+                *(_rates_over_epochs(n, rows) for n, rows in histories.items()),
+                _valley(means, learned),
+            ],
             _checks(learned, pairs),
         )
 
@@ -226,7 +229,7 @@ def _grid(fixed: dict[int, dict[float, float]]) -> Table:
     )
 
 
-def _course(n: int, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _rates_over_epochs(n: int, rows: list[dict[str, Any]]) -> dict[str, Any]:
     epochs = [row["epoch"] + 1 for row in rows]
     seen = {name: label for name, label in LAYERS.items() if f"rate/{name}" in rows[0]}
     lines = [

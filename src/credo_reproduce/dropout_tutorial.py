@@ -142,7 +142,7 @@ class DropoutTutorial(Experiment):
             )
         probabilities, figures = digit_probabilities(shown, test, self.draws, self.samples)
         return Outcome(
-            [_accuracies(found, self), _kept(keeps), probabilities],
+            [_accuracies(found, self), _keep_probabilities(keeps), probabilities],
             [*(_histogram(label, layers) for label, layers in keeps.items()), *figures],
             [*_checks(found), _more_kept(keeps), more_disagreement(probabilities)],
             ["Drop rate, epochs and test set of the tutorial's table are not stated there."],
@@ -232,7 +232,7 @@ def _accuracies(found: dict[str, list[tuple[float, float]]], run: DropoutTutoria
     return Table("Test accuracy, per cent", ["mean weights", "sampled"], rows, note)
 
 
-def _kept(keeps: dict[str, list[Tensor]]) -> Table:
+def _keep_probabilities(keeps: dict[str, list[Tensor]]) -> Table:
     columns = ["input", "first hidden layer", "second hidden layer"]
     rows = [
         Row(label, {c: float(k.mean()) for c, k in zip(columns, layers, strict=True)})

@@ -142,7 +142,7 @@ class Ensembles(Experiment):
 
     def _fits(self) -> list[Fit]:
         """The rows of the table."""
-        path = {"swa_lr": self.swa_lr, "draws": self.draws}
+        path = {"swa_lr": self.swa_lr, "num_draws": self.draws}
         return [
             Fit("single", "deep_ensemble", {"num_members": 1}, 1),
             Fit("snapshot", "snapshot", {"num_cycles": self.cycles}, 1),
@@ -233,14 +233,14 @@ def _checks(scores: dict[str, Score], growth: dict[str, list[Score]]) -> list[Ch
         )
         for label in ("snapshot", "SWAG")
     ]
-    for label, course in growth.items():
-        ends = f"{course[0].nll:.4f} with one, {course[-1].nll:.4f} with {len(course)}"
+    for label, by_size in growth.items():
+        ends = f"{by_size[0].nll:.4f} with one, {by_size[-1].nll:.4f} with {len(by_size)}"
         out.append(
             Check(
                 f"{label}: nll falls with members",
                 ends,
                 "lower with all",
-                course[-1].nll < course[0].nll,
+                by_size[-1].nll < by_size[0].nll,
             )
         )
     return out

@@ -128,9 +128,9 @@ class GalCO2Solar(Experiment):
         grid = data["co2_test_data"]  # its labels are no measurements
         whole = record(load("co2_mauna_loa_weekly"), len(trains["co2"].y))
         away = trains["co2"].y[:, 0].numpy() - whole[: len(trains["co2"].y)]
-        apart = float(np.sqrt(np.square(away).mean()))
+        distance = float(np.sqrt(np.square(away).mean()))
         held_out = {
-            "co2": later(trains["co2"], whole, float(grid.max())) if apart < AGREE else None,
+            "co2": later(trains["co2"], whole, float(grid.max())) if distance < AGREE else None,
             "solar": gaps,
         }
         rows, figures, found = [], [], {}
@@ -139,7 +139,7 @@ class GalCO2Solar(Experiment):
             bnn = self.fit(kind, trains[kind.data], device, seed)
             found[kind.label] = numbers = self.measure(bnn, trains[kind.data], held_out[kind.data])
             if kind.data == "co2":
-                numbers["sd at the far end"] = self.spread(bnn, grid[-1:])
+                numbers["sd at the far end"] = self.far_std(bnn, grid[-1:])
                 numbers["growth"] = numbers["sd at the far end"] / numbers["sd on the data"]
             rows.append(Row(kind.label, numbers))
             figures.append(self.figure(kind, bnn, trains[kind.data], held_out[kind.data]))
@@ -161,9 +161,9 @@ class GalCO2Solar(Experiment):
         checks = [
             Check(
                 "the record gives the labels",
-                f"rms difference {apart:.3f}",
+                f"rms difference {distance:.3f}",
                 f"below {AGREE}",
-                apart < AGREE,
+                distance < AGREE,
             )
         ]
         sd = float(trains["solar"].y.std(correction=0))
@@ -191,7 +191,7 @@ class GalCO2Solar(Experiment):
             train, "mc_dropout", p=self.p, length_scale=prior, seed=seed, device=device, **common
         )
 
-    def spread(self, bnn: BNN, x: Tensor) -> float:
+    def far_std(self, bnn: BNN, x: Tensor) -> float:
         """Deviation of the function across draws, averaged over ``x``."""
         return float(bnn.predict(x, num_samples=self.samples).epistemic.sqrt().mean())
 

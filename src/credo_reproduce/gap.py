@@ -149,7 +149,7 @@ def compare(sizes: Sizes, device: torch.device, seed: int, say: Any) -> Gap:
     grid = torch.linspace(-4.0, 4.0, 81)
     say("HMC reference")
     true, worst, rate = reference(data, grid, sizes, seed)
-    base, noise = _spread(true, grid), NOISE / data.y_std
+    base, noise = _gap_and_flank(true, grid), NOISE / data.y_std
     figures, ratios, contrasts, start = [], {}, {}, None
     rows = [Row("HMC", _sizes(base, data))]
     for label, kind in KINDS.items():
@@ -159,7 +159,7 @@ def compare(sizes: Sizes, device: torch.device, seed: int, say: Any) -> Gap:
             name: value.detach().clone() for name, value in bnn.posterior.mean().items()
         }
         values = bnn.functions(data.inputs(grid), sizes.samples)[:, :, 0].double().cpu()
-        gap, flank = _spread(values, grid)
+        gap, flank = _gap_and_flank(values, grid)
         ratios[label] = gap / base[0]
         contrasts[label] = gap / flank
         measured = _sizes((gap, flank), data) | {
@@ -263,8 +263,8 @@ def _fit(
     return bnn.fit((data.x, data.y), kind.method, lr=kind.lr, **common, **given)
 
 
-def _sizes(spread: tuple[float, float], data: Clusters) -> dict[str, float]:
-    gap, flank = spread
+def _sizes(stds: tuple[float, float], data: Clusters) -> dict[str, float]:
+    gap, flank = stds
     return {
         "sd in the gap": gap * data.y_std,
         "sd on the clusters": flank * data.y_std,
@@ -272,7 +272,7 @@ def _sizes(spread: tuple[float, float], data: Clusters) -> dict[str, float]:
     }
 
 
-def _spread(values: Tensor, grid: Tensor) -> tuple[float, float]:
+def _gap_and_flank(values: Tensor, grid: Tensor) -> tuple[float, float]:
     """Root mean square deviation across draws, in the gap and on the clusters."""
     inside = (grid >= GAP[0]) & (grid <= GAP[1])
     flanks = torch.stack([(grid >= low) & (grid <= high) for low, high in FLANKS]).any(0)

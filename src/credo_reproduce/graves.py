@@ -33,7 +33,7 @@ SHARE = 0.25  # of the unregularised rise, below which a regulariser counts as n
 Pair = tuple[Tensor, Tensor]
 
 
-class Course(NamedTuple):
+class Losses(NamedTuple):
     """Training and validation nll per datum by epoch, and the final validation error in percent."""
 
     train: list[float]
@@ -103,7 +103,7 @@ class Graves(Experiment):
 
     def run(self, device: torch.device, seed: int, say: Say) -> Outcome:
         """Five fits per split, watched after every epoch."""
-        found: dict[str, list[Course]] = {label: [] for label in self.kinds()}
+        found: dict[str, list[Losses]] = {label: [] for label in self.kinds()}
         for place in range(seed, seed + self.runs):
             (x, y), held_out = SOURCES[self.data](self.num_train, place)
             train = x, _spoiled(y, self.label_noise, generator(place, "labels"))
@@ -114,7 +114,7 @@ class Graves(Experiment):
                 )
         return Outcome(
             [_table(found)],
-            _figures({label: courses[0] for label, courses in found.items()}),
+            _figures({label: losses[0] for label, losses in found.items()}),
             _checks(found),
         )
 
@@ -142,7 +142,7 @@ class Graves(Experiment):
         settings: dict[str, Any],
         device: torch.device,
         seed: int,
-    ) -> Course:
+    ) -> Losses:
         """One regulariser from the same initial weights."""
         with isolated(mix(seed, "net")):
             net = mlp(train[0].shape[1], (self.hidden,), 10)
@@ -157,7 +157,7 @@ class Graves(Experiment):
         bnn.fit(train, method, validation=held_out, seed=seed, device=device, **common, **settings)
         history = bnn.history
         error = 100.0 * (1.0 - bnn.evaluate(held_out, num_samples=50)["accuracy"])
-        return Course(
+        return Losses(
             [row["nll"] / len(train[1]) for row in history],
             [row["validation_nll"] for row in history],
             error,
@@ -170,31 +170,31 @@ def _spoiled(y: Tensor, share: float, source: torch.Generator) -> Tensor:
     return torch.where(wrong, torch.randint(10, y.shape, generator=source), y)
 
 
-def _mean(courses: list[Course], value: Callable[[Course], float]) -> float:
-    return sum(map(value, courses)) / len(courses)
+def _mean(losses: list[Losses], value: Callable[[Losses], float]) -> float:
+    return sum(map(value, losses)) / len(losses)
 
 
-def _table(found: dict[str, list[Course]]) -> Table:
-    columns: dict[str, Callable[[Course], float]] = {
-        "train nll": lambda course: course.train[-1],
-        "best validation nll": lambda course: min(course.validation),
-        "final validation nll": lambda course: course.validation[-1],
-        "rise": lambda course: course.rise,
-        "validation error %": lambda course: course.error,
+def _table(found: dict[str, list[Losses]]) -> Table:
+    columns: dict[str, Callable[[Losses], float]] = {
+        "train nll": lambda fit: fit.train[-1],
+        "best validation nll": lambda fit: min(fit.validation),
+        "final validation nll": lambda fit: fit.validation[-1],
+        "rise": lambda fit: fit.rise,
+        "validation error %": lambda fit: fit.error,
     }
     rows = [
-        Row(label, {name: _mean(courses, value) for name, value in columns.items()})
-        for label, courses in found.items()
+        Row(label, {name: _mean(losses, value) for name, value in columns.items()})
+        for label, losses in found.items()
     ]
     note = "rise: final less best validation nll. Means over splits; the figures show the first."
     return Table("Best and final validation loss, nats per image", list(columns), rows, note)
 
 
-def _figures(found: dict[str, Course]) -> list[dict[str, Any]]:
+def _figures(found: dict[str, Losses]) -> list[dict[str, Any]]:
     figures = []
     for part, caption in _CAPTIONS.items():
-        courses = {label: getattr(course, part) for label, course in found.items()}
-        lines = [line(label, range(1, len(y) + 1), y) for label, y in courses.items()]
+        losses = {label: getattr(fit, part) for label, fit in found.items()}
+        lines = [line(label, range(1, len(y) + 1), y) for label, y in losses.items()]
         title, label = f"{part} loss", "nll (nats per image)"
         figures.append(curves(title, "epoch", label, lines, log_y=True, caption=caption))
     return figures
@@ -206,8 +206,8 @@ _CAPTIONS = {
 }
 
 
-def _checks(found: dict[str, list[Course]]) -> list[Check]:
-    rises = {label: _mean(courses, lambda course: course.rise) for label, courses in found.items()}
+def _checks(found: dict[str, list[Losses]]) -> list[Check]:
+    rises = {label: _mean(losses, lambda fit: fit.rise) for label, losses in found.items()}
     worst, least = (
         max(rises, key=lambda label: rises[label]),
         min(rises, key=lambda label: rises[label]),

@@ -78,7 +78,7 @@ class GroupMNIST(LeNets):
         "finish": 1,
         "num_train": 300,
         "num_test": 100,
-        "held": 100,
+        "num_held_out": 100,
         "nets": "lenet300",
         "levels": 4,
     }
@@ -151,7 +151,7 @@ class GroupMNIST(LeNets):
         )
         left = {key: int(mask.sum()) for key, mask in tidy.masks.items()}
         bits = {key: found.bits for key, found in compress.precision(tidy).items() if key in left}
-        kept, total = tidy.counts
+        weights, total = tidy.counts
         told, decoded = self.written(
             f"{name}_{method}", self.coded(tidy, digits.both, device), net, digits.test
         )
@@ -160,7 +160,7 @@ class GroupMNIST(LeNets):
             "held-out error %": held_out,
             "units": "-".join(map(str, units(tidy))),
             "bits": "-".join(map(str, bits.values())),
-            "pruning": total / max(kept, 1),
+            "pruning": total / max(weights, 1),
             "fast prediction": 32
             * total
             / max(sum(left[key] * bits.get(key, 32) for key in left), 1),

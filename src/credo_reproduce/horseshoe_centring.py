@@ -236,11 +236,11 @@ class HorseshoeCentring(Experiment):
                     y_range=[min(ends) - 3 * room, max(ends) + 0.3 * room],
                 )
             )
-            kept = {
+            widths = {
                 form: over_epochs(one.history, lambda row: row[f"kept/{BANK}"])
                 for form, one in fits.items()
             }
-            out.append(_curves(f"Kept width, N = {size}", "hidden units", kept))
+            out.append(_curves(f"Kept width, N = {size}", "hidden units", widths))
             parts = {
                 "largest": 0,
                 "at the teacher's width": min(self.units, self.width) - 1,

@@ -74,7 +74,7 @@ class LaplaceCalibration(Experiment):
         "width": 4,
         "num_train": 120,
         "num_test": 60,
-        "held": 20,
+        "num_held_out": 20,
         "batch": 40,
     }
 
@@ -86,23 +86,25 @@ class LaplaceCalibration(Experiment):
     decay: float = setting(5e-4, "Weight decay, as a prior of variance 1 / (decay N).", gt=0.0)
     samples: int = setting(200, "Points that stand for a linearised prediction.", ge=2)
     num_train: int = setting(20_000, "Training images, held-out ones included.", ge=2)
-    held: int = setting(
+    num_held_out: int = setting(
         1000,
         "Images held out of training, by which the rows that say so choose the prior's width.",
         ge=1,
+        formerly="held",
     )
     num_test: int = setting(10_000, "Test images.", ge=1)
 
     def run(self, device: torch.device, seed: int, say: Say) -> Outcome:
         """Train once, then measure."""
-        if self.held >= self.num_train:
+        if self.num_held_out >= self.num_train:
             raise SettingError(
-                f"held={self.held}: fewer images than num_train={self.num_train} can be held out."
+                f"num_held_out={self.num_held_out}: fewer images than num_train={self.num_train} "
+                "can be held out."
             )
         images, test = colour_images("cifar10", device, self.num_train, self.num_test)
         train, held_out = [
             (images[0][part], images[1][part])
-            for part in (slice(self.held, None), slice(self.held))
+            for part in (slice(self.num_held_out, None), slice(self.num_held_out))
         ]
         started = time.perf_counter()
         net = self._trained(train, seed, device)

@@ -108,11 +108,11 @@ class LatentGradients(Experiment):
         """The ELBO of each datum, over all codes."""
         q = net.posterior(net.inputs(x))
         z = self._every_code(x)
-        spread = z.unsqueeze(1).expand(-1, len(x), -1)
+        codes = z.unsqueeze(1).expand(-1, len(x), -1)
         fit = net.likelihood.log_prob(net.decode(z).unsqueeze(1), x)
         kl = net.prior.divergence(q)
         assert kl is not None
-        return (q.log_prob(spread).exp() * fit).sum(0) - kl.sum(-1)
+        return (q.log_prob(codes).exp() * fit).sum(0) - kl.sum(-1)
 
     def _objective(self, net: LatentNet, kind: dict[str, Any] | None) -> Callable[[Tensor], Tensor]:
         if kind is None:
@@ -127,7 +127,7 @@ class LatentGradients(Experiment):
         climb = self._objective(net, kind)
         adam = torch.optim.Adam(net.parameters(), lr=self.lr)
         order = generator(seed, "order")
-        course = []
+        elbos = []
         with isolated(mix(seed, "noise"), x.device):
             for step in range(steps):
                 rows = torch.randint(len(x), (self.batch,), generator=order).to(x.device)
@@ -136,8 +136,8 @@ class LatentGradients(Experiment):
                 adam.step()
                 if step in _marks(steps):
                     with torch.no_grad():
-                        course.append(float(self._exact(net, x).mean()))
-        return course
+                        elbos.append(float(self._exact(net, x).mean()))
+        return elbos
 
     def _compare(self, net: LatentNet, x: Tensor, seed: int) -> list[Row]:
         """Of the encoder's gradient g: |mean estimate - g| / |g|, noise sqrt(sum of variances) /
@@ -234,7 +234,7 @@ class LatentGradients(Experiment):
 
 
 def _marks(steps: int) -> list[int]:
-    """About thirty steps at which the course is noted, the last one among them."""
+    """About thirty steps at which the bound is noted, the last one among them."""
     return sorted({*range(0, steps, max(1, steps // 30)), steps - 1})
 
 

@@ -65,7 +65,9 @@ class LeNets(Experiment):
     shift: int = setting(
         1, "Pixels by which training images are shifted at random; 0 as in the paper.", ge=0
     )
-    held: int = setting(5000, "Training images held out for choices.", ge=1)
+    num_held_out: int = setting(
+        5000, "Training images held out for choices.", ge=1, formerly="held"
+    )
     num_train: int = setting(60_000, "Training images, held-out ones included.", ge=2)
     num_test: int = setting(10_000, "Test images.", ge=1)
     finish: int = setting(
@@ -81,10 +83,10 @@ class LeNets(Experiment):
     def names(self) -> list[str]:
         """The chosen networks; settings that would fail after the training are refused here."""
         names = [name.strip() for name in self.nets.split(",")]
-        if any(name not in NETS for name in names) or self.held >= self.num_train:
+        if any(name not in NETS for name in names) or self.num_held_out >= self.num_train:
             raise SettingError(
-                f"{self.name}: nets={self.nets!r}, held={self.held}; expected nets of "
-                f"{', '.join(NETS)}, and held below num_train."
+                f"{self.name}: nets={self.nets!r}, num_held_out={self.num_held_out}; expected nets "
+                f"of {', '.join(NETS)}, and num_held_out below num_train."
             )
         if self.files and not Path(self.files).is_dir():
             raise SettingError(f"{self.name}: files={self.files!r} is not a folder; make it first.")
@@ -95,8 +97,8 @@ class LeNets(Experiment):
         (x, y), (tx, ty) = images("mnist", device, self.num_train)
         x, tx = x.reshape(-1, 1, 28, 28), tx.reshape(-1, 1, 28, 28)
         return Digits(
-            (x[self.held :], y[self.held :]),
-            (x[: self.held], y[: self.held]),
+            (x[self.num_held_out :], y[self.num_held_out :]),
+            (x[: self.num_held_out], y[: self.num_held_out]),
             (x, y),
             (tx[: self.num_test], ty[: self.num_test]),
         )

@@ -139,7 +139,10 @@ class LiRegression(Experiment):
                 start = {"noise at the start": START * data.y_std, "learned noise": noise}
                 found[kind.label].append(
                     start
-                    | {name: self.spread(bnn, data, points) for name, points in PLACES.items()}
+                    | {
+                        name: self.function_std(bnn, data, points)
+                        for name, points in PLACES.items()
+                    }
                 )
                 if place == 0:
                     figures.append(self.figure(kind.label, bnn, data))
@@ -177,7 +180,7 @@ class LiRegression(Experiment):
         parametrize.remove_parametrizations(bnn.likelihood, "log_std")
         return bnn
 
-    def spread(self, bnn: BNN, data: Clusters, points: tuple[float, ...]) -> float:
+    def function_std(self, bnn: BNN, data: Clusters, points: tuple[float, ...]) -> float:
         """Deviation of the function across draws in the data's units, averaged over ``points``."""
         p = bnn.predict(data.inputs(torch.tensor(points)), num_samples=self.samples)
         return float(p.epistemic.sqrt().mean()) * data.y_std

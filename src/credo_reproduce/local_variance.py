@@ -237,9 +237,9 @@ class LocalVariance(Experiment):
         with isolated(mix(seed, kind.label), device):
             for _ in range(self.separate_pairs if slow else self.pairs):
                 first, second = (gradient(elbo, *next(batches), rows) for _ in range(2))
-                apart = layout.split((first - second) * scale)
+                difference = layout.split((first - second) * scale)
                 for layer, name in places.items():
-                    values[layer].append(float(apart[name].double().square().mean()) / 2)
+                    values[layer].append(float(difference[name].double().square().mean()) / 2)
         return {layer: _mean(numbers) for layer, numbers in values.items()}
 
     def speed(

@@ -108,10 +108,10 @@ def exact(bnn: BNN, x: Tensor, y: Tensor) -> dict[str, float]:
         )
         chance, signal = torch.ones((), device=x.device), x
         for layer, name in LAYERS.items():
-            keep, kept = torch.sigmoid(-logits[layer]), masks[layer]
-            chance = chance * (keep ** kept.sum()) * ((1 - keep) ** (1 - kept).sum())
+            keep, mask = torch.sigmoid(-logits[layer]), masks[layer]
+            chance = chance * (keep ** mask.sum()) * ((1 - keep) ** (1 - mask).sum())
             signal = F.linear(
-                signal * kept / keep, mean[name], mean[name.replace("weight", "bias")]
+                signal * mask / keep, mean[name], mean[name.replace("weight", "bias")]
             )
             signal = F.relu(signal) if layer == "input" else signal
         total = total + chance * F.cross_entropy(signal, y)

@@ -55,7 +55,7 @@ class Fit(NamedTuple):
     elbo: float
     train: float
     test: float
-    course: list[float]
+    elbos: list[float]
 
 
 @experiments.register("mean_field")
@@ -197,11 +197,13 @@ def _table(title: str, found: dict[str, Fit]) -> Table:
 def _figure(name: str, found: dict[str, Fit]) -> dict[str, Any]:
     lines = []
     for label, fit in found.items():
-        every = max(1, len(fit.course) // 200)
-        kept = fit.course[::every]
+        every = max(1, len(fit.elbos) // 200)
+        shown = fit.elbos[::every]
         lines.append(
             line(
-                label, [1 + place * every for place in range(len(kept))], [-value for value in kept]
+                label,
+                [1 + place * every for place in range(len(shown))],
+                [-value for value in shown],
             )
         )
     return curves(

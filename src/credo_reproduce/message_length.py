@@ -72,12 +72,12 @@ def model_bits(bnn: BNN) -> tuple[float, float, float]:
     """KL from the log-uniform prior in bits: of the weights that are left, and of all as training
     counts it; and the sparsity in per cent.
     """
-    log_alpha, kept = [], []
+    log_alpha, is_kept = [], []
     for family in bnn.posterior.factors:
         if isinstance(family, SparseVD):
             log_alpha.append(family.flat_log_alpha().double())
-            kept.append(log_alpha[-1] < family.threshold)
-    kl, left = log_uniform_kl(torch.cat(log_alpha)) / math.log(2), torch.cat(kept)
+            is_kept.append(log_alpha[-1] < family.threshold)
+    kl, left = log_uniform_kl(torch.cat(log_alpha)) / math.log(2), torch.cat(is_kept)
     return float(kl[left].sum()), float(kl.sum()), 100.0 * (1.0 - float(left.double().mean()))
 
 

@@ -68,7 +68,7 @@ class RateGradients(Experiment):
     def run(self, device: torch.device, seed: int, say: Say) -> Outcome:
         """Exact on a small network, measured on digits, then fits."""
         say("small network")
-        truth, small = self.enumerated(device, seed)
+        truth, enumerable = self.enumerated(device, seed)
         train, test = (tuple(part.to(device) for part in split) for split in digits(seed, TEST))
         say("trained point")
         point = self.fit(KINDS[0], train, seed, device, rate_lr=NO_MOVE)
@@ -92,16 +92,20 @@ class RateGradients(Experiment):
                 ends[kind.label].append(self.result(bnn, test))
                 courses.setdefault(kind.label, bnn.history)
         tables = [
-            _small_table(truth, small, self.small_count),
+            _small_table(truth, enumerable, self.small_count),
             _large_table(large, self),
             _ends_table(ends, self),
         ]
         figures = [
             figure
             for layer in LAYERS
-            for figure in (_bars(large, layer), _variances(others, layer), _course(courses, layer))
+            for figure in (
+                _bars(large, layer),
+                _variances(others, layer),
+                _rates_over_epochs(courses, layer),
+            )
         ]
-        return Outcome(tables, figures, _checks(truth, small, large))
+        return Outcome(tables, figures, _checks(truth, enumerable, large))
 
     def enumerated(
         self, device: torch.device, seed: int
@@ -162,13 +166,13 @@ class RateGradients(Experiment):
 
 
 def _small_table(
-    truth: dict[str, float], small: dict[str, dict[str, Moments]], count: int
+    truth: dict[str, float], enumerable: dict[str, dict[str, Moments]], count: int
 ) -> Table:
     columns = [
         f"{layer}: {what}" for layer in LAYERS for what in ("mean", "bias in standard errors")
     ]
     rows = [Row("exact", {f"{layer}: mean": value for layer, value in truth.items()})]
-    for label, found in small.items():
+    for label, found in enumerable.items():
         cells: dict[str, Any] = {}
         for layer, m in found.items():
             cells |= {
@@ -238,7 +242,7 @@ def _variances(others: dict[str, list[dict[str, Moments]]], layer: str) -> dict[
     )
 
 
-def _course(courses: dict[str, list[dict[str, Any]]], layer: str) -> dict[str, Any]:
+def _rates_over_epochs(courses: dict[str, list[dict[str, Any]]], layer: str) -> dict[str, Any]:
     key = f"rate/{LAYERS[layer]}"
     lines = [
         line(label, [row["epoch"] + 1 for row in history], [row[key] for row in history])
@@ -249,7 +253,7 @@ def _course(courses: dict[str, list[dict[str, Any]]], layer: str) -> dict[str, A
 
 def _checks(
     truth: dict[str, float],
-    small: dict[str, dict[str, Moments]],
+    enumerable: dict[str, dict[str, Moments]],
     large: dict[str, dict[str, Moments]],
 ) -> list[Check]:
     """No bias where none may be, and the order of variances."""
@@ -257,7 +261,7 @@ def _checks(
     for kind in KINDS:
         if not kind.biased:
             worst = max(
-                abs(m.mean - truth[layer]) / m.error for layer, m in small[kind.label].items()
+                abs(m.mean - truth[layer]) / m.error for layer, m in enumerable[kind.label].items()
             )
             out.append(
                 Check(
@@ -268,16 +272,16 @@ def _checks(
                 )
             )
     one, two = (large[kind.label] for kind in KINDS if not kind.biased)
-    apart = max(
+    furthest = max(
         abs(one[layer].mean - two[layer].mean) / math.hypot(one[layer].error, two[layer].error)
         for layer in LAYERS
     )
     out.append(
         Check(
             "REINFORCE and ARM agree on digits",
-            f"{apart:.1f} standard errors",
+            f"{furthest:.1f} standard errors",
             f"below {Z:g}",
-            apart < Z,
+            furthest < Z,
         )
     )
     base = large["REINFORCE"]

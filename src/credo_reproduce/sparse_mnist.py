@@ -73,7 +73,7 @@ class SparseMNIST(LeNets):
         "finish": 1,
         "num_train": 300,
         "num_test": 100,
-        "held": 100,
+        "num_held_out": 100,
         "nets": "lenet300",
         "levels": 4,
         "rounds": 2,

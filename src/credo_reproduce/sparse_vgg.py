@@ -67,7 +67,7 @@ class SparseVGG(Experiment):
         "warmup": 1,
         "num_train": 60,
         "num_test": 30,
-        "held": 20,
+        "num_held_out": 20,
         "batch": 20,
     }
 
@@ -86,7 +86,9 @@ class SparseVGG(Experiment):
     )
     decay: float = setting(5e-4, "Its weight decay, as a prior of variance 1 / (decay N).", gt=0.0)
     batch: int = setting(128, "Images in a step.", ge=2)
-    held: int = setting(1000, "Training images held out for the threshold.", ge=1)
+    num_held_out: int = setting(
+        1000, "Training images held out for the threshold.", ge=1, formerly="held"
+    )
     slack: float = setting(0.2, "Points of held-out error that a sparser network may cost.", ge=0.0)
     num_train: int = setting(20_000, "Training images, held-out ones included.", ge=2)
     num_test: int = setting(10_000, "Test images.", ge=1)
@@ -94,14 +96,16 @@ class SparseVGG(Experiment):
     def run(self, device: torch.device, seed: int, say: Say) -> Outcome:
         """One width after another."""
         widths = numbers("widths", self.widths)
-        if self.held >= self.num_train or (self.num_train - self.held) % self.batch == 1:
+        count = self.num_held_out
+        if count >= self.num_train or (self.num_train - count) % self.batch == 1:
             raise SettingError(
-                f"sparse_vgg: num_train={self.num_train}, held={self.held}, batch={self.batch}; "
-                "expected images to train on, no last batch of one."
+                f"sparse_vgg: num_train={self.num_train}, num_held_out={count}, "
+                f"batch={self.batch}; expected images to train on, no last batch of one."
             )
         given, test = colour_images("cifar10", device, self.num_train, self.num_test)
         held_out, train = (
-            (given[0][part], given[1][part]) for part in (slice(self.held), slice(self.held, None))
+            (given[0][part], given[1][part])
+            for part in (slice(self.num_held_out), slice(self.num_held_out, None))
         )
         rows, lines, scores = [], [], {}
         for k in widths:
@@ -309,16 +313,16 @@ def _checks(scores: dict[float, Score]) -> list[Check]:
         )
     order = sorted(scores)
     if len(order) > 1:
-        course = [scores[k].compression for k in order]
+        compressions = [scores[k].compression for k in order]
         text = ", ".join(
-            f"{value:.0f} at k = {k:g}" for k, value in zip(order, course, strict=True)
+            f"{value:.0f} at k = {k:g}" for k, value in zip(order, compressions, strict=True)
         )
         out.append(
             Check(
                 "wider networks are compressed more",
                 text,
                 "rising with k",
-                course == sorted(course) and course[0] < course[-1],
+                compressions == sorted(compressions) and compressions[0] < compressions[-1],
             )
         )
     return out

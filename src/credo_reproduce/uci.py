@@ -87,7 +87,7 @@ class UCI(Experiment):
     def run(self, device: torch.device, seed: int, say: Say) -> Outcome:
         """Measure what is missing, then show everything there is."""
         terms, store = Terms(seed, self.effort), Path(self.store)
-        wanted, apart = self.cells()
+        wanted, left_out = self.cells()
         done, _ = finished(store, terms)
         missing = [cell for cell in wanted if cell not in done]
         todo = missing if self.limit is None else missing[: self.limit]
@@ -102,7 +102,7 @@ class UCI(Experiment):
         for cell, why in failures.items():
             say(f"failed: {cell.set}, split {cell.split}, {cell.method}: {why}")
         done, others = finished(store, terms)
-        notes = [f"{name} is left out: {NOT_APPLICABLE[name]}." for name in apart]
+        notes = [f"{name} is left out: {NOT_APPLICABLE[name]}." for name in left_out]
         if others:
             notes.append(
                 f"{others} files in {store} were measured under other settings and are not in the "
@@ -116,7 +116,7 @@ class UCI(Experiment):
         """
         known = [name for name in MAIN if name in methods] if self.methods == "main" else None
         named = known or chosen("methods", self.methods, methods.names())
-        apart = [name for name in named if name in NOT_APPLICABLE]
+        left_out = [name for name in named if name in NOT_APPLICABLE]
         used = [name for name in named if name in applicable()]
         sets = [name for name in SETS if name in chosen("sets", self.sets, list(SETS))]
         cells = [
@@ -125,7 +125,7 @@ class UCI(Experiment):
             for number in self._splits(SETS[s].splits)
             for m in used
         ]
-        return cells, apart
+        return cells, left_out
 
     def _splits(self, count: int) -> list[int]:
         """Those of the chosen splits that a set has."""

@@ -30,7 +30,7 @@ LENGTHS = (
 @final
 @dataclass(frozen=True)
 class Start:
-    """A fit from whose posterior chains start: its mean for all of them, or with ``apart`` a draw
+    """A fit from whose posterior chains start: its mean for all of them, or with ``drawn`` a draw
     for each.
 
     ``widen`` multiplies the learned noise before the chains take it over: they come to the right
@@ -40,8 +40,13 @@ class Start:
     method: str
     steps: int
     settings: Mapping[str, Any] = field(default_factory=dict)
-    apart: bool = False
+    drawn: bool = False
     widen: float = 1.0
+
+    def config(self) -> dict[str, Any]:
+        """As plain values, under the names that stored cells are found by."""
+        values = {**vars(self), "settings": dict(self.settings)}
+        return {{"drawn": "apart"}.get(name, name): value for name, value in values.items()}
 
 
 @final
@@ -65,11 +70,7 @@ class Candidate:
 
     def config(self) -> dict[str, Any]:
         """Everything that matters, as plain values."""
-        start = (
-            None
-            if self.start is None
-            else {**vars(self.start), "settings": dict(self.start.settings)}
-        )
+        start = None if self.start is None else self.start.config()
         return {
             "label": self.label,
             "settings": {

@@ -214,7 +214,7 @@ def _begin(
     chains = make_method(method, {k: v for k, v in candidate.settings.items() if k != "lr"})
     weights = (
         first.posterior.sample(getattr(chains, "num_chains", 1), seed=seed)
-        if start.apart
+        if start.drawn
         else first.posterior.mean()
     )
     return {name: value.detach().cpu() for name, value in weights.items()}, likelihood

@@ -91,7 +91,7 @@ def _rates(settings: Mapping[str, Any], low: float, high: float) -> Recipe:
 
 def _dynamics(settings: Mapping[str, Any], *rates: float) -> Recipe:
     """Stochastic-gradient samplers at several steps; too large a one fails and is not chosen."""
-    start = Start("vi", 1000, {"lr": 0.02}, apart=True)
+    start = Start("vi", 1000, {"lr": 0.02}, drawn=True)
     common: dict[str, Any] = {"prior": MIDDLE, "batch": 256, "samples": 400, "start": start}
     return Recipe(
         tuple(Candidate(f"lr = {lr:g}", {**settings, "lr": lr}, **common) for lr in rates),
@@ -108,7 +108,7 @@ def _trajectories(settings: Mapping[str, Any]) -> Recipe:
     hardly leave such places.
     """
     point = Start("map", 1000, {"lr": 0.02}, widen=2.0)
-    broad = Start("vi", 1500, {"lr": 0.02}, apart=True)
+    broad = Start("vi", 1500, {"lr": 0.02}, drawn=True)
     common: dict[str, Any] = {"batch": None, "samples": 500}
     return Recipe(
         (
@@ -121,7 +121,7 @@ def _trajectories(settings: Mapping[str, Any]) -> Recipe:
                 settings,
                 likelihood=_varying(),
                 prior=FanIn(1.5),
-                start=Start("vi", 400, {"lr": 0.02}, apart=True),
+                start=Start("vi", 400, {"lr": 0.02}, drawn=True),
                 **common,
             ),
         ),

@@ -159,7 +159,7 @@ def _table(done: Done, failures: Mapping[Cell, str], name: str) -> Table:
         )
     rows.sort(key=lambda row: -math.inf if row[0] is None else row[0].value, reverse=True)
     beside = {SAME.get(row.label) for _, row in rows}
-    apart = [
+    others = [
         Row(who, {}, {"log-likelihood": ll, "RMSE": rmse})
         for who, (ll, rmse) in PAPER[name].items()
         if who not in beside
@@ -179,7 +179,7 @@ def _table(done: Done, failures: Mapping[Cell, str], name: str) -> Table:
     columns = ("log-likelihood", "RMSE", "splits", "chosen most", "seconds", "failed")
     shown = columns if failed else columns[:-1]
     return Table(
-        f"{name}: test log-likelihood and error", shown, [*(row for _, row in rows), *apart], note
+        f"{name}: test log-likelihood and error", shown, [*(row for _, row in rows), *others], note
     )
 
 

@@ -271,9 +271,9 @@ def _plane(points: list[Point], told: float) -> dict[str, Any]:
     y than there is.
     """
     noisy = _noisy(points)
-    kept = [max(rate, QUIET) for _, rate, _ in noisy]
+    rates = [max(rate, QUIET) for _, rate, _ in noisy]
     grid = torch.logspace(
-        math.log10(QUIET), math.log10(max(*kept, 10.0)), 100, dtype=torch.float64
+        math.log10(QUIET), math.log10(max(*rates, 10.0)), 100, dtype=torch.float64
     ).tolist()
     return curves(
         "The information plane",
@@ -289,7 +289,7 @@ def _plane(points: list[Point], told: float) -> dict[str, Any]:
             )
         ],
         log_x=True,
-        points=[line("vib, one for every beta", kept, [lower for _, _, lower in noisy])],
+        points=[line("vib, one for every beta", rates, [lower for _, _, lower in noisy])],
         caption="From right to left beta grows. The best code would lie on the dashed line: "
         "every nat kept of the image tells a nat of the "
         f"digit. Rates below {QUIET} nats are drawn there.",

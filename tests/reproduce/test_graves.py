@@ -1,7 +1,7 @@
 import torch
 
 from credo_reproduce.base import make_experiment, perform
-from credo_reproduce.graves import Course, _checks, _spoiled
+from credo_reproduce.graves import Losses, _checks, _spoiled
 
 
 def test_quick_run_has_five_regularisers_and_two_figures():
@@ -15,7 +15,7 @@ def test_quick_run_has_five_regularisers_and_two_figures():
 
 
 def test_checks_follow_the_rise_of_the_validation_loss():
-    flat, rising = Course([1.0], [1.0, 0.9], 5.0), Course([1.0], [0.5, 1.5], 5.0)
+    flat, rising = Losses([1.0], [1.0, 0.9], 5.0), Losses([1.0], [0.5, 1.5], 5.0)
     good = _checks({"none": [rising, rising], "adaptive weight noise": [flat, flat]})
     bad = _checks({"none": [flat], "adaptive weight noise": [rising]})
     assert [check.holds for check in good] == [True] * 3 and [check.holds for check in bad] == [

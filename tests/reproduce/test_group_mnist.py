@@ -19,7 +19,7 @@ def test_units_bits_and_files(net, tmp_path, monkeypatch):
         "nets": net,
         "num_train": 200,
         "num_test": 100,
-        "held": 50,
+        "num_held_out": 50,
         "files": str(tmp_path),
         "epochs": 1,
     }

@@ -21,7 +21,7 @@ def result(request, tmp_path_factory):
         "nets": request.param,
         "num_train": 200,
         "num_test": 100,
-        "held": 50,
+        "num_held_out": 50,
         "files": str(folder),
     }
     if request.param == "lenet300":

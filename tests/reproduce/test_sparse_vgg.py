@@ -104,8 +104,8 @@ def test_checks_can_fail():
         ({"widths": "1,0"}, "widths='1,0' is not valid; expected different numbers above 0"),
         ({"widths": "1,1"}, "expected different numbers"),
         ({"widths": ""}, "expected different numbers"),
-        ({"held": 60}, "expected images to train on"),
-        ({"held": 19}, "no last batch of one"),
+        ({"num_held_out": 60}, "expected images to train on"),
+        ({"num_held_out": 19}, "no last batch of one"),
     ],
 )
 def test_bad_settings_are_refused_before_any_work(settings, words):

@@ -119,8 +119,8 @@ def test_noise_that_varies_gets_a_second_output(folder):
     )
 
 
-@pytest.mark.parametrize("apart", [False, True])
-def test_chains_start_from_a_fit_with_its_noise_widened(folder, monkeypatch, apart):
+@pytest.mark.parametrize("drawn", [False, True])
+def test_chains_start_from_a_fit_with_its_noise_widened(folder, monkeypatch, drawn):
     seen = {}
     kind = uci_cells.methods["sgld"]
     inherited = kind.fit
@@ -131,7 +131,7 @@ def test_chains_start_from_a_fit_with_its_noise_widened(folder, monkeypatch, apa
 
     monkeypatch.setattr(kind, "fit", fit)
     settings = {"lr": 1e-4, "num_chains": 3, "num_warmup": 4, "num_draws": 4, "thin": 1}
-    start = Start("vi" if apart else "map", 300, {"lr": 1e-2}, apart=apart, widen=2.0)
+    start = Start("vi" if drawn else "map", 300, {"lr": 1e-2}, drawn=drawn, widen=2.0)
     train, test = split("yacht", 0)
     score = fit_and_score(
         Cell("yacht", 0, "sgld"),
@@ -141,13 +141,13 @@ def test_chains_start_from_a_fit_with_its_noise_widened(folder, monkeypatch, apa
         Terms(0, 1.0),
         CPU,
     )
-    plain = Candidate("c", settings, start=Start(start.method, 300, {"lr": 1e-2}, apart=apart))
+    plain = Candidate("c", settings, start=Start(start.method, 300, {"lr": 1e-2}, drawn=drawn))
     wide = seen["log_std"]
     fit_and_score(Cell("yacht", 0, "sgld"), plain, train, test, Terms(0, 1.0), CPU)
     assert wide == pytest.approx(seen["log_std"] + math.log(2.0), abs=1e-5) and math.isfinite(
         score.ll
     )
-    assert seen["init"]["0.weight"].shape == ((3, 50, 3) if apart else (50, 3))
+    assert seen["init"]["0.weight"].shape == ((3, 50, 3) if drawn else (50, 3))
 
 
 def test_the_best_on_validation_is_chosen(folder, monkeypatch):
