@@ -112,7 +112,7 @@ def test_a_method_file_has_the_order_that_contributing_says(name):
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_what_a_base_class_asks_for(kind):
-    (row,) = re.findall(rf"^\| `{kind.__name__}` \|(.+)\|$", section("Seven classes"), re.MULTILINE)
+    (row,) = re.findall(rf"^\| `{kind.__name__}` \|(.+)\|$", section("Eight classes"), re.MULTILINE)
     must, may, where = (re.findall(r"`([^`]+)`", cell) for cell in row.split("|"))
     assert set(must) == set(kind.__abstractmethods__)
     assert set(may) <= vars(kind).keys() - kind.__abstractmethods__
@@ -120,7 +120,7 @@ def test_what_a_base_class_asks_for(kind):
 
 
 def test_no_other_class_is_in_the_table():
-    assert first_column(section("Seven classes")) == [kind.__name__ for kind in KINDS]
+    assert first_column(section("Eight classes")) == [kind.__name__ for kind in KINDS]
 
 
 def test_a_family_has_what_the_page_promises():
@@ -164,6 +164,13 @@ SHORT = {
     "One fit by descent": ("--epochs", "1"),
     "One fit by sampling": ("--set", "num_warmup=2", "--set", "num_draws=2"),
 }
+
+
+def test_a_prediction_enters_the_files_of_its_walk(shell, wine):
+    shell("fit", "wine.csv", "--target", "cultivar", "--out", "run", "--epochs", "1")
+    (command,) = re.findall("## One prediction: `credo (.+)`", PAGE)
+    missing = set(paths_of(section("One prediction"))) - entered(shell, *command.split())
+    assert not missing, f"docs/architecture.md: the prediction does not enter {sorted(missing)}"
 
 
 @pytest.mark.parametrize("title", SHORT)

@@ -1,7 +1,10 @@
 """What the source keeps: lengths, and words that a newcomer would not guess."""
 
 import ast
+import re
+from itertools import pairwise
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 
@@ -88,4 +91,37 @@ def test_words_left_behind_do_not_come_back():
             word = name.lstrip("_")
             if word in LEFT_BEHIND and (inside, word) not in ACCEPTED:
                 found.append(f"{inside}:{line}: {name}; say {LEFT_BEHIND[word]}")
+    assert found == []
+
+
+def test_no_module_imports_itself_and_no_statement_stands_twice():
+    found = []
+    for path in SOURCES:
+        own = ".".join(path.relative_to(ROOT / "src").with_suffix("").parts)
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module == own:
+                found.append(f"{own}:{node.lineno} imports itself")
+            body = getattr(node, "body", None)
+            if isinstance(body, list):
+                same = [b for a, b in pairwise(body) if ast.dump(a) == ast.dump(b)]
+                found += [f"{own}:{each.lineno} repeats the statement before" for each in same]
+    assert found == []
+
+
+def test_files_and_names_in_docstrings_exist():
+    """``file.py`` in double backticks, and :role:`credo.a.b`, whose module may have moved."""
+    names = {path.name for path in SOURCES}
+    found = []
+    for path in SOURCES:
+        text = path.read_text()
+        found += [
+            f"{path.name}: {file}"
+            for file in re.findall(r"``(?:[\w/]+/)?([a-z_]+\.py)``", text)
+            if file not in names
+        ]
+        for name in re.findall(r":\w+:`(credo[\w.]*)`", text):
+            try:
+                resolve_name(name)
+            except (ImportError, AttributeError):
+                found.append(f"{path.name}: {name}")
     assert found == []

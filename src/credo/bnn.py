@@ -24,7 +24,7 @@ from credo.data.checks import check_inputs
 from credo.data.intake import intake
 from credo.engine import saved_model
 from credo.engine.collapsed_prior import warn_if_collapsed
-from credo.engine.fit_job import FIT, Callback, FitJob, FitOptions
+from credo.engine.fit_job import FIT_ARGUMENTS, Callback, FitJob, FitOptions
 from credo.engine.model import Fitted, Model
 from credo.engine.objective import log_weights, objective
 from credo.engine.outputs import Draws, sampled_outputs, with_drawn
@@ -118,9 +118,9 @@ class BNN:
             prior,
             self.random,
             self.point,
-            device,
-            self.output,
-            None if method is None else method.adapt,
+            device=device,
+            output=self.output,
+            adapt=None if method is None else method.adapt,
         )
 
     @property
@@ -160,7 +160,7 @@ class BNN:
         options = FitOptions(
             epochs, batch_size, lr, num_data, validation, seed, device, run, progress, callbacks
         )
-        chosen = make_method(method, settings, beside=FIT)
+        chosen = make_method(method, settings, beside=FIT_ARGUMENTS)
         options.check(chosen)
         self.likelihood = copy.deepcopy(self._initial)
         return self._fit(data, chosen, self.prior, options)
@@ -175,7 +175,7 @@ class BNN:
         if held_out is not None:
             fit_job.validation, fit_job.validate = held_out, validation_nll(model, held_out)
         fit_job.show = partial(self._show, model)
-        run, config = fit_job.run, fit_job.describe(model, prior, method)
+        run, config = fit_job.run, fit_job.config(model, prior, method)
         if run is not None:
             stored = run.begin(config, method.present_config)
             if stored is not None and stored.get("complete"):
@@ -192,7 +192,7 @@ class BNN:
         if model.prior.is_learned:  # it may have become a copy of the posterior
             warn_if_collapsed(model, fitted.posterior)
         if run is not None:
-            described = model.describe(prior) | fitted.describe()
+            described = model.config(prior) | fitted.config()
             run.finish(fitted.numbers(model), config | described)
         return self
 
@@ -211,7 +211,7 @@ class BNN:
 
     def _draws(self, source: str, samples: int, seed: int, joint: bool = False) -> Draws:
         posterior = self.posterior if source == "posterior" or self.is_fitted else None
-        return Draws.asked(self.model, posterior, source, samples, seed, joint)
+        return Draws.chosen(self.model, posterior, source, samples, seed, joint)
 
     @renamed(samples="num_samples", warn=False)
     def predict(
@@ -303,13 +303,13 @@ class BNN:
         prior = PosteriorPrior.after(self.posterior)
         if self.method is None:
             raise CredoError("update runs the method of the fit again, which this BNN lacks.")
-        options = FitOptions(**{n: fit_settings.pop(n) for n in FIT if n in fit_settings})
+        options = FitOptions(**{n: fit_settings.pop(n) for n in FIT_ARGUMENTS if n in fit_settings})
         # the mean of several components is no place to start any of them from
         if "init" not in fit_settings and len(self.posterior.components()) == 1:
             mean = self.posterior.mean()
             start = {n: v.detach().clone() for n, v in mean.items() if n in self.model.sites}
             fit_settings |= {"init": start} if "init" in self.method.settings() else {}
-        method = make_method(self.method, fit_settings, beside=FIT)
+        method = make_method(self.method, fit_settings, beside=FIT_ARGUMENTS)
         options = replace(options, device=options.device or self.model.device)
         options.check(method)
         earlier = self.history[-1].get("log_evidence") if self.history else None

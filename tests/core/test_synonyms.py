@@ -3,7 +3,7 @@ import torch
 
 from credo.core.settings import describe
 from credo.core.synonyms import ELSEWHERE, SYNONYMS, suggest, synonym
-from credo.engine.fit_job import FIT
+from credo.engine.fit_job import FIT_ARGUMENTS
 from credo.methods import methods
 
 VI = [row["name"] for row in describe(methods["vi"])]
@@ -14,14 +14,14 @@ PREDICT = ["x", "num_samples", "seed", "batch_size"]
 @pytest.mark.parametrize(
     ("given", "known", "right"),
     [
-        ("learning_rate", FIT, "lr"),
-        ("n_epochs", FIT, "epochs"),
-        ("num_epochs", FIT, "epochs"),
-        ("max_epochs", FIT, "epochs"),
-        ("batchsize", FIT, "batch_size"),
-        ("bs", FIT, "batch_size"),
-        ("random_state", FIT, "seed"),
-        ("rng", FIT, "seed"),
+        ("learning_rate", FIT_ARGUMENTS, "lr"),
+        ("n_epochs", FIT_ARGUMENTS, "epochs"),
+        ("num_epochs", FIT_ARGUMENTS, "epochs"),
+        ("max_epochs", FIT_ARGUMENTS, "epochs"),
+        ("batchsize", FIT_ARGUMENTS, "batch_size"),
+        ("bs", FIT_ARGUMENTS, "batch_size"),
+        ("random_state", FIT_ARGUMENTS, "seed"),
+        ("rng", FIT_ARGUMENTS, "seed"),
         ("num_members", ["members"], "members"),
         ("n_members", ["num_members"], "num_members"),
         ("n_samples", PREDICT, "num_samples"),
@@ -35,7 +35,7 @@ PREDICT = ["x", "num_samples", "seed", "batch_size"]
         ("warmup", SGLD, "num_warmup"),
         ("tune", SGLD, "num_warmup"),
         ("chains", SGLD, "num_chains"),
-        ("nEpochs", FIT, "epochs"),
+        ("nEpochs", FIT_ARGUMENTS, "epochs"),
         ("num_classes", ["outputs", "depth"], "outputs"),
     ],
 )

@@ -46,10 +46,10 @@ def test_a_fit_is_described_by_model_method_and_what_it_is_given():
     net, _ = make("mlp")
     model, method = make_model(net), make_method("vi", {})
     fit_job = FitJob.of(FitOptions(epochs=2, batch_size=3), method, source())
-    config = fit_job.describe(model, model.prior, method)
+    config = fit_job.config(model, model.prior, method)
     assert config["method"] == "vi"
     assert config["fit"]["batch_size"] == 3 and config["fit"]["lr"] == method.lr
     assert config["fit"]["data"] is None, "without a run nothing is digested"
     fitted = Fitted(make_posterior("mean_field", model), model.buffers())
     kinds = {name.partition("/")[0] for name in fitted.numbers(model)}
-    assert "posterior" in kinds and fitted.describe()["posterior"]
+    assert "posterior" in kinds and fitted.config()["posterior"]

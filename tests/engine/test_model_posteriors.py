@@ -65,7 +65,7 @@ def test_initial_values():
 def test_a_point_posterior_keeps_random_and_point_apart():
     net, _ = make("mlp")
     model = make_model(net, "weights")
-    assert [m.names for m in model.point_posterior(model.values()).members] == [
+    assert [m.names for m in model.point_posterior(model.values()).factors] == [
         ("0.weight", "2.weight"),
         ("0.bias", "2.bias"),
     ]
@@ -88,7 +88,7 @@ def test_points_are_added_only_where_there_are_any():
     net, _ = make("mlp")
     model = make_model(net)
     member = MeanField.start(model.values(), 0.1)
-    assert model.with_points([member], model.values()).members == [member]
+    assert model.with_points([member], model.values()).factors == [member]
 
 
 @pytest.mark.parametrize("rank", [0, 1, 3])

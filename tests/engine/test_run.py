@@ -7,8 +7,9 @@ import torch
 
 from credo.core.atomic import read_tensors, replace_directory, write_json, write_tensors
 from credo.core.errors import RunError
-from credo.engine.run import CHECKPOINT, Run, pack_optimizer, unpack_optimizer, write_atomic
+from credo.engine.run import CHECKPOINT, Run, write_atomic
 from credo.engine.saved_model import CONFIG, FORMAT, HISTORY, POSTERIOR
+from credo.engine.training_loop import pack_optimizer, unpack_optimizer
 
 TENSORS = {"a/b": torch.arange(6.0).reshape(2, 3), "c": torch.tensor(3, dtype=torch.int64)}
 

@@ -19,7 +19,7 @@ def saved(tmp_path):
     model = make_model(net, "weights", Gaussian(std=0.3))
     fitted = Fitted(make_posterior("mean_field", model), model.buffers())
     run = Run(tmp_path / "run")
-    config = model.describe(model.prior) | fitted.describe()
+    config = model.config(model.prior) | fitted.config()
     run.begin(config)
     run.finish(fitted.numbers(model), config)
     return tmp_path / "run", model, fitted
@@ -88,7 +88,7 @@ def saved_own(tmp_path):
     model = make_model(net, "weights", likelihood)
     fitted = Fitted(make_posterior("mean_field", model), model.buffers())
     run = Run(tmp_path / "own")
-    config = model.describe(model.prior) | fitted.describe()
+    config = model.config(model.prior) | fitted.config()
     run.begin(config)
     run.finish(fitted.numbers(model), config)
     return tmp_path / "own"

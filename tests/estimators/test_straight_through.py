@@ -121,7 +121,7 @@ def test_points_pass_through():
     elbo = network(StraightThrough())
     model = elbo.model.narrow("*.weight")
     posterior = Posterior(
-        model.posterior("discrete", model.values(), Start(levels=(-1.0, 1.0))).members
+        model.posterior("discrete", model.values(), Start(levels=(-1.0, 1.0))).factors
     )
     nll, kl = Elbo(model, posterior, StraightThrough())(X, Y)
     (nll + kl).backward()

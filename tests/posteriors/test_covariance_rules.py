@@ -77,7 +77,7 @@ def test_convolutions_correlate_their_positions(name, kind):
         pytest.skip("a matrix normal has no columns to share there; refused, see the next test")
     torch.manual_seed(3)
     layer = LAYERS[name][0]().double()
-    family = make_posterior(kind, make_model(layer)).members[0]
+    family = make_posterior(kind, make_model(layer)).factors[0]
     extra = {
         "groups": layer.groups,
         "stride": layer.stride,

@@ -118,7 +118,7 @@ def test_moments_through_a_convolution_against_monte_carlo(kind):
     from zoo.models import make_model, make_posterior
 
     layer = nn.Conv2d(2, 3, 2, padding=1).double()
-    family = make_posterior(kind, make_model(layer)).members[0]
+    family = make_posterior(kind, make_model(layer)).factors[0]
     op = bind(nn.functional.conv2d, (None, None), {"padding": 1})[0]
     x_mean, x_var = torch.randn(1, 2, 2, 2).double(), torch.rand(1, 2, 2, 2).double()
     mean, var = family.moments(op, x_mean, x_var, "weight", "bias")

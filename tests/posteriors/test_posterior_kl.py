@@ -16,7 +16,7 @@ from credo.core.errors import CredoError, SettingError
 from credo.core.seeds import Streams
 from credo.posteriors import Delta, Posterior, PosteriorPrior, kl, sampled_kl
 from credo.priors import Factorised, FanIn, Flat, as_prior, scale_mixture
-from credo.priors.base import move
+from credo.priors.base import distribution_on
 
 SITES = make_model(torch.nn.Linear(4, 3).double()).sites
 SITES = {
@@ -96,7 +96,7 @@ def test_priors_without_a_closed_form_are_sampled_right(spec):
     p = family.prior_from(as_prior(spec), SITES)
     assert family.kl(p) is None
     mean, var = family.marginals()
-    exact_density = move(spec, torch.float64, torch.device("cpu"))
+    exact_density = distribution_on(spec, torch.float64, torch.device("cpu"))
     exact = sum(
         quadrature(
             float(m),

@@ -35,7 +35,7 @@ from credo.priors import (
     scale_mixture,
     spike_and_slab,
 )
-from credo.priors.base import move
+from credo.priors.base import distribution_on
 
 SITES = sites_of(nn.Sequential(nn.Linear(5, 6), nn.Linear(6, 2)).double())
 GRID = torch.linspace(-4, 4, 41, dtype=torch.float64)
@@ -197,7 +197,7 @@ def test_a_priors_own_validation_is_off():
 
 def test_moving_a_distribution_leaves_the_original():
     mixture = scale_mixture()
-    moved = move(mixture, torch.float64, torch.device("cpu"))
+    moved = distribution_on(mixture, torch.float64, torch.device("cpu"))
     assert moved.log_prob(GRID).dtype == torch.float64 and mixture.loc.dtype == torch.float32
 
 

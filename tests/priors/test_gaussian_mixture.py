@@ -8,7 +8,7 @@ from zoo.stats import follows
 
 from credo.core.errors import SettingError
 from credo.priors import GaussianMixture, scale_mixture, spike_and_slab
-from credo.priors.base import move
+from credo.priors.base import distribution_on
 
 LOGITS, LOC, SCALE = (
     torch.tensor([0.3, -1.0, 0.5]),
@@ -67,7 +67,7 @@ def test_spike_and_slab_takes_variances_and_stays_finite():
 
 
 def test_it_moves_with_its_site():
-    moved = move(scale_mixture(), torch.float64, torch.device("cpu"))
+    moved = distribution_on(scale_mixture(), torch.float64, torch.device("cpu"))
     assert (
         moved.log_prob(torch.zeros(2).double()).dtype == torch.float64
         and moved.sample((2,)).dtype == torch.float64

@@ -7,7 +7,7 @@ from zoo.stats import follows, has_mean
 
 from credo.core.errors import CredoError, SettingError
 from credo.priors import ScaleMixture, horseshoe, log_uniform
-from credo.priors.base import move
+from credo.priors.base import distribution_on
 
 MEMBERS = [
     ScaleMixture("delta", 0.7),
@@ -31,7 +31,10 @@ def test_draws_follow_the_density_and_it_integrates_to_one(member):
     torch.manual_seed(2)
     draws = member.sample((20000,))
     assert draws.shape == (20000,) and member.sample().shape == ()
-    follows(draws.double(), distribution_function(move(member, torch.float64, torch.device("cpu"))))
+    follows(
+        draws.double(),
+        distribution_function(distribution_on(member, torch.float64, torch.device("cpu"))),
+    )
 
 
 def test_arguments_broadcast_and_carry_gradients():

@@ -6,7 +6,7 @@ from torch.distributions import Cauchy, Normal
 from credo.core.errors import CredoError, SettingError
 from credo.core.sites import sites_of
 from credo.priors import groupings
-from credo.priors.base import slot
+from credo.priors.base import state_name
 from credo.priors.sharing import find, relevance, sizes
 
 LAYERS = {
@@ -105,7 +105,7 @@ def test_a_number_is_one_group():
 
 def test_names_of_vectors_are_different_for_different_keys():
     keys = ["a.b", "a~1b", "a~b", "", "values"]
-    names = {slot("scale", key) for key in keys}
+    names = {state_name("scale", key) for key in keys}
     assert len(names) == len(keys) and not any("." in name for name in names)
 
 

@@ -96,9 +96,7 @@ def fit(
         "lr": lr,
         "validation": held_out,
     }
-    bnn = _train(
-        files, source, out, existed, resume, prior, method=method, seed=seed, **options, **settings
-    )
+    bnn = _train(files, source, out, existed, resume, prior, method=chosen, seed=seed, **options)
     _print_relevance(bnn, files)
     say(
         f"{out}: {method} on {len(frame)} rows, {files.schema.target.task} of {target!r}. Next: "

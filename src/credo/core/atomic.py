@@ -67,12 +67,8 @@ def write_tensors(
     from safetensors.torch import save_file
 
     plain, places = {}, set()
-    for (
-        name,
-        tensor,
-        # the format refuses shared memory; what has its own is not copied: draws may fill the
-        # machine
-    ) in tensors.items():
+    # the format refuses shared memory; what has its own is not copied: draws may fill the machine
+    for name, tensor in tensors.items():
         tensor = tensor.detach().cpu().contiguous()
         plain[name] = tensor.clone() if tensor.untyped_storage().data_ptr() in places else tensor
         places.add(tensor.untyped_storage().data_ptr())
@@ -123,7 +119,7 @@ def replace_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
         final.parent.mkdir(parents=True, exist_ok=True)
         beside = Path(tempfile.mkdtemp(prefix=f".{final.name}.", dir=final.parent))
     except OSError as error:
-        raise RunError(f"Cannot write {final}: {error.strerror or error}.") from error
+        raise _cannot(final, error) from error
     try:
         yield beside
         if final.exists():
@@ -134,6 +130,6 @@ def replace_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
         else:
             os.replace(beside, final)
     except OSError as error:
-        raise RunError(f"Cannot write {final}: {error.strerror or error}.") from error
+        raise _cannot(final, error) from error
     finally:
         shutil.rmtree(beside, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Names to classes: methods, likelihoods, families and estimators are all found this way."""
+"""Names to things: methods, likelihoods, families and estimators are all found this way."""
 
 from __future__ import annotations
 

@@ -111,8 +111,6 @@ def present_settings(
             raise SettingError(f"{owner} has no setting {name!r}.{hint}")
     if not others.keys() & given.keys():
         return dict(given)
-    if not others.keys() & given.keys():
-        return dict(given)
     former = {f.metadata.get("formerly") for f in fields(config)} if warn else ()
     return present_names(given, others, owner, former)
 

@@ -206,9 +206,8 @@ def plain_recurrence() -> Iterator[None]:
     memory of weights that may have none.
     """
     quick = torch.backends.cudnn.enabled
-    torch.backends.cudnn.enabled = (
-        False  # for convolutions beside them too, which are only slower without it
-    )
+    #: For convolutions beside them too, which are only slower without it.
+    torch.backends.cudnn.enabled = False
     try:
         yield
     finally:
@@ -221,9 +220,8 @@ def plain_kernels(shell: Shell) -> Iterator[None]:
     derivatives of both kinds.
     """
     quick = torch.backends.mkldnn.enabled
-    torch.backends.mkldnn.enabled = (
-        False  # the context manager of the same name warns about a setting it does not change
-    )
+    #: The context manager of the same name warns about a setting it does not change.
+    torch.backends.mkldnn.enabled = False
     try:
         with (
             plain_attention(),

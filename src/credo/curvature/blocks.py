@@ -20,9 +20,8 @@ from credo.posteriors import EigenKron, Family, Full, LowRank, LowRankPrecision,
 from credo.posteriors.conjugate_normal import ConjugateNormal
 
 Precision = Mapping[str, Tensor]
-CHOLESKY_FIRST = (
-    4  # determinants by Cholesky before eigenvalues, which cost about ten of them, are worth it
-)
+#: Determinants by Cholesky before eigenvalues, which cost about ten of them, are worth it.
+CHOLESKY_FIRST = 4
 
 
 class Block(ABC):

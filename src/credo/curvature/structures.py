@@ -38,9 +38,8 @@ from credo.posteriors.full import MAX_NUMEL
 # larger one its diagonal
 WHOLE_BLOCK_NUMEL = 1024
 
-HALVED_FROM = (
-    256  # columns from which half a symmetric product in four pieces is quicker than all of it
-)
+#: Columns from which half a symmetric product in four pieces is quicker than all of it.
+HALVED_FROM = 256
 
 
 class Measured(NamedTuple):

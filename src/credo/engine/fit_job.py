@@ -68,7 +68,7 @@ class FitOptions:
 
 
 #: Names of these arguments.
-FIT = tuple(each.name for each in fields(FitOptions))
+FIT_ARGUMENTS = tuple(each.name for each in fields(FitOptions))
 
 
 @dataclass
@@ -111,7 +111,7 @@ class FitJob:
             callbacks=options.callbacks,
         )
 
-    def describe(self, model: Model, prior: Prior, method: Method) -> dict[str, Any]:
+    def config(self, model: Model, prior: Prior, method: Method) -> dict[str, Any]:
         """What a run is resumed by: model, method and settings, and what the fit is given."""
         stored = self.run is not None
         fit = {
@@ -124,7 +124,7 @@ class FitJob:
             "held": model.digest(method.given(model, self.seed)) if stored else None,
         }
         chosen = {"method": method.name, "settings": method.settings(), "fit": fit}
-        return model.describe(prior) | chosen
+        return model.config(prior) | chosen
 
     def note(self, row: dict[str, Any]) -> bool:
         """Add a row to the history, in memory and on disk; True if a callback asks to stop."""

@@ -281,7 +281,7 @@ class Model:
         both = self.random | self.point
         return {n: both[n] for n, _ in self.net.named_parameters() if n in both}
 
-    def describe(self, prior: Prior) -> dict[str, Any]:
+    def config(self, prior: Prior) -> dict[str, Any]:
         """Everything but numbers, as JSON; ``prior`` is the user's, of which ``self.prior`` may be
         an adapted copy.
         """
@@ -332,7 +332,7 @@ class Fitted:
         buffers = {name: buffer.to(device) for name, buffer in self.buffers.items()}
         return Fitted(self.posterior.to(device).requires_grad_(False), buffers)
 
-    def describe(self) -> dict[str, Any]:
+    def config(self) -> dict[str, Any]:
         """What a stored model says of its posterior besides numbers."""
         return {"posterior": self.posterior.config()}
 

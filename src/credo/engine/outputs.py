@@ -71,7 +71,7 @@ class Draws:
         return cls(posterior.numbers(samples), realise, posterior.fixed, posterior.noisy_modules)
 
     @classmethod
-    def asked(
+    def chosen(
         cls,
         model: Model,
         posterior: Posterior | None,
@@ -95,7 +95,7 @@ class Draws:
             )
         if posterior is None or process is not None:
             return cls.prior(model, model.values(), (), samples, seed)
-        return cls.prior(model, posterior.mean(), posterior.members, samples, seed)
+        return cls.prior(model, posterior.mean(), posterior.factors, samples, seed)
 
     @classmethod
     def point(cls, values: Mapping[str, Tensor]) -> Draws:

@@ -159,24 +159,3 @@ def _flat(config: Mapping[str, Any], path: str = "") -> dict[str, Any]:
             else {f"{path}{key}": value}
         )
     return out
-
-
-def pack_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """An optimizer's state as named tensors."""
-    out = {}
-    for index, state in optimizer.state_dict()["state"].items():
-        for key, value in state.items():
-            out[f"optimizer/{index}/{key}"] = torch.as_tensor(value)
-    return out
-
-
-def unpack_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Put a packed state back."""
-    whole = optimizer.state_dict()
-    state: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        kind, _, rest = name.partition("/")
-        if kind == "optimizer":
-            index, _, key = rest.partition("/")
-            state.setdefault(int(index), {})[key] = tensor
-    optimizer.load_state_dict(whole | {"state": state})

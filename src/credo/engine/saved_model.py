@@ -81,7 +81,7 @@ def save(
     """Write a directory of JSON and safetensors, whole or not at all; ``method``: its name and
     settings.
     """
-    config = model.describe(prior) | fitted.describe() | {"format": FORMAT, "complete": True}
+    config = model.config(prior) | fitted.config() | {"format": FORMAT, "complete": True}
     if method is not None:
         config |= dict(zip(("method", "settings"), method, strict=True))
     with replace_directory(path) as beside:

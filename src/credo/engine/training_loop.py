@@ -24,7 +24,6 @@ from credo.core.settings import setting
 from credo.data.source import Source
 from credo.engine.fit_job import FitJob
 from credo.engine.model import Fitted, Model
-from credo.engine.run import pack_optimizer, unpack_optimizer
 
 #: (progress of the warm-up in 0..1, batch number from 0, batches per epoch) -> weight
 Schedule = Callable[[float, int, int], float]
@@ -283,3 +282,24 @@ def _restore(learner: Learner, optimizer: torch.optim.Optimizer, fit_job: FitJob
     unpack_optimizer(optimizer, tensors)
     fit_job.history[:] = fit_job.run.history(epoch)
     return epoch + 1
+
+
+def pack_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """An optimizer's state as named tensors."""
+    out = {}
+    for index, state in optimizer.state_dict()["state"].items():
+        for key, value in state.items():
+            out[f"optimizer/{index}/{key}"] = torch.as_tensor(value)
+    return out
+
+
+def unpack_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Put a packed state back."""
+    whole = optimizer.state_dict()
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        kind, _, rest = name.partition("/")
+        if kind == "optimizer":
+            index, _, key = rest.partition("/")
+            state.setdefault(int(index), {})[key] = tensor
+    optimizer.load_state_dict(whole | {"state": state})

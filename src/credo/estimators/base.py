@@ -50,9 +50,8 @@ class Estimator(ABC):
     """
 
     name: ClassVar[str]
-    intercepts: ClassVar[bool] = (
-        False  # False: weights are drawn first and the network runs untouched
-    )
+    #: False: weights are drawn first and the network runs untouched.
+    intercepts: ClassVar[bool] = False
     passes: ClassVar[int] = 1  # forward passes per draw
     pathwise: ClassVar[bool] = False  # gradients go through the draws of a continuous family
     meets_masks: ClassVar[bool] = True  # noise on the inputs of layers enters as on weights

@@ -22,9 +22,8 @@ from credo.kernels.hamiltonian import Integrator
 from credo.kernels.log_density import Point, differentiable, rate_of
 
 TARGET = 0.65  # share of accepted proposals that step sizes are tuned to
-_SPACING = (
-    4.0  # temperatures are evenly spaced in a logistic curve from -4 to 4: dense near both ends
-)
+#: Temperatures are evenly spaced in a logistic curve from -4 to 4: dense near both ends.
+_SPACING = 4.0
 
 
 class Density(NamedTuple):

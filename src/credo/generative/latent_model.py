@@ -21,7 +21,7 @@ from credo.core.settings import other_names, positive
 from credo.core.shell import Shell, unwrap
 from credo.core.sites import select
 from credo.core.synonyms import suggest
-from credo.engine.fit_job import FIT, Callback
+from credo.engine.fit_job import FIT_ARGUMENTS, Callback
 from credo.engine.method import Method, make_method, methods
 from credo.engine.run import Run
 from credo.engine.training_loop import schedules
@@ -181,7 +181,7 @@ class LatentModel(LatentQueries):
             if name not in own and name not in others:
                 raise SettingError(
                     f"Neither the bound nor the method {kind.name!r} has a setting "
-                    f"{name!r}.{suggest(name, own | BOUND | set(FIT))}"
+                    f"{name!r}.{suggest(name, own | BOUND | set(FIT_ARGUMENTS))}"
                 )
 
     def make_bound(self, settings: dict[str, Any]) -> Bound:

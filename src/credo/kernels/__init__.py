@@ -2,5 +2,5 @@
 Langevin steps, ladders of temperatures, cooling, Stein forces.
 
 Nothing here knows a model: a kernel is given a target (``log_density.py``), and what the next move
-needs are records (``core/records.py``).
+needs are named tuples of tensors.
 """

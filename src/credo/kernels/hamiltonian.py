@@ -63,7 +63,7 @@ class Integrator:
         return self._known[key]
 
 
-def _options(like: Tensor) -> dict[str, Any] | None:
+def _inductor_options(like: Tensor) -> dict[str, Any] | None:
     """On a CPU tanh(x) as 2 sigmoid(2 x) - 1, within rounding of 1e-7: the vectorised tanh takes
     most of a small network's step.
     """
@@ -84,7 +84,7 @@ class _Compiled:
         graph = operations(lambda *tensors: integrator.once(*tensors), example)
         try:
             self.step = torch.compile(
-                graph, fullgraph=True, dynamic=False, options=_options(example[0])
+                graph, fullgraph=True, dynamic=False, options=_inductor_options(example[0])
             )
             self.step(*example)
         except Exception as error:

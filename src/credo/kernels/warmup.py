@@ -24,9 +24,6 @@ from credo.kernels.hamiltonian import Integrator, first_step, kinetic
 from credo.kernels.log_density import DIVERGENT, Point, normal
 from credo.kernels.metric import Moments, no_moments, observe, scale_of, unit
 
-SHARE = 0.5  #: of the time to the turn that a trajectory lasts
-EVERY = 5  #: moves of the warm-up between two measurements
-_MEMORY = 0.8  # of the average over measurements, after the first few
 _RATE, _DELAY, _FADE = 0.05, 10.0, 0.75  # of dual averaging, as Hoffman and Gelman (2014) give them
 
 
@@ -192,6 +189,11 @@ def per_chain(
         len(position), 1, generator=generator, dtype=position.dtype, device=position.device
     )
     return steps * (1 + jitter * (2 * noise - 1))
+
+
+SHARE = 0.5  #: of the time to the turn that a trajectory lasts
+EVERY = 5  #: moves of the warm-up between two measurements
+_MEMORY = 0.8  # of the average over measurements, after the first few
 
 
 class TrajectoryLength(NamedTuple):

@@ -17,11 +17,11 @@ from credo.likelihoods.categorical import LabelLikelihood
 from credo.likelihoods.mixtures import make_generator, over_data
 from credo.likelihoods.target_checks import binary_targets, real_targets, unit_targets
 
-EXACT_LABELS = (
-    8  # with more labels than this their 2^D joint outcomes are drawn instead of enumerated
-)
+#: With more labels than this their 2^D joint outcomes are drawn instead of enumerated.
+EXACT_LABELS = 8
 
 
+@likelihoods.register("bernoulli")
 class Bernoulli(LabelLikelihood):
     """p(y_d = 1 given f) = sigmoid(f_d), labels independent given f: targets ``(N,)`` for one
     output, ``(N, D)`` for several.
@@ -140,6 +140,3 @@ class Bernoulli(LabelLikelihood):
         """Every label as a two-class problem: ``(N D, 2)`` and ``(N D,)``."""
         p = probs.flatten()
         return torch.stack([1.0 - p, p], -1), y.flatten().long()
-
-
-likelihoods.register(Bernoulli.name)(Bernoulli)

@@ -91,6 +91,7 @@ class LabelLikelihood(Likelihood):
         )
 
 
+@likelihoods.register("categorical")
 class Categorical(LabelLikelihood):
     """p(y = c given f) = softmax(f)_c for labels 0..C-1.
 
@@ -218,6 +219,3 @@ def softmax_root(probs: Tensor) -> Tensor:
     mirror = mirror / mirror.norm(dim=-1, keepdim=True)
     turned = root - 2.0 * (root @ mirror.unsqueeze(-1)) * mirror.unsqueeze(-2)
     return turned[..., 1:]
-
-
-likelihoods.register(Categorical.name)(Categorical)

@@ -164,6 +164,7 @@ def log_normalizer(logits: Tensor) -> Tensor:
     return half + softplus(-2.0 * half) - log_sinhc(half)
 
 
+@likelihoods.register("continuous_bernoulli")
 class ContinuousBernoulli(ContinuousLikelihood):
     """p(y_d given f) = f_d exp(f_d y_d) / (exp(f_d) - 1) on [0, 1]: the normalised form of a
     Bernoulli likelihood on grey values.
@@ -222,6 +223,3 @@ class ContinuousBernoulli(ContinuousLikelihood):
         """Draws ``(..., N, D)`` by the inverse cdf."""
         uniform = torch.empty_like(outputs).uniform_(generator=make_generator(outputs, generator))
         return self.marginals(outputs).icdf(uniform)
-
-
-likelihoods.register(ContinuousBernoulli.name)(ContinuousBernoulli)

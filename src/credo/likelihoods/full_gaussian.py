@@ -16,6 +16,7 @@ from credo.likelihoods.continuous_likelihood import ContinuousLikelihood
 from credo.likelihoods.mixtures import make_generator
 
 
+@likelihoods.register("full_gaussian")
 class FullGaussian(ContinuousLikelihood):
     """y ~ N(f, L L') with one D x D covariance for all inputs: fixed by ``covariance``, else
     learned for ``num_outputs`` = D.
@@ -153,6 +154,3 @@ class FullGaussian(ContinuousLikelihood):
     @staticmethod
     def _log_det(cholesky: Tensor) -> Tensor:
         return cholesky.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-
-
-likelihoods.register(FullGaussian.name)(FullGaussian)

@@ -16,6 +16,7 @@ from credo.likelihoods.normal_noise import NormalNoise
 from credo.likelihoods.positive_parameters import Fixed, add_positive, plain, positive
 
 
+@likelihoods.register("gaussian")
 class Gaussian(NormalNoise):
     """y = f + std * noise, noise ~ N(0, 1): ``std`` fixed (one number, or one per output), or
     learned when None.
@@ -69,6 +70,3 @@ class Gaussian(NormalNoise):
     def sample(self, outputs: Tensor, generator: torch.Generator | int = 0) -> Tensor:
         noise = torch.empty_like(outputs).normal_(generator=make_generator(outputs, generator))
         return outputs + self.std(outputs) * noise
-
-
-likelihoods.register(Gaussian.name)(Gaussian)

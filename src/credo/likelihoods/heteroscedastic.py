@@ -15,6 +15,7 @@ from credo.likelihoods.mixtures import make_generator
 from credo.likelihoods.normal_noise import NormalNoise
 
 
+@likelihoods.register("heteroscedastic")
 class Heteroscedastic(NormalNoise):
     """y_d = m_d + s_d * noise: of 2 D outputs the first D are means, the last D raw deviations, s =
     min_std + softplus(raw).
@@ -67,6 +68,3 @@ class Heteroscedastic(NormalNoise):
         return mean + std * torch.empty_like(mean).normal_(
             generator=make_generator(outputs, generator)
         )
-
-
-likelihoods.register(Heteroscedastic.name)(Heteroscedastic)

@@ -16,6 +16,7 @@ from credo.likelihoods.mixtures import make_generator
 from credo.likelihoods.positive_parameters import Fixed, add_positive, plain, positive
 
 
+@likelihoods.register("laplace")
 class Laplace(ContinuousLikelihood):
     """p(y_d given f) = exp(-|y_d - f_d| / b) / (2 b), variance 2 b^2: ``scale`` b fixed, or learned
     as ``log_scale`` when None.
@@ -75,6 +76,3 @@ class Laplace(ContinuousLikelihood):
             torch.empty_like(outputs).exponential_(generator=generator) for _ in range(2)
         )
         return outputs + self.scale(outputs) * (first - second)
-
-
-likelihoods.register(Laplace.name)(Laplace)

@@ -97,6 +97,7 @@ class GreyLevels(Distribution):
         return self.draw(None, sample_shape)
 
 
+@likelihoods.register("pixels")
 class Pixels(Likelihood):
     """p(y_d = l given f) = softmax(f_d)_l over grey levels l = 0..levels-1, pixels independent
     given f: targets ``(N, D)``.
@@ -208,6 +209,3 @@ class Pixels(Likelihood):
     def sample(self, outputs: Tensor, generator: torch.Generator | int = 0) -> Tensor:
         """Levels as floats, ``(..., N, D)``."""
         return self.marginals(outputs).draw(make_generator(outputs, generator))
-
-
-likelihoods.register(Pixels.name)(Pixels)

@@ -17,6 +17,7 @@ from credo.likelihoods.target_checks import count_targets
 TAIL = 12.0  # standard deviations; what lies beyond has less than 1e-12 of the mass
 
 
+@likelihoods.register("poisson")
 class Poisson(Likelihood):
     """p(y_d given f) = exp(y_d f_d - exp f_d) / y_d!, rate exp(f_d): targets ``(N,)`` for one
     output, ``(N, D)`` for several.
@@ -127,6 +128,3 @@ class Poisson(Likelihood):
         """Counts as floats, ``(..., N)`` for one output, else ``(..., N, D)``."""
         y = torch.poisson(outputs.detach().exp(), generator=make_generator(outputs, generator))
         return y.squeeze(-1) if outputs.shape[-1] == 1 else y
-
-
-likelihoods.register(Poisson.name)(Poisson)

@@ -17,6 +17,7 @@ from credo.likelihoods.positive_parameters import Fixed, add_positive, plain, po
 from credo.likelihoods.special import student_t_cdf
 
 
+@likelihoods.register("student_t")
 class StudentT(ContinuousLikelihood):
     """y = f + scale * t_df, variance scale^2 df / (df - 2): ``df`` > 2 and ``scale`` fixed, or
     learned where None.
@@ -107,6 +108,3 @@ class StudentT(ContinuousLikelihood):
         # expm1 keeps the digits of small radii; 1 - u lies in (0, 1], so its logarithm is finite.
         radius = (df * torch.expm1(-2.0 / df * torch.log1p(-u))).sqrt()
         return outputs + self.scale(outputs) * radius * torch.cos(2.0 * math.pi * v)
-
-
-likelihoods.register(StudentT.name)(StudentT)

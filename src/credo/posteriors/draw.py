@@ -41,14 +41,12 @@ class Draw(ABC):
         # the latents of this pass, where all of them were drawn: a sampled KL uses the same draw
         None
     )
-    scored: Sequence[tuple[Tensor, Tensor]] | None = (
-        None  # (log q, sampled KL) of the pass, for the score function
-    )
+    #: (log q, sampled KL) of the pass, for the score function.
+    scored: Sequence[tuple[Tensor, Tensor]] | None = None
     gates: Sequence[Gate] = ()  # of its hard masks with learned rates, as the pass meets them
     owner: Family  # the family it was drawn from
-    _each: tuple[tuple[Any, ...], Params] | None = (
-        None  # how many for whom were drawn first, and the draws
-    )
+    #: How many for whom were drawn first, and the draws.
+    _each: tuple[tuple[Any, ...], Params] | None = None
 
     @abstractmethod
     def weights(self, names: Iterable[str]) -> Params:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -22,9 +22,6 @@ from credo.posteriors.jacobian import Jacobian, joined
 from credo.posteriors.start import Start
 from credo.priors import Factorised, Flat, Prior
 
-if TYPE_CHECKING:
-    from credo.posteriors.family import Gaussian
-
 families: Registry[type[Family]] = Registry("posterior family")
 
 
@@ -39,18 +36,16 @@ class Family(nn.Module, ABC):
     atoms: int | None = None
     chains: int | None = None  # of a set of draws: how many Markov chains they come from
     independent: ClassVar[bool] = False  # whether its parameters may be drawn one by one
-    reparameterised: ClassVar[bool] = (
-        True  # whether a draw carries gradients to the family's parameters
-    )
+    #: Whether a draw carries gradients to the family's parameters.
+    reparameterised: ClassVar[bool] = True
     kl_is_bound: ClassVar[bool] = (
         # whether its KL is one; False where an infinite constant is left out, as of points and
         # masks
         True
     )
 
-    joint_prior: ClassVar[bool] = (
-        True  # whether its density may be the next fit's prior over all its parameters together
-    )
+    #: Whether its density may be the next fit's prior over all its parameters together.
+    joint_prior: ClassVar[bool] = True
 
     startable: ClassVar[bool] = False  # whether ``over`` begins a fit with it, by its name
     is_point: ClassVar[bool] = False  # whether all draws of its weights are its mean
@@ -220,7 +215,7 @@ class Family(nn.Module, ABC):
 
     def kl(self, prior: FamilyPrior | Mapping[str, Distribution]) -> Tensor | None:
         """KL[q, p] ``()`` in nats, summed over weights, in closed form; None where there is none:
-        :func:`credo.posteriors.kl.kl` then samples it.
+        :func:`credo.posteriors.posterior.kl` then samples it.
 
         ``prior``: a family, or distributions of single weights by parameter.
         """
@@ -292,9 +287,8 @@ def _kl_normal_flat(q: Normal, p: Flat) -> Tensor:
 class Gaussian(Family):
     """A jointly Gaussian family."""
 
-    factored: ClassVar[bool] = (
-        False  # whether ``output_covariance`` makes do with a Jacobian's factors
-    )
+    #: Whether ``output_covariance`` makes do with a Jacobian's factors.
+    factored: ClassVar[bool] = False
 
     def as_gaussian(self) -> Self:
         return self

@@ -38,9 +38,8 @@ class Scales(nn.Module, ABC):
     name: ClassVar[str]
     label: ClassVar[str]  # of the prior, for messages
     proper: ClassVar[bool] = True
-    centres: ClassVar[bool] = (
-        False  # whether E[log z] and E[z^-2] exist, which centred weights need
-    )
+    #: Whether E[log z] and E[z^-2] exist, which centred weights need.
+    centres: ClassVar[bool] = False
     threshold: ClassVar[float]  # of the score from which a group is pruned, unless the user says
 
     def __init__(self, counts: Mapping[str, int], dtype: str = "float32") -> None:

@@ -42,9 +42,8 @@ class GroupScale(Family):
     """
 
     name: ClassVar[str] = "group_scale"
-    independent: ClassVar[bool] = (
-        True  # parameters that share a bank belong to one layer, which draws them together
-    )
+    #: Parameters that share a bank belong to one layer, which draws them together.
+    independent: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -32,7 +32,7 @@ class PosteriorPrior(Prior):
                 "update needs a posterior with spread: a point estimate as prior would ignore the "
                 "new data. Fit with 'vi' or 'exact'."
             )
-        for family in posterior.members:
+        for family in posterior.factors:
             if family.atoms != 1 and (family.atoms or not family.kl_is_bound):
                 raise CredoError(
                     f"update needs a posterior with a density to be the next prior; "

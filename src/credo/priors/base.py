@@ -1,5 +1,6 @@
-"""What a prior is: an elementwise distribution for every random parameter. The same one for all of
-them is the simplest, and has a JSON form where its distribution has one.
+"""What a prior is: an elementwise distribution for every random parameter. ``Factorised`` is the
+part of one that meets a posterior family, ``Fixed`` the same distribution for every parameter; and
+how torch's distributions are written down as JSON.
 """
 
 from __future__ import annotations
@@ -120,6 +121,50 @@ class Prior(ABC):
         where nothing is learned of it.
         """
         return None
+
+
+@dataclass(frozen=True)
+class Factorised:
+    """p(w) = prod_i p_i(w_i): one distribution per parameter, independent over its elements."""
+
+    #: The distribution of every element, by parameter.
+    elementwise: Mapping[str, Distribution]
+    shapes: Mapping[str, torch.Size]
+
+    def log_prob(self, params: dict[str, Tensor]) -> Tensor:
+        """Log density summed over elements, leading axes kept."""
+        out: Tensor | float = 0.0
+        for name, shape in self.shapes.items():
+            log_prob = self.elementwise[name].log_prob(params[name])
+            out = out + (
+                log_prob.flatten(log_prob.dim() - len(shape)).sum(-1) if len(shape) else log_prob
+            )
+        assert isinstance(out, Tensor)
+        return out
+
+    def log_prob_each(self, params: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Log density element by element."""
+        return {name: self.elementwise[name].log_prob(params[name]) for name in self.shapes}
+
+    def independent_normals(self) -> dict[str, Normal] | None:
+        """The prior of each parameter where all are normal; None otherwise."""
+        out = {}
+        for name, shape in self.shapes.items():
+            prior = self.elementwise[name]
+            if type(prior) is not Normal:
+                return None
+            out[name] = Normal(prior.loc.expand(shape), prior.scale.expand(shape))
+        return out
+
+    def sample(self, n: int, like: dict[str, Tensor]) -> dict[str, Tensor]:
+        """``n`` draws of every parameter from the global generator, in the dtype and on the device
+        of ``like``.
+        """
+        out = {}
+        for name, shape in self.shapes.items():
+            missing = shape[: len(shape) - len(self.elementwise[name].batch_shape)]
+            out[name] = self.elementwise[name].sample(torch.Size([n, *missing])).to(like[name])
+        return out
 
 
 #: The longest vector that goes into a run file as numbers.
@@ -247,7 +292,7 @@ class Fixed(Prior):
 
     def at(self, site: Site) -> Distribution:
         """The distribution in the site's dtype and on its device."""
-        return move(self.distribution, site.dtype, site.device)
+        return distribution_on(self.distribution, site.dtype, site.device)
 
     def describe(self) -> str:
         """The distribution as torch prints it."""
@@ -286,12 +331,14 @@ class Unstored(Prior):
         return self.text
 
 
-def move(distribution: Distribution, dtype: torch.dtype, device: torch.device) -> Distribution:
+def distribution_on(
+    distribution: Distribution, dtype: torch.dtype, device: torch.device
+) -> Distribution:
     """The same distribution with its tensors in another dtype and on another device."""
     clone = object.__new__(type(distribution))
     for key, value in distribution.__dict__.items():
         if isinstance(value, Distribution):
-            value = move(value, dtype, device)
+            value = distribution_on(value, dtype, device)
         elif isinstance(value, Tensor):
             value = value.to(device, dtype if value.is_floating_point() else None)
         clone.__dict__[key] = value
@@ -310,51 +357,7 @@ def default_prior() -> Prior:
     return Fixed(Normal(0.0, 1.0))
 
 
-@dataclass(frozen=True)
-class Factorised:
-    """p(w) = prod_i p_i(w_i): one distribution per parameter, independent over its elements."""
-
-    #: The distribution of every element, by parameter.
-    elementwise: Mapping[str, Distribution]
-    shapes: Mapping[str, torch.Size]
-
-    def log_prob(self, params: dict[str, Tensor]) -> Tensor:
-        """Log density summed over elements, leading axes kept."""
-        out: Tensor | float = 0.0
-        for name, shape in self.shapes.items():
-            log_prob = self.elementwise[name].log_prob(params[name])
-            out = out + (
-                log_prob.flatten(log_prob.dim() - len(shape)).sum(-1) if len(shape) else log_prob
-            )
-        assert isinstance(out, Tensor)
-        return out
-
-    def log_prob_each(self, params: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Log density element by element."""
-        return {name: self.elementwise[name].log_prob(params[name]) for name in self.shapes}
-
-    def independent_normals(self) -> dict[str, Normal] | None:
-        """The prior of each parameter where all are normal; None otherwise."""
-        out = {}
-        for name, shape in self.shapes.items():
-            prior = self.elementwise[name]
-            if type(prior) is not Normal:
-                return None
-            out[name] = Normal(prior.loc.expand(shape), prior.scale.expand(shape))
-        return out
-
-    def sample(self, n: int, like: dict[str, Tensor]) -> dict[str, Tensor]:
-        """``n`` draws of every parameter from the global generator, in the dtype and on the device
-        of ``like``.
-        """
-        out = {}
-        for name, shape in self.shapes.items():
-            missing = shape[: len(shape) - len(self.elementwise[name].batch_shape)]
-            out[name] = self.elementwise[name].sample(torch.Size([n, *missing])).to(like[name])
-        return out
-
-
-def slot(label: str, key: str) -> str:
+def state_name(label: str, key: str) -> str:
     """The name of one vector in a module's state: torch allows no dot in it, and '@' keeps it apart
     from methods.
     """

@@ -14,7 +14,16 @@ from torch.distributions import Distribution, Transform, biject_to, constraints
 from credo.core.errors import SettingError, nearest
 from credo.core.settings import positive, whole
 from credo.core.sites import Site
-from credo.priors.base import Prior, arguments, kinds, move, of_config, rebuilt, slot, to_config
+from credo.priors.base import (
+    Prior,
+    arguments,
+    distribution_on,
+    kinds,
+    of_config,
+    rebuilt,
+    state_name,
+    to_config,
+)
 from credo.priors.gaussian_mixture import GaussianMixture
 from credo.priors.sharing import Grouping, find, groupings, relevance, sizes
 
@@ -127,16 +136,17 @@ class Learned(nn.Module, Prior):
         out.sites = dict(sites)
         if sites:  # constants travel once, here, and not at every step
             first = next(iter(sites.values()))
-            out.distribution = move(self.distribution, first.dtype, first.device)
+            out.distribution = distribution_on(self.distribution, first.dtype, first.device)
             out.hyperprior = {
-                name: move(p, first.dtype, first.device) for name, p in self.hyperprior.items()
+                name: distribution_on(p, first.dtype, first.device)
+                for name, p in self.hyperprior.items()
             }
         for name in self.learn:
             start = arguments(self.distribution)[name].detach()
             for key, (n, site) in sizes(self.per, sites).items():
                 raw: Any = self.transform(name).inv(start.to(site.device, site.dtype))
                 out.register_parameter(
-                    slot(name, key), nn.Parameter(raw.expand(n, *start.shape).clone())
+                    state_name(name, key), nn.Parameter(raw.expand(n, *start.shape).clone())
                 )
         return out
 
@@ -145,7 +155,7 @@ class Learned(nn.Module, Prior):
         return [self]
 
     def _value(self, name: str, key: str) -> Tensor:
-        value = self.transform(name)(self.get_parameter(slot(name, key)))
+        value = self.transform(name)(self.get_parameter(state_name(name, key)))
         assert isinstance(value, Tensor)
         return value
 
@@ -174,7 +184,7 @@ class Learned(nn.Module, Prior):
     def at(self, site: Site) -> Distribution:
         """The distribution with its current values; before ``fresh``, with those it starts from."""
         if not self.sites:
-            return move(self.distribution, site.dtype, site.device)
+            return distribution_on(self.distribution, site.dtype, site.device)
         fixed = {
             n: v.to(site.device, site.dtype)
             for n, v in arguments(self.distribution).items()
@@ -188,7 +198,7 @@ class Learned(nn.Module, Prior):
         for name, hyperprior in self.hyperprior.items():
             for key in sizes(self.per, self.sites):
                 value = self._value(name, key)
-                term = -move(hyperprior, value.dtype, value.device).log_prob(value).sum()
+                term = -distribution_on(hyperprior, value.dtype, value.device).log_prob(value).sum()
                 total = term if total is None else total + term.to(total)
         return total
 

@@ -11,7 +11,7 @@ from torch.distributions import Distribution, Normal
 
 from credo.core.errors import SettingError
 from credo.core.sites import Site
-from credo.priors.base import Prior, kinds, slot
+from credo.priors.base import Prior, kinds, state_name
 from credo.priors.sharing import Grouping, find, groupings, relevance, sizes
 
 
@@ -51,7 +51,8 @@ class Optimal(nn.Module, Prior):
         for key, (n, site) in sizes(self.per, sites).items():
             for label, value in (("mean", 0.0), ("var", 1.0)):
                 out.register_buffer(
-                    slot(label, key), torch.full((n,), value, dtype=site.dtype, device=site.device)
+                    state_name(label, key),
+                    torch.full((n,), value, dtype=site.dtype, device=site.device),
                 )
         return out
 
@@ -87,10 +88,10 @@ class Optimal(nn.Module, Prior):
             sums.setdefault(key, []).append(self.grouping.collapse(values, site).to(buffer))
             counts[key] = counts.get(key, 0.0) + site.numel / self.grouping.size(site)
         for key, parts in sums.items():
-            self.get_buffer(slot(label, key)).copy_(sum(parts[1:], parts[0]) / counts[key])
+            self.get_buffer(state_name(label, key)).copy_(sum(parts[1:], parts[0]) / counts[key])
 
     def _buffer(self, label: str, site: Site) -> Tensor:
-        return self.get_buffer(slot(label, self.grouping.key(site)))
+        return self.get_buffer(state_name(label, self.grouping.key(site)))
 
     def at(self, site: Site) -> Distribution:
         """The normal of one parameter; its variance is held above the smallest normal number."""
@@ -113,8 +114,8 @@ class Optimal(nn.Module, Prior):
         """Group -> {"loc", "scale"}, each (n,)."""
         return {
             key: {
-                "loc": self.get_buffer(slot("mean", key)).clone(),
-                "scale": self.get_buffer(slot("var", key)).sqrt(),
+                "loc": self.get_buffer(state_name("mean", key)).clone(),
+                "scale": self.get_buffer(state_name("var", key)).sqrt(),
             }
             for key in sizes(self.per, self.sites)
         }

@@ -13,7 +13,7 @@ from torch.distributions import Distribution, Normal
 
 from credo.core.errors import SettingError
 from credo.core.sites import Site
-from credo.priors.base import Prior, from_config, kinds, slot
+from credo.priors.base import Prior, from_config, kinds, state_name
 from credo.priors.sharing import groupings
 
 WIDTH = "log_precision"
@@ -42,7 +42,7 @@ class Scaled(nn.Module, Prior):
         """A copy with a factor for every group of these sites."""
         out = Scaled(self.base.fresh(sites), self.per)
         for name, site in sites.items():
-            out._places[name] = slot(WIDTH, groupings[self.per].key(site))
+            out._places[name] = state_name(WIDTH, groupings[self.per].key(site))
             if not hasattr(out, out._places[name]):
                 out.register_buffer(
                     out._places[name], torch.zeros((), dtype=torch.float64, device=site.device)

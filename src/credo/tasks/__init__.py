@@ -1,4 +1,6 @@
-"""What to do with a fitted posterior: distil it into one network, or measure a bottleneck."""
+"""What to do with a fitted posterior: distil it into one network, compare two of them, or measure a
+bottleneck.
+"""
 
 from credo.tasks import distill, fidelity, information
 
