@@ -49,10 +49,10 @@ def section(name: str, kind: type[Method]) -> str:
 
 def _defaults(kind: type[Method]) -> str:
     size = "the whole data set" if kind.batch_size is None else f"`{kind.batch_size}`"
-    epochs = f"`epochs={kind.epochs}`, " if kind.takes_epochs else ""
+    length = "epochs until the objective has settled, " if kind.takes_epochs else ""
+    rate = "by the size of the network" if kind.lr is None else f"{kind.lr:g}"
     return (
-        f"Posterior: {kind.fidelity}. Defaults of `fit`: {epochs}`batch_size` {size}, "
-        f"`lr={kind.lr:g}`."
+        f"Posterior: {kind.fidelity}. Defaults of `fit`: {length}`batch_size` {size}, `lr` {rate}."
     )
 
 

@@ -17,7 +17,8 @@ SIGNATURES = {
     "BNN": "net, likelihood='categorical', prior=None, random='all', output=None",
     "BNN.fit": (
         "data, method='vi', *, epochs=None, batch_size=None, lr=None, num_data=None, "
-        "validation=None, seed=0, device=None, run=None, progress=True, callbacks=(), **settings"
+        "validation=None, seed=0, device=None, run=None, progress=True, callbacks=(), "
+        "max_seconds=None, strict=False, **settings"
     ),
     "BNN.predict": (
         "x, num_samples=100, seed=0, batch_size=None, shortcut=None, source='posterior', "

@@ -15,7 +15,7 @@ WALK = Path(__file__).parent / "zoo" / "walk.py"
 #: command -> most files, most changes of folder: lower them where a change makes the way shorter
 LIMITS = {
     "fit": (42, 18),
-    "fit --method hmc": (40, 18),
+    "fit --method hmc": (41, 18),  # one of them for SHORT's settings, cli/assignments.py
     "fit --method laplace": (46, 20),
     "predict": (28, 14),
 }

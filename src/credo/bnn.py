@@ -16,14 +16,14 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from credo.core.errors import CredoError
+from credo.core.errors import CredoError, Finding
 from credo.core.settings import positive, renamed
 from credo.core.shell import unwrap
 from credo.core.sites import select
 from credo.data.checks import check_inputs
 from credo.data.intake import intake
 from credo.engine import saved_model
-from credo.engine.collapsed_prior import warn_if_collapsed
+from credo.engine.diagnose import Case, diagnose, tell
 from credo.engine.fit_job import FIT_ARGUMENTS, Callback, FitJob, FitOptions
 from credo.engine.model import Fitted, Model
 from credo.engine.objective import log_weights, objective
@@ -112,16 +112,9 @@ class BNN:
     def _make_model(
         self, device: torch.device | str | None, prior: Prior, method: Method | None = None
     ) -> Model:
-        return Model.of(
-            self.net,
-            self.likelihood,
-            prior,
-            self.random,
-            self.point,
-            device=device,
-            output=self.output,
-            adapt=None if method is None else method.adapt,
-        )
+        parts = self.net, self.likelihood, prior, self.random, self.point
+        adapt = None if method is None else method.adapt
+        return Model.of(*parts, device=device, output=self.output, adapt=adapt)
 
     @property
     def model(self) -> Model:
@@ -145,21 +138,25 @@ class BNN:
         run: str | os.PathLike[str] | Run | None = None,
         progress: bool = True,
         callbacks: Sequence[Callback] = (),
+        max_seconds: float | None = None,
+        strict: bool = False,
         **settings: Any,
     ) -> Self:
         """Turn data into a posterior with a method of the registry and its settings.
 
         ``data``: (x, y) of tensors, arrays or DataFrames, a Dataset, or a DataLoader. ``method``: a
-        name, or an object such as ``credo.methods.VI(beta=0.5)``. ``settings``: those of the
-        method, which are the arguments of its class; ``credo methods NAME`` lists them. ``run``: a
-        directory to write to and to resume from, or a ``Run`` of one. ``validation``: data whose
-        predictive nll is added to the history after every epoch, or when sampling ends. A callback
-        gets each row of the history and ends the fit by returning True; in it, where the method
-        descends on an objective, ``posterior`` and ``predict`` are those of the moment.
+        name, or an object such as ``credo.methods.VI(beta=0.5)``; ``settings`` are the arguments of
+        its class, which ``credo methods NAME`` lists. Without ``epochs`` a descent ends when its
+        objective has settled; the last row of the history says why. ``run``: a directory to write
+        to and to resume from, or a ``Run``. ``validation``: data whose predictive nll is added to
+        the history. A callback gets each row of it and ends the fit by returning True; in it
+        ``posterior`` and ``predict`` are those of the moment. ``strict=True``: findings of
+        ``diagnose`` are an error, and not a warning.
         """
-        options = FitOptions(
-            epochs, batch_size, lr, num_data, validation, seed, device, run, progress, callbacks
+        asked = FitOptions(
+            epochs, batch_size, lr, num_data, validation, seed, device, run, progress
         )
+        options = replace(asked, callbacks=callbacks, max_seconds=max_seconds, strict=strict)
         chosen = make_method(method, settings, beside=FIT_ARGUMENTS)
         options.check(chosen)
         self.likelihood = copy.deepcopy(self._initial)
@@ -171,7 +168,7 @@ class BNN:
         validation = options.validation
         held_out = None if validation is None else intake(validation, dtype=self.dtype)
         model.check(source.example(2), source.targets())
-        fit_job = FitJob.of(options, method, source)
+        fit_job = FitJob.of(options, method, source, model)
         if held_out is not None:
             fit_job.validation, fit_job.validate = held_out, validation_nll(model, held_out)
         fit_job.show = partial(self._show, model)
@@ -182,19 +179,25 @@ class BNN:
                 return self._adopt(run, model, method)
         before = self._fitted, self._model, self.method
         try:
-            fitted = method.fit(model, fit_job)
+            fitted = method.for_problem(fit_job.problem).fit(model, fit_job)
         except BaseException:
             self._fitted, self._model, self.method = before
             raise
         fitted.posterior.requires_grad_(False)
+        fitted = replace(fitted, findings=diagnose(Case(model, method, fitted, fit_job)))
         self._fitted, self._model, self.method = fitted, model, method
         self.history, self._used = fit_job.history, prior
-        if model.prior.is_learned:  # it may have become a copy of the posterior
-            warn_if_collapsed(model, fitted.posterior)
         if run is not None:
             described = model.config(prior) | fitted.config()
             run.finish(fitted.numbers(model), config | described)
+        tell(fitted.findings, options.strict)
         return self
+
+    def diagnose(self) -> list[Finding]:
+        """What is wrong with the fit, each finding with its evidence and a remedy; an empty list
+        where nothing is.
+        """
+        return list(self._result().findings)
 
     def _show(self, model: Model, fitted: Fitted) -> None:
         """What callbacks find: draws, since shortcuts are for a finished method."""

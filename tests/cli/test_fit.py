@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from credo.cli.fit import enough_epochs
 from credo.engine import run
 
 QUICK = ["--epochs", 2, "--hidden", "4"]
@@ -227,14 +226,6 @@ def test_a_run_stopped_on_the_way_resumes_to_the_same_posterior(shell, monkeypat
         (shell.folder / name / "posterior.safetensors").read_bytes() for name in ("whole", "part")
     )
     assert first == second
-
-
-def test_small_tables_get_enough_steps_and_large_ones_the_default():
-    kind = SimpleNamespace(epochs=100, batch_size=128)
-    assert enough_epochs(kind, 60, None) == 2000
-    assert enough_epochs(kind, 60, 10) == 334
-    assert enough_epochs(kind, 10_000, None) == 100
-    assert enough_epochs(SimpleNamespace(epochs=5, batch_size=None), 10_000, None) == 2000
 
 
 def test_a_prior_by_name_is_stored_and_ard_prints_the_relevance_of_every_input(tmp_path):

@@ -3,8 +3,6 @@ import json
 import numpy as np
 import pytest
 
-from credo.cli.vae_fit import _enough_epochs
-
 QUICK = ["--epochs", 1, "--hidden", "6", "--latent", 2, "--limit", 100]
 
 
@@ -121,7 +119,3 @@ def test_a_failed_fit_leaves_nothing(shell):
     result = shell("vae", "fit", "digits", *QUICK, "--method", "exact")
     assert result.exit_code == 2 and "Traceback" not in result.stderr
     assert not (shell.folder / "run").exists()
-
-
-def test_small_data_get_more_passes():
-    assert _enough_epochs(1600, 100) == 125 and _enough_epochs(60_000, 100) == 20

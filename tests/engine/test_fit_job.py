@@ -45,7 +45,7 @@ def test_what_no_fit_can_do_is_refused(options, method, message):
 def test_a_fit_is_described_by_model_method_and_what_it_is_given():
     net, _ = make("mlp")
     model, method = make_model(net), make_method("vi", {})
-    fit_job = FitJob.of(FitOptions(epochs=2, batch_size=3), method, source())
+    fit_job = FitJob.of(FitOptions(epochs=2, batch_size=3), method, source(), model)
     config = fit_job.config(model, model.prior, method)
     assert config["method"] == "vi"
     assert config["fit"]["batch_size"] == 3 and config["fit"]["lr"] == method.lr

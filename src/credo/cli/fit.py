@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-import math
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from credo.cli.assignments import parse_settings
-from credo.cli.fit_options import BatchSize, Epochs, LearningRate, Resume, Seed, Settings
+from credo.cli.fit_options import (
+    BatchSize,
+    Epochs,
+    LearningRate,
+    MaxSeconds,
+    Resume,
+    Seed,
+    Settings,
+    Strict,
+)
 from credo.cli.guard import guarded, is_terminal, say
 from credo.cli.run_files import TABLE, RunFiles, check_directory, discard, parse_sizes
-from credo.core.errors import CredoError, RunError, SettingError
+from credo.core.errors import CredoError, FindingWarning, RunError, SettingError
+from credo.core.settings import check_share
 
 if TYPE_CHECKING:
     from credo.data.source import Source
-
-_STEPS = 2000
 
 
 @guarded
@@ -53,6 +61,8 @@ def fit(
             "such as 0.1."
         ),
     ] = None,
+    max_seconds: MaxSeconds = None,
+    strict: Strict = False,
     seed: Seed = 0,
     prior: Annotated[
         str | None,
@@ -66,20 +76,17 @@ def fit(
     """Fit a network with a posterior to a table and write a run directory."""
     from credo.data.intake import intake
     from credo.data.table import read_table
+    from credo.engine.diagnose import sentence
     from credo.methods import make_method
     from credo.priors import presets
 
     sizes = parse_sizes(hidden, "--hidden")
+    check_share("--validation", validation, 0.1)
+    existed = check_directory(out, resume)
     settings = parse_settings(method, set_) if set_ else {}
     chosen = make_method(method, settings)  # wrong values are refused before anything is read
     if prior is not None:
         presets[prior]  # an unknown name is refused before anything is read
-    if validation is not None and not 0.0 < validation < 1.0:
-        raise SettingError(
-            f"--validation {validation} is not valid; expected a share above 0 and below 1, such "
-            "as 0.1."
-        )
-    existed = check_directory(out, resume)
     frame = read_table(data)
     files = _describe(frame, target, task, sizes)
     if resume and (out / TABLE).is_file():
@@ -88,20 +95,23 @@ def fit(
         files.schema.encode(frame), files.schema.encode_target(frame), validation, seed
     )
     source = intake(pair)
-    if chosen.takes_epochs:
-        epochs = epochs or enough_epochs(chosen, source.num_data, batch_size)
     options: dict[str, Any] = {
         "epochs": epochs,
         "batch_size": batch_size,
         "lr": lr,
         "validation": held_out,
+        "max_seconds": max_seconds,
     }
     bnn = _train(files, source, out, existed, resume, prior, method=chosen, seed=seed, **options)
     _print_relevance(bnn, files)
+    for finding in bnn.diagnose():
+        say(f"credo: {sentence(finding)}")
     say(
         f"{out}: {method} on {len(frame)} rows, {files.schema.target.task} of {target!r}. Next: "
         f"credo predict {out} NEW.csv"
     )
+    if strict and bnn.diagnose():
+        raise CredoError(f"--strict: the fit has findings; {out} is kept.")
 
 
 def _describe(frame: Any, target: str, task: str | None, sizes: tuple[int, ...]) -> RunFiles:
@@ -114,12 +124,6 @@ def _describe(frame: Any, target: str, task: str | None, sizes: tuple[int, ...])
         "out_features": schema.target.outputs,
     }
     return RunFiles(schema, {"name": "mlp", "args": args})
-
-
-def enough_epochs(method: Any, rows: int, batch_size: int | None) -> int:
-    """The method's default, or more on a small table, where an epoch is only a few steps."""
-    size = batch_size or method.batch_size or rows
-    return max(method.epochs, math.ceil(_STEPS / math.ceil(rows / size)))
 
 
 def hold_out(
@@ -174,7 +178,9 @@ def _train(
     bnn, run = BNN(files.build(options["seed"]), files.schema.target.likelihood, prior), Run(out)
     files.attach(run)
     try:
-        return bnn.fit(source, run=run, progress=is_terminal(), **options)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FindingWarning)  # they are said at the end
+            return bnn.fit(source, run=run, progress=is_terminal(), **options)
     except (CredoError, OSError):
         if not resume:
             discard(out, existed=existed)

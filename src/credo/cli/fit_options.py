@@ -11,7 +11,7 @@ Epochs = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Passes over the data; without it the method's default, but at least 2,000 steps.",
+        help="Passes over the data; without it a descent ends when its objective has settled.",
     ),
 ]
 BatchSize = Annotated[
@@ -19,6 +19,12 @@ BatchSize = Annotated[
 ]
 LearningRate = Annotated[
     float | None, typer.Option(help="Learning rate; the method's default if not given.")
+]
+MaxSeconds = Annotated[
+    float | None, typer.Option(help="Most seconds to train for; no limit if not given.")
+]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="Take findings about the fit for errors: exit code 2.")
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of every random choice.")]
 Settings = Annotated[

@@ -38,8 +38,9 @@ def methods(
         typer.echo(f"{about}\n")
     typer.echo(f"Reference: {kind.reference}")
     typer.echo(f"Posterior: {kind.fidelity}")
-    epochs = f"--epochs {kind.epochs} " if kind.takes_epochs else ""
-    typer.echo(f"Defaults: {epochs}--batch-size {kind.batch_size or 'all'} --lr {kind.lr:g}\n")
+    epochs = "epochs until the objective has settled, " if kind.takes_epochs else ""
+    rate = "by the size of the network" if kind.lr is None else f"{kind.lr:g}"
+    typer.echo(f"Defaults: {epochs}--batch-size {kind.batch_size or 'all'} --lr {rate}\n")
     rows = [
         [row["name"], repr(row["default"]), row["range"], row["help"]] for row in describe(kind)
     ]

@@ -10,6 +10,7 @@ import typer
 from credo.cli.guard import guarded, say
 from credo.cli.run_files import RunFiles
 from credo.core.errors import SettingError
+from credo.core.settings import check_share
 
 _DIGITS = "%.9g"  # all that single precision holds
 
@@ -46,15 +47,11 @@ def predict(
     from credo.data.checks import check_inputs
     from credo.data.table import read_table
 
-    if not 0.0 < level < 1.0:
-        raise SettingError(
-            f"--level {level} is not valid; expected a probability above 0 and below 1, such as "
-            "0.9."
-        )
     if out is not None and out.suffix.lower() not in _WRITERS:
         raise SettingError(f"--out {out} ends in {out.suffix!r}; expected .csv or .parquet.")
     files = RunFiles.read(run)
     x = check_inputs(files.schema.encode(read_table(data)))
+    check_share("--level", level, 0.9)
     bnn = load(run, files.build())
     columns = files.schema.target.columns(
         bnn.predict(x, num_samples=samples, seed=seed, batch_size=batch_size), level

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from credo.cli.assignments import parse_settings
-from credo.cli.fit import enough_epochs
 from credo.cli.fit_options import BatchSize, Epochs, LearningRate, Resume, Seed, Settings
 from credo.cli.guard import guarded, is_terminal, say
 from credo.cli.run_files import RunFiles, check_directory, discard, parse_sizes
@@ -88,7 +87,7 @@ def distill(
     from credo.bnn import load
     from credo.cli.printing import print_table
     from credo.data.table import read_table
-    from credo.methods import make_method, methods
+    from credo.methods import make_method
 
     settings = parse_settings(method, set_) if set_ else {}
     make_method(method, settings)  # a wrong name or value is refused before anything is read
@@ -99,8 +98,6 @@ def distill(
     schema = teacher_files.schema
     x = schema.encode(read_table(data))
     held_out = None if test is None else _test(teacher_files, read_table(test))
-    if methods[method].takes_epochs:
-        epochs = epochs or enough_epochs(methods[method], len(x), batch_size)
     files = RunFiles(schema, _network(teacher, x, sizes))
     options: dict[str, Any] = {
         "inputs": inputs,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from credo.generative import VAE
     from credo.likelihoods import Likelihood
 
-_EPOCHS, _STEPS = 20, 2000
 _WATCHED = 1000  # held-out images whose bound is measured after every epoch
 
 
@@ -138,12 +136,7 @@ def fit(
     chosen = make_likelihood(name, images.levels)
     x, test = (counted(chosen, part) for part in (images.x, images.test_x) if part is not None)
     outputs = chosen.num_outputs(_checked(chosen, x, binarise))
-    fitted = {
-        "epochs": epochs or _enough_epochs(len(x), batch_size),
-        "batch_size": batch_size,
-        "lr": lr,
-        "seed": seed,
-    }
+    fitted = {"epochs": epochs, "batch_size": batch_size, "lr": lr, "seed": seed}
     files = VaeFiles(
         *describe_nets(net, sizes, images.shape, code.width, code.size, outputs), source, fitted
     )
@@ -223,10 +216,6 @@ def _checked(likelihood: Likelihood, x: Any, binarise: bool) -> Any:
             f"{error} Leave out --likelihood to have one chosen; for bernoulli --binarise draws 0 "
             "and 1 from grey values."
         ) from error
-
-
-def _enough_epochs(rows: int, batch_size: int) -> int:
-    return max(_EPOCHS, math.ceil(_STEPS / math.ceil(rows / batch_size)))
 
 
 def _train(

@@ -1,4 +1,4 @@
-"""Every error a user can cause.
+"""Every error a user can cause, and what a fit may be found to suffer from.
 
 A message says what was given, what was expected, and what to do.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 
 class CredoError(Exception):
@@ -35,3 +36,23 @@ def nearest(given: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(given, known, n=1, cutoff=0.5)
     hint = f" Did you mean {close[0]!r}?" if close else ""
     return f"{hint} Known: {', '.join(known) or 'none'}."
+
+
+class FindingWarning(UserWarning):
+    """A fit has findings."""
+
+
+class FindingError(CredoError):
+    """A fit has findings, and ``strict=True`` takes none."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong: its name, how bad it is ("warning", or "serious" where predictions
+    should not be used), what shows it, and what to do.
+    """
+
+    name: str
+    severity: str
+    evidence: str
+    remedy: str

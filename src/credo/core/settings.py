@@ -221,6 +221,15 @@ def positive(name: str, value: Any, default: Any) -> Any:
     return value
 
 
+def check_share(name: str, value: float | None, example: float) -> None:
+    """Refuse what is not above 0 and below 1."""
+    if value is not None and not 0.0 < value < 1.0:
+        raise SettingError(
+            f"{name} {value} is not valid; expected a number above 0 and below 1, such as "
+            f"{example:g}."
+        )
+
+
 def check_sizes(owner: str, **sizes: int) -> None:
     """Refuse sizes of a network that are not whole numbers above zero, naming the first bad one."""
     for name, size in sizes.items():

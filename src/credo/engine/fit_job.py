@@ -1,7 +1,8 @@
-"""One fit: what a method is given besides the model."""
+"""One fit: what a method is given besides the model, and what its defaults depend on."""
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from credo.core.settings import positive, whole
 from credo.data.source import Source
 from credo.engine.model import Fitted, Model
 from credo.engine.run import Run
+from credo.engine.settling import COOLING
 from credo.posteriors import Posterior
 
 if TYPE_CHECKING:
@@ -24,6 +26,12 @@ if TYPE_CHECKING:
     from credo.priors import Prior
 
 CHECKPOINT_SECONDS = 5.0  # how much work a killed run may lose
+STEPS = 5_000  # of a fit whose length is not given, where these take less than WORK
+EPOCHS = 100  # at least these, however large the data
+WORK = 3e12  # products of weights and examples that a default fit may take beyond EPOCHS
+ADAM_LR, LEAST_ADAM_LR = 1e-2, 3e-4
+SMALL = 10_000  # P up to which Adam's rate holds
+CHEAP = 200_000  # N P up to which a chain's step takes all data
 
 Callback = Callable[[dict[str, Any]], bool | None]
 
@@ -34,6 +42,39 @@ class Advance(Protocol):
     def __call__(self, count: int, text: str | None = None) -> None:
         """Move the bar."""
         ...
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What defaults depend on: N examples, and P random weights."""
+
+    num_data: int
+    num_weights: int
+
+    @classmethod
+    def of(cls, model: Model, source: Source) -> Problem:
+        """That of fitting this model to these data."""
+        return cls(source.num_data, sum(site.numel for site in model.random.values()))
+
+    @property
+    def adam_lr(self) -> float:
+        """0.01 up to 10,000 weights, from there on as 1 / sqrt(P), and never below 0.0003."""
+        share = min(1.0, math.sqrt(SMALL / max(self.num_weights, 1)))
+        return max(ADAM_LR * share, LEAST_ADAM_LR)
+
+    def num_steps(self, batch_size: int | None) -> int:
+        """Steps that a fit of no given length may take: 5,000, or fewer where a step is dear, and
+        never less than 100 passes over the data.
+        """
+        size = min(batch_size or self.num_data, self.num_data)
+        affordable = int(WORK / (6 * max(self.num_weights, 1) * size))
+        return max(EPOCHS * math.ceil(self.num_data / size), min(STEPS, affordable))
+
+    def chain_batch_size(self, usual: int) -> int | None:
+        """All data where N P is at most 200,000: then a step on all of them is as cheap, and its
+        slope has no noise of its own, which would widen the posterior.
+        """
+        return None if self.num_data * self.num_weights <= CHEAP else usual
 
 
 @dataclass(frozen=True)
@@ -53,6 +94,8 @@ class FitOptions:
     run: str | os.PathLike[str] | Run | None = None
     progress: bool = True
     callbacks: Sequence[Callback] = ()
+    max_seconds: float | None = None
+    strict: bool = False
 
     def check(self, method: Method) -> None:
         """Refuse what no fit by this method can do, before any data are looked at."""
@@ -61,10 +104,11 @@ class FitOptions:
                 f"epochs={self.epochs}: {method.name} counts moves; set num_warmup, num_draws "
                 "and thin."
             )
-        positive("epochs", self.epochs, method.epochs)
+        positive("epochs", self.epochs, 1)
         positive("batch_size", self.batch_size, 1)
-        positive("lr", self.lr, method.lr)
+        positive("lr", self.lr, 1.0)
         whole("seed", self.seed)
+        positive("max_seconds", self.max_seconds, 1.0)
 
 
 #: Names of these arguments.
@@ -77,7 +121,8 @@ class FitJob:
 
     ``history`` is filled as the fit goes on; a callback gets each row and stops the fit by
     returning True. ``show`` gets the posterior of the moment before callbacks get a row, from
-    methods that have one.
+    methods that have one. ``settles``: the length is not given, and ``epochs`` is the most that it
+    may be. ``problem``: N and P, which tell how close to its end a fit must come.
     """
 
     source: Source
@@ -91,20 +136,30 @@ class FitJob:
     validation: Source | None = None
     validate: Callable[[Posterior, Mapping[str, Tensor]], float] | None = None
     show: Callable[[Fitted], None] | None = None
+    settles: bool = False
+    problem: Problem = Problem(0, 0)
+    max_seconds: float | None = None
     checkpoint_seconds: float = field(default_factory=lambda: CHECKPOINT_SECONDS)
     history: list[dict[str, Any]] = field(default_factory=list)
 
     @classmethod
-    def of(cls, options: FitOptions, method: Method, source: Source) -> FitJob:
-        """With the method's defaults for what is not asked for."""
+    def of(cls, options: FitOptions, method: Method, source: Source, model: Model) -> FitJob:
+        """With the method's defaults for this problem for what is not asked for."""
+        problem = Problem.of(model, source)
         asked = options.batch_size
-        size = method.batch_size if asked is None else asked
-        whole_set = size is None or size >= source.num_data
+        size = method.usual_batch_size(problem) if asked is None else asked
+        size = None if size is None or size >= source.num_data else size
+        epochs = options.epochs
+        if epochs is None:
+            epochs = math.ceil(method.usual_steps(problem, size) / source.num_batches(size))
         return cls(
             source=source,
-            epochs=method.epochs if options.epochs is None else options.epochs,
-            batch_size=None if whole_set else size,
-            lr=method.lr if options.lr is None else options.lr,
+            epochs=epochs,
+            settles=options.epochs is None and method.takes_epochs,
+            problem=problem,
+            max_seconds=options.max_seconds,
+            batch_size=size,
+            lr=method.usual_lr(problem) if options.lr is None else options.lr,
             seed=options.seed,
             run=None if options.run is None else Run.of(options.run),
             progress=options.progress,
@@ -123,13 +178,32 @@ class FitJob:
             "data": self.source.fingerprint() if stored else None,
             "held": model.digest(method.given(model, self.seed)) if stored else None,
         }
+        fit |= {"settles": True} if self.settles else {}
         chosen = {"method": method.name, "settings": method.settings(), "fit": fit}
         return model.config(prior) | chosen
+
+    @property
+    def next_epoch(self) -> int:
+        """The number of the next row of the history."""
+        return int(self.history[-1]["epoch"]) + 1 if self.history else 0
+
+    @property
+    def ended(self) -> dict[str, str]:
+        """Why the loop has ended, for a row that follows its last."""
+        reasons = [row["ended"] for row in self.history if "ended" in row]
+        return {"ended": reasons[-1]} if reasons else {}
+
+    def is_late(self, seconds: float, cools: bool) -> bool:
+        """Whether so many seconds leave no time for another epoch, or for a falling rate."""
+        share = 1.0 / (1.0 + COOLING) if cools else 1.0
+        return self.max_seconds is not None and seconds > share * self.max_seconds
 
     def note(self, row: dict[str, Any]) -> bool:
         """Add a row to the history, in memory and on disk; True if a callback asks to stop."""
         self.history.append(row)
         answers = [callback(row) for callback in self.callbacks]  # all, even after one says stop
+        if any(answers):
+            row.setdefault("ended", "callback")
         if self.run is not None:
             self.run.record(row)
         return any(answers)

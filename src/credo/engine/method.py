@@ -5,13 +5,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from torch import Tensor, nn
 
 from credo.core.registry import Registry
 from credo.core.settings import Configurable, other_names, present_settings, validate
-from credo.engine.fit_job import FitJob
+from credo.engine.fit_job import FitJob, Problem
 from credo.engine.model import Fitted, Model
 
 methods: Registry[type[Method]] = Registry("method")
@@ -27,10 +27,10 @@ class Method(metaclass=Configurable):
     name: ClassVar[str]
     summary: ClassVar[str]
     reference: ClassVar[str]
-    #: Defaults of ``fit`` that suit the method, where the user gives none.
-    epochs: ClassVar[int] = 100
+    #: Defaults of ``fit`` that suit the method, where the user gives none; ``usual_steps`` and
+    #: ``usual_lr`` may depend on the problem instead.
     batch_size: ClassVar[int | None] = 128
-    lr: ClassVar[float] = 1e-3
+    lr: ClassVar[float | None] = None
     #: Whether ``epochs`` means anything to it.
     takes_epochs: ClassVar[bool] = True
     #: Whether its posterior is made of draws of Markov chains, which can be asked how well they
@@ -58,6 +58,27 @@ class Method(metaclass=Configurable):
 
     def __post_init__(self) -> None:
         validate(self, self.name)
+
+    def by_problem(self, problem: Problem) -> dict[str, Any]:
+        """Values for settings that are None, by name: what None stands for in this problem."""
+        return {}
+
+    def for_problem(self, problem: Problem) -> Self:
+        """The method with every setting that depends on the problem filled in."""
+        found = self.by_problem(problem)
+        return replace(self, **{n: v for n, v in found.items() if getattr(self, n) is None})
+
+    def usual_steps(self, problem: Problem, batch_size: int | None) -> int:
+        """Steps that a fit may take where no epochs are given."""
+        return problem.num_steps(batch_size)
+
+    def usual_batch_size(self, problem: Problem) -> int | None:
+        """Examples in a batch where none is given; None for all of them."""
+        return self.batch_size
+
+    def usual_lr(self, problem: Problem) -> float:
+        """The learning rate where none is given: the method's own, or Adam's for this network."""
+        return problem.adam_lr if self.lr is None else self.lr
 
     @classmethod
     def example_network(cls, net: nn.Module, outputs: int) -> nn.Module:

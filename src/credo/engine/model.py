@@ -8,13 +8,13 @@ import hashlib
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
-from credo.core.errors import CredoError, DataError, NetworkError, SettingError
+from credo.core.errors import CredoError, DataError, Finding, NetworkError, SettingError
 from credo.core.seeds import isolated
 from credo.core.shell import Shell, pick
 from credo.core.sites import Site, by_dtype, choose
@@ -322,19 +322,24 @@ class Model:
 
 @dataclass(frozen=True)
 class Fitted:
-    """What a method returns: the posterior and the network's buffers as training left them."""
+    """What a method returns: the posterior, the network's buffers as training left them; and what
+    was found wrong with them afterwards.
+    """
 
     posterior: Posterior
     buffers: Mapping[str, Tensor]
+    findings: Sequence[Finding] = ()
 
     def to(self, device: torch.device) -> Fitted:
         """On another device, with no parameter trainable."""
         buffers = {name: buffer.to(device) for name, buffer in self.buffers.items()}
-        return Fitted(self.posterior.to(device).requires_grad_(False), buffers)
+        posterior = self.posterior.to(device).requires_grad_(False)
+        return Fitted(posterior, buffers, self.findings)
 
     def config(self) -> dict[str, Any]:
         """What a stored model says of its posterior besides numbers."""
-        return {"posterior": self.posterior.config()}
+        found = [asdict(finding) for finding in self.findings]
+        return {"posterior": self.posterior.config(), "findings": found}
 
     def numbers(self, model: Model) -> dict[str, Tensor]:
         """All that was learned, by kind and name, as it is stored."""

@@ -23,7 +23,7 @@ from credo.core.atomic import (
     write_json,
     write_tensors,
 )
-from credo.core.errors import RunError
+from credo.core.errors import Finding, RunError
 from credo.engine.model import Fitted, Model
 from credo.likelihoods.base import Likelihood, likelihoods
 from credo.posteriors import Posterior
@@ -174,4 +174,5 @@ def unpack(
         raise RunError(
             f"{path} does not fit together: {str(error).splitlines()[0]}; restore it from a copy."
         ) from error
-    return config, Fitted(posterior, part("buffers")), likelihood, part("prior")
+    findings = [Finding(**each) for each in config.get("findings", ())]
+    return config, Fitted(posterior, part("buffers"), findings), likelihood, part("prior")

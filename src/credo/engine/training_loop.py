@@ -24,6 +24,7 @@ from credo.core.settings import setting
 from credo.data.source import Source
 from credo.engine.fit_job import FitJob
 from credo.engine.model import Fitted, Model
+from credo.engine.settling import LEAST_EPOCHS, LEAST_STEPS, Settling, tolerance
 
 #: (progress of the warm-up in 0..1, batch number from 0, batches per epoch) -> weight
 Schedule = Callable[[float, int, int], float]
@@ -167,8 +168,10 @@ def train(
     warmup: int = 0,
     decay: Callable[[float], float] = hold,
     compile: bool | str = False,
+    fixed: bool = False,
 ) -> Fitted:
-    """Epochs of the steps that ``make_step`` gives.
+    """Epochs of the steps that ``make_step`` gives; a fit of no given length ends when its
+    objective has settled, unless its ``decay`` is a plan for the whole of it (``fixed``).
 
     Epoch e draws its data order and its noise from (seed, e) alone, so a checkpoint holds only
     tensors and resuming repeats what an uninterrupted run would have done.
@@ -183,12 +186,17 @@ def train(
     optimizer = make_optimizer(learner, lr, num_data)
     step = make_step(learner, optimizer, num_data, compile)
     begin = _restore(learner, optimizer, fit_job)
-    last_saved = time.monotonic()
+    settling = _settling(fit_job, count, warmup, decay) if fit_job.settles and not fixed else None
+    if settling is not None:
+        settling.replay(fit_job.history, beta)
+    begun = last_saved = time.monotonic()
     with fit_job.progress_bar(fit_job.epochs) as advance:
         advance(begin)
         for epoch in range(begin, fit_job.epochs):
             shell.train(True)
-            _set_lr(optimizer, fit_job.lr * decay(epoch / fit_job.epochs))
+            progress = epoch / fit_job.epochs
+            factor = decay(progress) if settling is None else settling.factor(epoch)
+            _set_lr(optimizer, fit_job.lr * factor)
             started = time.perf_counter()
             batches = 0
             nll = torch.zeros((), dtype=torch.float64, device=model.device)
@@ -221,7 +229,9 @@ def train(
                 row["validation_nll"] = fit_job.validate(now.posterior, now.buffers)
             if fit_job.callbacks and fit_job.show is not None:
                 fit_job.show(learner.fitted())
-            stop = fit_job.note(row)
+            late = fit_job.is_late(time.monotonic() - begun, settling is not None)
+            ended = _ended(row, epoch, fit_job, settling, beta, late)
+            stop = fit_job.note(row) or ended
             if fit_job.run is not None and (
                 stop or time.monotonic() - last_saved >= fit_job.checkpoint_seconds
             ):
@@ -232,6 +242,35 @@ def train(
                 break
     learner.after_fit()
     return learner.fitted()
+
+
+def _settling(
+    fit_job: FitJob, count: int, warmup: int, decay: Callable[[float], float]
+) -> Settling:
+    least = max(LEAST_EPOCHS, math.ceil(LEAST_STEPS / count), 2 * warmup)
+    enough = tolerance(fit_job.source.num_data, fit_job.problem.num_weights)
+    return Settling(fit_job.epochs, least, enough, decay)
+
+
+def _ended(
+    row: dict[str, Any],
+    epoch: int,
+    fit_job: FitJob,
+    settling: Settling | None,
+    beta: float,
+    late: bool,
+) -> bool:
+    """Whether this epoch is the last; the row says why, and where the learning rate begins to
+    fall.
+    """
+    if settling is None:
+        last = epoch == fit_job.epochs - 1
+        row |= {"ended": "seconds" if late else "epochs"} if last or late else {}
+        return last or late
+    reason = settling.observe(row["nll"] + beta * row["kl"], late)
+    row |= {} if reason is None else {"cooling": reason}
+    row |= {"ended": settling.reason} if settling.done else {}
+    return settling.done
 
 
 def _set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:

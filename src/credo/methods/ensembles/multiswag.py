@@ -38,7 +38,7 @@ class MultiSWAG(Method, SwagSettings, MemberSettings, DescentSettings):
         "Wilson and Izmailov 2020, Bayesian deep learning and a probabilistic perspective of "
         "generalization."
     )
-    lr: ClassVar[float] = 1e-2
+    lr: ClassVar[float | None] = 1e-2
     tolerance: ClassVar[float] = 0.2
     conformance_settings: ClassVar[dict[str, Any]] = {
         "epochs": 300,
@@ -66,6 +66,7 @@ class MultiSWAG(Method, SwagSettings, MemberSettings, DescentSettings):
             step_maker(self.vectorise),
             decay=swag_schedule(self, self.lr_schedule),
             compile=self.compile,
+            fixed=True,
         )
         return Fitted(
             swag_posterior(model, fit_job, path, self.num_members, self.num_draws), last.buffers

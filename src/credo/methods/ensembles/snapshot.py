@@ -65,6 +65,7 @@ class Snapshot(Method, MemberSettings, DescentSettings):
             step_maker(self.vectorise),
             decay=_restarting(self.num_cycles, fit_job.epochs),
             compile=self.compile,
+            fixed=True,
         )
         values, likelihood_params = path.taken()
         buffers = {}

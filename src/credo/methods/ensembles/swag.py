@@ -39,7 +39,7 @@ class SWAG(Method, SwagSettings, MemberSettings, DescentSettings):
     reference: ClassVar[str] = (
         "Maddox et al. 2019, A simple baseline for Bayesian uncertainty in deep learning."
     )
-    lr: ClassVar[float] = 1e-2
+    lr: ClassVar[float | None] = 1e-2
     tolerance: ClassVar[float] = 0.2
     conformance_settings: ClassVar[dict[str, Any]] = {
         "epochs": 300,
@@ -69,5 +69,6 @@ class SWAG(Method, SwagSettings, MemberSettings, DescentSettings):
             step_maker(self.vectorise),
             decay=swag_schedule(self, self.lr_schedule),
             compile=self.compile,
+            fixed=True,
         )
         return Fitted(swag_posterior(model, fit_job, path, 1, self.num_draws), last.buffers)

@@ -49,8 +49,7 @@ class DeepGPMethod(Method, ProcessSettings):
         "Doubly stochastic variational inference for deep "
         "Gaussian processes."
     )
-    epochs: ClassVar[int] = 300
-    lr: ClassVar[float] = 1e-2
+    lr: ClassVar[float | None] = 1e-2
     conformance_settings: ClassVar[dict[str, Any]] = {
         "epochs": 50,
         "batch_size": 16,

@@ -46,8 +46,6 @@ class DKL(Method, ProcessSettings):
         "Wilson et al. 2016, Deep kernel learning; Wilson et al. 2016, Stochastic variational "
         "deep kernel learning; Hensman et al. 2015."
     )
-    epochs: ClassVar[int] = 200
-    lr: ClassVar[float] = 1e-3
     conformance_settings: ClassVar[dict[str, Any]] = {
         "epochs": 100,
         "batch_size": 16,

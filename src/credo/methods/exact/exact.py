@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from credo.core.settings import setting
 from credo.core.sites import FlatLayout
-from credo.engine.fit_job import FitJob
+from credo.engine.fit_job import FitJob, Problem
 from credo.engine.linear_gaussian import gaussian_likelihood
 from credo.engine.method import Method, methods
 from credo.engine.model import Fitted, Model
@@ -35,7 +35,6 @@ class Exact(Method):
     reference: ClassVar[str] = (
         "Bishop 2006, Pattern recognition and machine learning, sections 3.3 and 3.5."
     )
-    epochs: ClassVar[int] = 1
     target: ClassVar[str] = "exact"
     fidelity: ClassVar[str] = "exact"
     teachable: ClassVar[bool] = False
@@ -58,6 +57,10 @@ class Exact(Method):
     prior_rate: float = setting(
         0.01, "Rate b of the inverse-gamma prior of an unknown noise variance.", gt=0.0
     )
+
+    def usual_steps(self, problem: Problem, batch_size: int | None) -> int:
+        """One pass over the data."""
+        return 1
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Sum J^T J over the data once, then solve."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from credo.engine.fit_job import FitJob
+from credo.engine.fit_job import FitJob, Problem
 from credo.engine.linear_gaussian import gaussian_likelihood, noise_std
 from credo.engine.method import Method, methods
 from credo.engine.model import Fitted, Model
@@ -41,7 +41,6 @@ class NNGP(Method):
         "et al. 2018, Deep neural networks as Gaussian "
         "processes; Matthews et al. 2018."
     )
-    epochs: ClassVar[int] = 1
     batch_size: ClassVar[int | None] = None
     fidelity: ClassVar[str] = "approximate"  # exact for the limit, which is another model
     teachable: ClassVar[bool] = False
@@ -51,6 +50,10 @@ class NNGP(Method):
         "classification": "only a Gaussian likelihood is conjugate",
         "resume": "one pass over the data leaves nothing to resume",
     }
+
+    def usual_steps(self, problem: Problem, batch_size: int | None) -> int:
+        """One pass over the data."""
+        return 1
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Read the limit off the network, take all data at once, and solve."""

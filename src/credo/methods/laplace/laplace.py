@@ -46,7 +46,6 @@ class Laplace(Method, DescentSettings):
         "MacKay 1992; Ritter et al. 2018; Immer et al. 2021; Daxberger et al. 2021, Laplace "
         "redux, and Subnetwork inference."
     )
-    lr: ClassVar[float] = 1e-3
     target: ClassVar[str] = "exact"
     tolerance: ClassVar[float] = 0.01
     conformance_settings: ClassVar[dict[str, Any]] = {
@@ -139,9 +138,9 @@ class Laplace(Method, DescentSettings):
         prior = prior_at_mode(model, mode.values, measured)
         evidence = float(log_evidence(measured.blocks, measured.nll, prior))
         posterior = measured.posterior(model, mode.values, prior.precision)
-        row = {"epoch": fit_job.epochs if self.train else 0, "nll": measured.nll}
+        row = {"epoch": fit_job.next_epoch, "nll": measured.nll}
         row |= {"kl": -evidence - measured.nll, "elbo": evidence, "log_evidence": evidence}
-        fit_job.note(row | {"seconds": time.perf_counter() - started})
+        fit_job.note(row | {"seconds": time.perf_counter() - started} | fit_job.ended)
         return Fitted(posterior, mode.buffers)
 
     def _train(self, model: Model, fit_job: FitJob, values: dict[str, Tensor]) -> Mode:

@@ -50,7 +50,7 @@ class Annealing(Method):
     )
     takes_epochs: ClassVar[bool] = False
     batch_size: ClassVar[int | None] = None
-    lr: ClassVar[float] = 1e-2
+    lr: ClassVar[float | None] = 1e-2
     target: ClassVar[str] = "map"
     tolerance: ClassVar[float] = 0.1
     conformance_settings: ClassVar[dict[str, Any]] = {"num_moves": 300}

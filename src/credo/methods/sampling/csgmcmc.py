@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 
 from credo.core.errors import SettingError
 from credo.core.settings import setting
-from credo.engine.fit_job import FitJob
+from credo.engine.fit_job import FitJob, Problem
 from credo.engine.method import Method, methods
 from credo.engine.model import Fitted, Model
 from credo.kernels.langevin import cyclical, underdamped
@@ -56,7 +56,7 @@ class CSGMCMC(Method, StochasticGradientSettings, ChainSettings):
     )
     takes_epochs: ClassVar[bool] = False
     batch_size: ClassVar[int | None] = 128
-    lr: ClassVar[float] = 1e-1
+    lr: ClassVar[float | None] = 1e-1
     is_sampler: ClassVar[bool] = True
     tolerance: ClassVar[float] = 0.05
     conformance_settings: ClassVar[dict[str, Any]] = {
@@ -90,6 +90,9 @@ class CSGMCMC(Method, StochasticGradientSettings, ChainSettings):
         return CyclicalSchedule(
             self.num_warmup, self.num_draws, self.thin, self.num_cycles, self.exploration
         )
+
+    def usual_batch_size(self, problem: Problem) -> int | None:
+        return problem.chain_batch_size(128)
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         chains = start_chains(model, self, fit_job)

@@ -69,7 +69,7 @@ class HMC(Method, CompileSettings, FullBatchSettings, ChainSettings):
     reference: ClassVar[str] = "Neal 2011, MCMC using Hamiltonian dynamics."
     takes_epochs: ClassVar[bool] = False
     batch_size: ClassVar[int | None] = None
-    lr: ClassVar[float] = 1e-2
+    lr: ClassVar[float | None] = 1e-2
     is_sampler: ClassVar[bool] = True
     fidelity: ClassVar[str] = "exact in the limit"
     conformance_settings: ClassVar[dict[str, Any]] = {"num_warmup": 200, "num_draws": 500}

@@ -48,7 +48,7 @@ class Importance(Method):
         "importance sampling."
     )
     fidelity: ClassVar[str] = "exact in the limit"
-    lr: ClassVar[float] = 1e-2
+    lr: ClassVar[float | None] = 1e-2
     tolerance: ClassVar[float] = 0.1
     conformance_settings: ClassVar[dict[str, Any]] = {
         "epochs": 400,
@@ -81,7 +81,8 @@ class Importance(Method):
 
     def _fitted_proposal(self, model: Model, fit_job: FitJob) -> Posterior:
         if isinstance(self.proposal, str):  # the setting takes a name or a posterior
-            return make_method(self.proposal, {}).fit(model, fit_job).posterior
+            proposal = make_method(self.proposal, {}).for_problem(fit_job.problem)
+            return proposal.fit(model, fit_job).posterior
         if fit_job.run is not None:
             fit_job.run.history(-1)
         return self.proposal
@@ -91,13 +92,13 @@ def _report(log_weights: Tensor, smoothed: Tensor, k: float, fit_job: FitJob) ->
     """A row of the history, and a warning where the weights cannot be trusted."""
     ess = effective(smoothed)
     row = {
-        "epoch": fit_job.epochs,
+        "epoch": fit_job.next_epoch,
         "log_evidence_estimate": float(torch.logsumexp(log_weights, 0))
         - math.log(len(log_weights)),
         "ess": ess,
         "pareto_k": k if math.isfinite(k) else None,
     }
-    fit_job.note(row)
+    fit_job.note(row | fit_job.ended)
     if not k < TRUSTED:
         warnings.warn(
             f"importance: the weights' Pareto k is {k:.2f} (above {TRUSTED}), "

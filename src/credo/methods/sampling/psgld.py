@@ -16,7 +16,7 @@ import torch
 from torch import Generator, Tensor
 
 from credo.core.settings import setting
-from credo.engine.fit_job import FitJob
+from credo.engine.fit_job import FitJob, Problem
 from credo.engine.method import Method, methods
 from credo.engine.model import Fitted, Model
 from credo.kernels.langevin import overdamped
@@ -58,7 +58,7 @@ class PSGLD(Method, StochasticGradientSettings, ChainSettings):
     )
     takes_epochs: ClassVar[bool] = False
     batch_size: ClassVar[int | None] = 128
-    lr: ClassVar[float] = 1e-2
+    lr: ClassVar[float | None] = 1e-2
     is_sampler: ClassVar[bool] = True
     tolerance: ClassVar[float] = 0.05
     conformance_settings: ClassVar[dict[str, Any]] = CONFORMANCE
@@ -72,6 +72,9 @@ class PSGLD(Method, StochasticGradientSettings, ChainSettings):
         "parameters.",
         gt=0.0,
     )
+
+    def usual_batch_size(self, problem: Problem) -> int | None:
+        return problem.chain_batch_size(128)
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         chains = start_chains(model, self, fit_job)

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from torch import Generator, Tensor
 
-from credo.engine.fit_job import FitJob
+from credo.engine.fit_job import FitJob, Problem
 from credo.engine.method import Method, methods
 from credo.engine.model import Fitted, Model
 from credo.kernels.langevin import overdamped
@@ -57,10 +57,13 @@ class SGLD(Method, StochasticGradientSettings, ChainSettings):
     )
     takes_epochs: ClassVar[bool] = False
     batch_size: ClassVar[int | None] = 128
-    lr: ClassVar[float] = 1e-2
+    lr: ClassVar[float | None] = 1e-2
     is_sampler: ClassVar[bool] = True
     tolerance: ClassVar[float] = 0.05
     conformance_settings: ClassVar[dict[str, Any]] = CONFORMANCE
+
+    def usual_batch_size(self, problem: Problem) -> int | None:
+        return problem.chain_batch_size(128)
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         chains = start_chains(model, self, fit_job)

@@ -61,7 +61,7 @@ class Tempering(Method, CompileSettings, FullBatchSettings, ChainSettings):
     )
     takes_epochs: ClassVar[bool] = False
     batch_size: ClassVar[int | None] = None
-    lr: ClassVar[float] = 1e-2
+    lr: ClassVar[float | None] = 1e-2
     is_sampler: ClassVar[bool] = True
     fidelity: ClassVar[str] = "exact in the limit"
     conformance_settings: ClassVar[dict[str, Any]] = {

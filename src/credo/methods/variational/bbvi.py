@@ -35,7 +35,7 @@ class BBVI(Method, DescentSettings, ElboSettings, DensitySettings, FamilySetting
     reference: ClassVar[str] = (
         "Ranganath et al. 2014, Black box variational inference; Kool et al. 2019 (leave-one-out)."
     )
-    lr: ClassVar[float] = 1e-2
+    lr: ClassVar[float | None] = 1e-2
     target: ClassVar[str] = "mean_field"
     tolerance: ClassVar[float] = 0.15
     conformance_settings: ClassVar[dict[str, Any]] = {

@@ -38,7 +38,7 @@ class BNNEnsemble(Method, DescentSettings, ElboSettings, DensitySettings):
         "Wilson and Izmailov 2020, Bayesian deep learning and a probabilistic perspective of "
         "generalization."
     )
-    lr: ClassVar[float] = 1e-2
+    lr: ClassVar[float | None] = 1e-2
     target: ClassVar[str] = "mean_field"
     tolerance: ClassVar[float] = 0.1
     conformance_settings: ClassVar[dict[str, Any]] = {

@@ -35,7 +35,7 @@ class FlowVI(Method, DescentSettings, ElboSettings, DensitySettings):
         "Rezende and Mohamed 2015, Variational inference with normalizing flows; Durkan et al. "
         "2019."
     )
-    lr: ClassVar[float] = 3e-3  # at 1e-2 the transforms may run away
+    lr: ClassVar[float | None] = 3e-3  # at 1e-2 the transforms may run away
     target: ClassVar[str] = "exact"
     tolerance: ClassVar[float] = 0.15
     conformance_settings: ClassVar[dict[str, Any]] = {

@@ -45,7 +45,7 @@ class FVI(Method, DescentSettings):
         "Sun et al. 2019, Functional variational BNNs; Rudner et al. 2022, Tractable "
         "function-space VI."
     )
-    lr: ClassVar[float] = 1e-2
+    lr: ClassVar[float | None] = 1e-2
     target: ClassVar[str] = "mean_field"
     tolerance: ClassVar[float] = 0.1
     conformance_settings: ClassVar[dict[str, Any]] = {"epochs": 600, "batch_size": None, "lr": 0.02}

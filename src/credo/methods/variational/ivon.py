@@ -1,9 +1,9 @@
 """Natural-gradient variational inference: the improved variational online Newton method (IVON).
 
 A mean-field Gaussian whose precision is a running estimate of the curvature plus the prior's, so
-that a step costs little more than Adam's. Needs a normal prior and a learning rate far above Adam's
-(0.1 and more); a large ``hess_init`` starts with little noise. The curvature follows only as fast
-as ``beta2`` allows: in short runs the spread is still that of ``hess_init``.
+that a step costs little more than Adam's. Needs a normal prior and a learning rate above Adam's; a
+large ``hess_init`` starts with little noise. With far fewer data than weights it may end at the
+prior, where the noise has drowned the data before the mean could follow them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from credo.core.errors import SettingError
 from credo.core.settings import setting
 from credo.engine.elbo_fit import ElboSettings, elbo_fit
-from credo.engine.fit_job import FitJob
+from credo.engine.fit_job import FitJob, Problem
 from credo.engine.method import Method, methods
 from credo.engine.model import Fitted, Model
 from credo.engine.training_loop import DescentSettings
@@ -23,6 +23,8 @@ from credo.estimators import estimators, pathwise_estimators
 from credo.methods.variational.parts.ivon_optimizer import Newton, ivon
 from credo.methods.variational.parts.settings import DensitySettings
 from credo.posteriors import Start
+
+START_STD, LEAST_HESSIAN = 0.012, 0.1
 
 
 @methods.register("ivon")
@@ -37,7 +39,7 @@ class IVON(Method, DescentSettings, ElboSettings, DensitySettings):
     reference: ClassVar[str] = (
         "Shen et al. 2024, Variational learning is effective for large deep networks."
     )
-    lr: ClassVar[float] = 0.1
+    lr: ClassVar[float | None] = 0.05
     target: ClassVar[str] = "mean_field"
     tolerance: ClassVar[float] = 0.1
     conformance_settings: ClassVar[dict[str, Any]] = {
@@ -53,11 +55,19 @@ class IVON(Method, DescentSettings, ElboSettings, DensitySettings):
     beta2: float = setting(
         0.9999, "Decay rate of the running mean of curvatures.", gt=0.0, le=0.9999999
     )
-    hess_init: float = setting(0.1, "Initial curvature of every weight.", gt=0.0)
-    point_lr: float = setting(
-        1e-3,
-        "Learning rate of point estimates and of the likelihood's noise, which move by Adam.",
+    hess_init: float | None = setting(
+        None,
+        "Initial curvature of every weight, per example; None lets weights start with an sd of "
+        "0.012, and gives at least 0.1.",
         gt=0.0,
+        kind=(int, float),
+    )
+    point_lr: float | None = setting(
+        None,
+        "Learning rate of point estimates and of the likelihood's noise, which move by Adam; None "
+        "takes Adam's default for a network of this size.",
+        gt=0.0,
+        kind=(int, float),
     )
 
     def __post_init__(self) -> None:
@@ -68,6 +78,10 @@ class IVON(Method, DescentSettings, ElboSettings, DensitySettings):
                 f"ivon: kl={self.kl!r} is not valid; its optimizer needs the closed form, or use "
                 "method='vi'."
             )
+
+    def by_problem(self, problem: Problem) -> dict[str, Any]:
+        hess_init = max(LEAST_HESSIAN, 1.0 / (problem.num_data * START_STD**2))
+        return {"hess_init": hess_init, "point_lr": problem.adam_lr}
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Independent Gaussians, moved by Newton's steps; ``hess_init`` sets where their width
@@ -80,6 +94,7 @@ class IVON(Method, DescentSettings, ElboSettings, DensitySettings):
             )
         values = model.start_values(self.init, fit_job.seed)
         posterior = model.posterior("mean_field", values, Start(self.init_std))
+        assert self.hess_init is not None and self.point_lr is not None  # by_problem has set them
         newton = Newton(self.beta1, self.beta2, self.hess_init, fit_job.source.num_data / self.beta)
         compiled = self.compile is True
         optimizer = partial(ivon, newton=newton, point_lr=self.point_lr, compile=compiled)

@@ -37,7 +37,7 @@ class LastLayer(Method, DescentSettings, ElboSettings, DensitySettings):
     reference: ClassVar[str] = (
         "Snoek et al. 2015, Scalable Bayesian optimization using deep neural networks."
     )
-    lr: ClassVar[float] = 1e-2
+    lr: ClassVar[float | None] = 1e-2
     target: ClassVar[str] = "exact"
     tolerance: ClassVar[float] = 0.05
     conformance_settings: ClassVar[dict[str, Any]] = {"epochs": 300, "batch_size": None, "lr": 0.02}

@@ -34,7 +34,7 @@ class MomentPropagation(Method, DescentSettings, ElboSettings, DensitySettings):
         "Hinton and van Camp 1993; Wu et al. 2019, Deterministic variational inference for robust "
         "Bayesian NNs."
     )
-    lr: ClassVar[float] = 1e-2
+    lr: ClassVar[float | None] = 1e-2
     target: ClassVar[str] = "mean_field"
     tolerance: ClassVar[float] = 0.02
     conformance_settings: ClassVar[dict[str, Any]] = {"epochs": 400, "batch_size": None, "lr": 0.1}

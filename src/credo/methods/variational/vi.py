@@ -33,7 +33,7 @@ class VI(Method, DescentSettings, ElboSettings, DensitySettings, FamilySettings)
         "Blundell et al. 2015, Weight uncertainty in neural networks; Kingma et al. 2015; Wen et "
         "al. 2018."
     )
-    lr: ClassVar[float] = (
+    lr: ClassVar[float | None] = (
         # at 1e-3 the standard deviations of a small problem do not leave their start within 2,000
         # steps
         1e-2

@@ -34,7 +34,7 @@ class WeightNoise(Method, DescentSettings, ElboSettings, DensitySettings):
         "Gaussian noise on the weights: of fixed size, or adaptive under the optimal prior."
     )
     reference: ClassVar[str] = "Graves 2011, Practical variational inference for neural networks."
-    lr: ClassVar[float] = 1e-2
+    lr: ClassVar[float | None] = 1e-2
     target: ClassVar[str] = "least_squares"
     tolerance: ClassVar[float] = 0.1
     conformance_settings: ClassVar[dict[str, Any]] = {"epochs": 600, "batch_size": None, "lr": 0.02}

@@ -206,7 +206,7 @@ def run_moves(
     draws = _room(moves.drawn(state), schedule.num_draws, fit_job)
     taken = [schedule.draw_after(index) for index in range(first)]
     count = max([draw + 1 for draw in taken if draw is not None], default=0)
-    saved, started = time.monotonic(), time.perf_counter()
+    began, saved, started = time.monotonic(), time.monotonic(), time.perf_counter()
     with fit_job.progress_bar(schedule.num_moves()) as advance:
         advance(first)
         for index in range(first, schedule.num_moves()):
@@ -217,14 +217,22 @@ def run_moves(
             if draw is not None:
                 draws[:, draw] = moves.drawn(state).to(draws.device)
                 count = draw + 1
+            late = fit_job.is_late(time.monotonic() - began, False)
+            if late and not count:
+                raise CredoError(
+                    f"{name}: max_seconds={fit_job.max_seconds:g} were over in move {index} of the "
+                    f"warm-up; give more, or less than num_warmup={schedule.num_warmup}."
+                )
             row, stop = None, False
             if schedule.row_after(index):
                 seconds, started = time.perf_counter() - started, time.perf_counter()
                 warm = index < schedule.num_warmup
                 row = _row(schedule.row_number(index), warm, info, seconds)
                 _check_row(name, row, draw is not None)
-                row |= score(draws) if index == schedule.num_moves() - 1 else {}
-                stop = fit_job.note(row)
+                last = index == schedule.num_moves() - 1
+                if last or late:
+                    row |= {"ended": "draws" if last else "seconds"} | score(draws[:, :count])
+                stop = fit_job.note(row) or late
             if fit_job.run is not None and (
                 stop or time.monotonic() - saved >= fit_job.checkpoint_seconds
             ):

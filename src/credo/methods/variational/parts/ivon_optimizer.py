@@ -6,9 +6,13 @@ the mean nll over draws and their reparameterised curvature estimate h' (Price: 
 variance) give
 
     momentum <- b1 momentum + (1 - b1) g
-    h        <- b2 h + (1 - b2) h' + (1 - b2)^2 (h - h')^2 / (2 (h + delta))
+    h        <- (1 - r) h + r h' + r^2 (h - h')^2 / (2 (h + delta))
     mean     <- mean - lr (momentum / (1 - b1^t) + delta (mean - prior mean)) / (h + delta)
     std       = 1 / sqrt(lambda (h + delta))
+
+where r = max(1 - b2, 5 / (t + 50)): early on the curvature is an average over all steps so far in
+which the last ones count most, so that short fits forget where it started, and no mean moves
+further in a step than lr times 20 standard deviations.
 
 A schedule of the KL's weight c divides lambda by it (no further down than a hundredth, where std
 would vanish). Any estimator that leaves a gradient on the standard deviation serves. Everything
@@ -29,6 +33,8 @@ from credo.posteriors import MeanField
 from credo.posteriors.std_transform import NormalStats
 
 LEAST = 0.01  # of the KL's weight
+AVERAGE, DELAY = 5.0, 50.0  # of the curvature's average over all steps
+STRIDE = 20.0  # standard deviations, times lr, that a mean may move in a step
 PIECE = (
     1 << 16
 )  # numbers a CPU takes at a time, so that the dozen passes over them stay in its cache
@@ -158,15 +164,15 @@ def newton_step(
     effective = whole / weight
     delta = 1.0 / (effective * prior_var)
     gap = hessian - estimate
-    hessian.sub_(gap, alpha=1 - beta2).addcdiv_(
-        gap.square_(), precision, value=0.5 * (1 - beta2) ** 2
-    )
+    rate = (AVERAGE / (step + DELAY)).clamp(min=1 - beta2)  # no less than an average over all steps
+    hessian.sub_(gap * rate).addcdiv_(gap.square_().mul_(0.5 * rate.square()), precision)
     momentum.lerp_(grad, 1 - beta1)
     torch.add(hessian, delta, out=precision)
     pull = mean * delta if prior_mean is None else (mean - prior_mean) * delta
     pull.add_(momentum / (1 - beta1**step)).div_(precision)
-    mean.sub_(pull * lr)
     torch.log(precision.mul_(effective), out=raw).mul_(-0.5)
+    far = STRIDE * raw.exp()
+    mean.sub_(pull.clamp_(-far, far) * lr)
 
 
 def ivon(
