@@ -16,7 +16,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from credo.core.errors import CredoError, Finding
+from credo.core.errors import CredoError
 from credo.core.settings import positive, renamed
 from credo.core.shell import unwrap
 from credo.core.sites import select
@@ -26,9 +26,10 @@ from credo.engine import saved_model
 from credo.engine.diagnose import Case, diagnose, tell
 from credo.engine.fit_job import FIT_ARGUMENTS, Callback, FitJob, FitOptions
 from credo.engine.model import Fitted, Model
-from credo.engine.objective import log_weights, objective
 from credo.engine.outputs import Draws, sampled_outputs, with_drawn
 from credo.engine.run import Run
+from credo.engine.summary import Summary
+from credo.engine.trial import run_trial
 from credo.engine.validation import validation_nll
 from credo.likelihoods.base import Likelihood, get
 from credo.methods import Method, make_method
@@ -38,7 +39,7 @@ from credo.predictive.shortcuts import chosen_shortcut, shortcut_named
 from credo.priors import Prior, Unstored, as_prior, default_prior, from_config
 
 
-class BNN:
+class BNN(Summary):
     """A network, what its outputs mean, and what is known about its weights.
 
     ``net``: any ``nn.Module``; it is read, never changed. ``likelihood``: a registry name or a
@@ -69,6 +70,7 @@ class BNN:
         self._fitted: Fitted | None = None
         self._model: Model | None = None
         self._initial = copy.deepcopy(self.likelihood)
+        self._prior_open = prior is None
         self._used = self.prior  # the prior of the last fit: after update, the posterior before it
 
     def __repr__(self) -> str:
@@ -77,7 +79,7 @@ class BNN:
         state += f" with {self.method.name}" if self.is_fitted and self.method else ""
         return (
             f"BNN({type(self.net).__name__}, {self.likelihood.name}, {numel} random parameters, "
-            f"prior {self.prior.describe()}, {state})"
+            f"prior {self._used.describe()}, {state})"
         )
 
     @property
@@ -168,6 +170,10 @@ class BNN:
         validation = options.validation
         held_out = None if validation is None else intake(validation, dtype=self.dtype)
         model.check(source.example(2), source.targets())
+        trial = None
+        if method.tries and self._prior_open and prior is self.prior:
+            prior, method, trial = run_trial(model, method, source, options)
+            model = self._make_model(options.device, prior, method)
         fit_job = FitJob.of(options, method, source, model)
         if held_out is not None:
             fit_job.validation, fit_job.validate = held_out, validation_nll(model, held_out)
@@ -184,6 +190,7 @@ class BNN:
             self._fitted, self._model, self.method = before
             raise
         fitted.posterior.requires_grad_(False)
+        fitted = replace(fitted, trial=trial)
         fitted = replace(fitted, findings=diagnose(Case(model, method, fitted, fit_job)))
         self._fitted, self._model, self.method = fitted, model, method
         self.history, self._used = fit_job.history, prior
@@ -192,12 +199,6 @@ class BNN:
             run.finish(fitted.numbers(model), config | described)
         tell(fitted.findings, options.strict)
         return self
-
-    def diagnose(self) -> list[Finding]:
-        """What is wrong with the fit, each finding with its evidence and a remedy; an empty list
-        where nothing is.
-        """
-        return list(self._result().findings)
 
     def _show(self, model: Model, fitted: Fitted) -> None:
         """What callbacks find: draws, since shortcuts are for a finished method."""
@@ -326,51 +327,6 @@ class BNN:
         """Write a directory of JSON and safetensors, whole or not at all."""
         method = None if self.method is None else (self.method.name, self.method.settings())
         saved_model.save(path, self._result(), self.model, self._used, method, self.history)
-
-    @renamed(samples="num_samples", warn=False)
-    def objective(
-        self, data: Any, num_samples: int = 100, seed: int = 0, precision: float | None = None
-    ) -> dict[str, float]:
-        """The ELBO on ``data`` in its parts, nats per data set, and as a description length in
-        bits.
-
-        nll = -E_q[log p(D given w)] from ``num_samples`` draws, kl = KL[q, p], elbo = -nll - kl,
-        and the ELBO's standard error. Bits: data given weights, weights net (the KL), total; and
-        what sending a draw of the weights takes before its bits come back. Continuous targets have
-        a length only at a stated ``precision`` t: bits = -log2(t p(y)); without it bits are left
-        out.
-        """
-        predictive, y = self._predict_all(data, num_samples, seed, shortcut="weights")
-        return objective(self.model, self.posterior, predictive, y, seed, precision)
-
-    @renamed(samples="num_samples", warn=False)
-    def log_weights(self, data: Any, num_samples: int = 100, seed: int = 0) -> Tensor:
-        """log p(D, w_s) - log q(w_s) of draws w_s ~ q: their mean is the ELBO, the mean of their
-        exponentials the evidence.
-        """
-        predictive, y = self._predict_all(data, num_samples, seed, shortcut="weights")
-        return log_weights(self.model, self.posterior, predictive, y, seed)
-
-    def relevance(self, name: str | None = None) -> Tensor:
-        """Learned prior standard deviation of each input feature ``(in_features,)``: near zero, the
-        feature was switched off (ARD).
-
-        Of the weight called ``name``, by default the first layer's. Needs a prior learned per input
-        or per weight, such as "ard".
-        """
-        return self.model.relevance(name)
-
-    @property
-    def updated(self) -> bool:
-        """Whether the last fit had an earlier posterior as its prior."""
-        return self._used.earlier_posterior is not None
-
-    @property
-    def proper(self) -> bool:
-        """Whether every random parameter has a prior that integrates to one, so that evidences mean
-        something.
-        """
-        return self.model.is_proper
 
 
 def load(

@@ -1,8 +1,9 @@
 """What went wrong in a fit, as far as its own records tell: findings with evidence and remedy.
 
-Each check reads the history, the posterior and the targets, none runs the network, so all of them
-together take milliseconds. Where nothing is wrong there is no finding. A check is a function from a
-:class:`Case` to a finding or None, registered under the name that its finding carries.
+Each check reads the history, the posterior and the targets; the network runs only where these leave
+a doubt, so all of them together take milliseconds. Where nothing is wrong there is no finding. A
+check is a function from a :class:`Case` to a finding or None, registered under the name that its
+finding carries.
 """
 
 from __future__ import annotations
@@ -15,15 +16,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from credo.core.errors import CredoError, Finding, FindingError, FindingWarning
+from credo.core.errors import Finding, FindingError, FindingWarning
 from credo.core.registry import Registry
 from credo.core.seeds import Streams
+from credo.data.source import Arrays, Source
+from credo.engine.base_rate import constant_nll
 from credo.engine.fit_job import FitJob, Problem
 from credo.engine.method import Method
 from credo.engine.model import Fitted, Model
 from credo.engine.settling import fall, tolerance
+from credo.engine.validation import validation_nll
 from credo.posteriors import kl
 
 MATERIAL = 0.01  # nats per example that a fall must promise to be worth a word
@@ -32,6 +36,8 @@ SAME = 0.05  # of a logarithm, by which a standard deviation has not moved
 R_HAT, LEAST_DRAWS, DIVERGENT, PARETO_K = 1.05, 100.0, 0.01, 0.7
 ALIKE = 1e-3  # sd of members over the size of their weights
 COLLAPSED = 0.01  # nats per weight below which a prior says no more than the posterior
+ROWS = 1000  # of the training data, on which a doubtful fit is asked to predict
+BY_HEART, LEARNED = 0.01, 2.5  # nats per example: of labels, and gained over a constant
 DRAWS = 8  # where a KL is sampled; their own streams, so that the global generator stays as found
 
 
@@ -83,47 +89,75 @@ def sentence(finding: Finding) -> str:
 
 @checks.register("no better than a constant")
 def no_better_than_constant(case: Case) -> Finding | None:
-    """The training loss is that of the best constant prediction: nothing of the inputs has arrived
-    in the network, as where the noise of the weights has drowned the data.
+    """Predictions are those of the best constant: nothing of the inputs has arrived in the network,
+    as where the noise of the weights has drowned the data. By the rows that a trial or the user
+    held out, where there are such; else by the training data.
     """
-    losses = [row["nll"] for row in case.history if "nll" in row]
-    if not losses or case.fitted.posterior.process is not None:
+    where, nll, constant, rows = _against_constant(case)
+    slack = max(MATERIAL, 2.0 / math.sqrt(rows)) if where == "training" else 0.0
+    if not math.isfinite(constant) or nll < constant - slack:
         return None
-    constant = constant_nll(case) * case.problem.num_data
-    slack = max(MATERIAL * case.problem.num_data, 2.0 * math.sqrt(case.problem.num_data))
-    if not math.isfinite(constant) or losses[-1] < constant - slack:
-        return None
-    kl = case.history[-1].get("kl", 0.0)
-    evidence = f"the training nll is {losses[-1]:.4g}, that of a constant prediction {constant:.4g}"
+    evidence = f"the nll on {where} data is {nll:.4g}, that of a constant prediction {constant:.4g}"
+    kl = case.history[-1].get("kl", 0.0) if case.history else 0.0
     if kl > 0.0:
         evidence += f", beside a KL of {kl:.4g} nats"
-    remedy = "use more data, a smaller network, a narrower prior or beta below 1"
+    remedy = "use more data, a smaller network, a narrower prior, or other inputs"
     return Finding("no better than a constant", "serious", evidence, remedy)
 
 
-def constant_nll(case: Case) -> float:
-    """Mean negative log-likelihood of the targets under the best constant outputs, the likelihood's
-    noise as it was fitted.
+def _against_constant(case: Case) -> tuple[str, float, float, int]:
+    """On which data, the nll per example there, that of the best constant, and their number."""
+    likelihood, source = case.model.likelihood, case.fit_job.source
+    nothing = "", math.inf, math.nan, 1
+    trial, held_out = case.fitted.trial, case.fit_job.validation
+    if held_out is not None and case.history and "validation_nll" in case.history[-1]:
+        y = likelihood.check_targets(source.targets())
+        constant = constant_nll(likelihood, y, likelihood.check_targets(held_out.targets()))
+        return "validation", case.history[-1]["validation_nll"], constant, held_out.num_data
+    if trial is not None:
+        nll, constant = trial["chosen"]["held_out_nll"], trial["constant_nll"]
+        nll = math.inf if nll is None else nll
+        return "held-out", nll, math.inf if constant is None else constant, trial["held_out"]
+    losses = [row["nll"] for row in case.history if "nll" in row]
+    if not losses or case.fitted.posterior.process is not None:
+        return nothing
+    count = case.problem.num_data
+    constant = constant_nll(likelihood, likelihood.check_targets(source.targets()))
+    loss = losses[-1] / count  # an average over draws, whose mixture may predict better
+    if loss > constant + MATERIAL or loss < constant - max(MATERIAL, 2.0 / math.sqrt(count)):
+        return "training", loss, constant, count
+    x, y = next(iter(source(None, min(ROWS, count))))
+    score = validation_nll(case.model, Source(Arrays(x, y), len(y)))
+    return "training", score(case.fitted.posterior, case.fitted.buffers), constant, len(y)
+
+
+@checks.register("learned by heart")
+def learned_by_heart(case: Case) -> Finding | None:
+    """Points without a prior that reproduce every training target: their probabilities and their
+    noise say nothing of new data.
     """
-    likelihood = case.model.likelihood
-    y = likelihood.check_targets(case.fit_job.source.targets())
-    try:
-        width = likelihood.num_outputs(y)
-        outputs = torch.zeros(width, dtype=torch.float64, device=y.device, requires_grad=True)
-        frozen = likelihood.frozen().double()
-        mover = torch.optim.LBFGS([outputs], max_iter=50, line_search_fn="strong_wolfe")
+    posterior, rows = case.fitted.posterior, case.problem.num_data
+    point = [f for f in posterior.factors if f.atoms is not None]
+    weights = sum(s.numel for s in (case.model.random | case.model.point).values())
+    losses = [row["nll"] / rows for row in case.history if "nll" in row]
+    free = bool(point) and not case.method.is_sampler and case.fitted.trial is None
+    if not (free and losses and weights > rows):
+        return None
+    likelihood, source = case.model.likelihood, case.fit_job.source
+    constant = constant_nll(likelihood, likelihood.check_targets(source.targets()))
+    known = constant - losses[-1] > LEARNED if _has_noise(case) else losses[-1] < BY_HEART
+    if not known:
+        return None
+    evidence = (
+        f"{weights} weights give {rows} targets a training nll of {losses[-1]:.2g} each, where a "
+        f"constant has {constant:.3g}"
+    )
+    remedy = "give validation data, or fit 'vi', 'laplace' or 'deep_ensemble' with their defaults"
+    return Finding("learned by heart", "warning", evidence, remedy)
 
-        def closure() -> Tensor:
-            mover.zero_grad()
-            loss = -frozen.log_prob(outputs.expand(len(y), width), y).mean()
-            loss.backward()
-            return loss
 
-        with torch.enable_grad():
-            mover.step(closure)
-            return float(closure().detach())
-    except (CredoError, RuntimeError, ValueError):
-        return math.inf  # a likelihood whose constant nobody knows
+def _has_noise(case: Case) -> bool:
+    return any(True for _ in case.model.likelihood.parameters())
 
 
 @checks.register("still falling")

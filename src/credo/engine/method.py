@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Self
 
@@ -53,6 +53,11 @@ class Method(metaclass=Configurable):
     #: Arguments of the conjugate problem, where the default one has the family's optimum at an
     #: edge.
     problem: ClassVar[dict[str, Any]] = {}
+    #: Whether a fit at defaults first tries, on held-out rows, how narrow its prior is to be and
+    #: what ``alternatives`` names (``engine/trial.py``); and whether a narrower prior is over the
+    #: layers too that the method leaves as points.
+    tries: ClassVar[bool] = False
+    points_have_prior: ClassVar[bool] = False
     #: Conformance checks that do not apply, each with its reason.
     exceptions: ClassVar[dict[str, str]] = {}
 
@@ -67,6 +72,16 @@ class Method(metaclass=Configurable):
         """The method with every setting that depends on the problem filled in."""
         found = self.by_problem(problem)
         return replace(self, **{n: v for n, v in found.items() if getattr(self, n) is None})
+
+    def alternatives(self, model: Model) -> Mapping[str, Sequence[Any]]:
+        """Values to try on held-out rows for settings that are None, in the order in which each is
+        a step further from the usual one. The name "prior" is for its widths.
+        """
+        return {}
+
+    def for_trial(self) -> Self:
+        """The method as it is tried: cheaper where it can be."""
+        return self
 
     def usual_steps(self, problem: Problem, batch_size: int | None) -> int:
         """Steps that a fit may take where no epochs are given."""

@@ -4,6 +4,7 @@ it.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -69,6 +70,11 @@ class Model:
         )
         return model
 
+    def under(self, prior: Prior, adapt: Callable[[Model], Model]) -> Model:
+        """The same network under another prior, with a likelihood of its own."""
+        likelihood, sites = copy.deepcopy(self.likelihood), (self.random, self.point)
+        return Model.of(self.net, likelihood, prior, *sites, self.device, self.output, adapt)
+
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the threads' shells, which a copy makes anew."""
         return {key: value for key, value in self.__dict__.items() if key != "_local"}
@@ -126,8 +132,6 @@ class Model:
         """Fresh initial values: every module's own ``reset_parameters``, run on a copy under this
         seed.
         """
-        import copy
-
         # a network that lies on a GPU draws its values from that GPU's generator
         own = next((p.device for p in self.net.parameters() if p.is_cuda), "cpu")
         with isolated(seed, own):
@@ -322,24 +326,25 @@ class Model:
 
 @dataclass(frozen=True)
 class Fitted:
-    """What a method returns: the posterior, the network's buffers as training left them; and what
-    was found wrong with them afterwards.
+    """What a method returns: the posterior, the network's buffers as training left them; the trial
+    before it, if there was one, and what was found wrong afterwards.
     """
 
     posterior: Posterior
     buffers: Mapping[str, Tensor]
     findings: Sequence[Finding] = ()
+    trial: Mapping[str, Any] | None = None
 
     def to(self, device: torch.device) -> Fitted:
         """On another device, with no parameter trainable."""
         buffers = {name: buffer.to(device) for name, buffer in self.buffers.items()}
         posterior = self.posterior.to(device).requires_grad_(False)
-        return Fitted(posterior, buffers, self.findings)
+        return replace(self, posterior=posterior, buffers=buffers)
 
     def config(self) -> dict[str, Any]:
         """What a stored model says of its posterior besides numbers."""
         found = [asdict(finding) for finding in self.findings]
-        return {"posterior": self.posterior.config(), "findings": found}
+        return {"posterior": self.posterior.config(), "findings": found, "trial": self.trial}
 
     def numbers(self, model: Model) -> dict[str, Tensor]:
         """All that was learned, by kind and name, as it is stored."""

@@ -4,7 +4,7 @@ noise on units, and what they mean for a network.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -22,6 +22,7 @@ from credo.posteriors import Places
 from credo.priors import Fixed
 
 RATE = 0.1  # where neither the user nor the network says
+SMALLER = (0.02, 0.005)  #: rates to try on held-out rows
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class NoiseSettings:
     p: Any = setting(
         None,
         "Drop rate, or rates by name pattern; by default that of the network's own dropout "
-        f"modules, else {RATE}.",
+        f"modules, else {RATE}, or what predicts held-out rows best where a trial is made.",
         kind=(float, int, Mapping),
         gt=0.0,
         le=0.999,
@@ -55,6 +56,15 @@ class NoiseSettings:
     estimator: str = setting(
         "local", "How noise enters training.", choices=pathwise_estimators(masks=True)
     )
+
+
+def open_rates(settings: NoiseSettings, model: Model) -> dict[str, Sequence[Any]]:
+    """What a trial may try of these settings: smaller rates where neither the user nor the network
+    says one, and no other prior where a length scale says it.
+    """
+    found: dict[str, Sequence[Any]] = {} if settings.length_scale is None else {"prior": ()}
+    rates_open = settings.p is None and not dropouts(model.net)
+    return found | ({"p": SMALLER} if rates_open else {})
 
 
 def with_length_scale(model: Model, length_scale: float | None) -> Model:

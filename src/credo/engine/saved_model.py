@@ -175,4 +175,5 @@ def unpack(
             f"{path} does not fit together: {str(error).splitlines()[0]}; restore it from a copy."
         ) from error
     findings = [Finding(**each) for each in config.get("findings", ())]
-    return config, Fitted(posterior, part("buffers"), findings), likelihood, part("prior")
+    fitted = Fitted(posterior, part("buffers"), findings, config.get("trial"))
+    return config, fitted, likelihood, part("prior")

@@ -9,6 +9,7 @@ lower variance, two passes). Rates are in ``history`` as ``rate/<place>``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -37,6 +38,7 @@ class ConcreteDropoutMethod(Method, DescentSettings, ElboSettings, NoiseSettings
         "Gal, Hron and Kendall 2017, Concrete dropout; Yin and Zhou 2019, ARM."
     )
     network_noise: ClassVar[str | None] = "dropout"
+    tries: ClassVar[bool] = True
     target: ClassVar[str] = "concrete_dropout"
     tolerance: ClassVar[float] = 0.1
     problem: ClassVar[dict[str, Any]] = {
@@ -63,6 +65,10 @@ class ConcreteDropoutMethod(Method, DescentSettings, ElboSettings, NoiseSettings
     temperature: float = setting(
         0.1, "Temperature of the relaxation; a colder one has less bias and more variance.", gt=0.0
     )
+
+    def alternatives(self, model: Model) -> Mapping[str, Sequence[Any]]:
+        """Rates are learned, so only the prior is left to try."""
+        return {} if self.length_scale is None else {"prior": ()}
 
     def adapt(self, model: Model) -> Model:
         """Under the prior of the length scale, if one is given."""

@@ -8,6 +8,7 @@ noise has smooth gradients; its size is chosen, not inferred.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -15,7 +16,7 @@ from credo.engine.elbo_fit import ElboSettings, elbo_fit
 from credo.engine.fit_job import FitJob
 from credo.engine.method import Method, methods
 from credo.engine.model import Fitted, Model
-from credo.engine.noise_places import NoiseSettings, noise_places, with_length_scale
+from credo.engine.noise_places import NoiseSettings, noise_places, open_rates, with_length_scale
 from credo.engine.training_loop import DescentSettings
 from credo.estimators import estimators
 from credo.posteriors import GaussianDropout
@@ -32,6 +33,7 @@ class GaussianDropoutMethod(Method, DescentSettings, ElboSettings, NoiseSettings
         "Srivastava et al. 2014, Dropout; Wang and Manning 2013, Fast dropout training."
     )
     network_noise: ClassVar[str | None] = "dropout"
+    tries: ClassVar[bool] = True
     target: ClassVar[str] = "gaussian_dropout"
     tolerance: ClassVar[float] = 0.05
     conformance_settings: ClassVar[dict[str, Any]] = {
@@ -40,6 +42,9 @@ class GaussianDropoutMethod(Method, DescentSettings, ElboSettings, NoiseSettings
         "lr": 0.02,
         "train_samples": 8,
     }
+
+    def alternatives(self, model: Model) -> Mapping[str, Sequence[Any]]:
+        return open_rates(self, model)
 
     def adapt(self, model: Model) -> Model:
         """Under the prior of the length scale, if one is given."""

@@ -11,6 +11,7 @@ dropout of its own is used as it is. The noise does not shrink as data come in, 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,7 +19,7 @@ from credo.engine.elbo_fit import ElboSettings, elbo_fit
 from credo.engine.fit_job import FitJob
 from credo.engine.method import Method, methods
 from credo.engine.model import Fitted, Model
-from credo.engine.noise_places import NoiseSettings, noise_places, with_length_scale
+from credo.engine.noise_places import NoiseSettings, noise_places, open_rates, with_length_scale
 from credo.engine.training_loop import DescentSettings
 from credo.estimators import estimators
 from credo.posteriors import Dropout
@@ -38,6 +39,7 @@ class MCDropout(Method, DescentSettings, ElboSettings, NoiseSettings):
         "grounded application."
     )
     network_noise: ClassVar[str | None] = "dropout"
+    tries: ClassVar[bool] = True
     target: ClassVar[str] = "dropout"
     tolerance: ClassVar[float] = 0.05
     conformance_settings: ClassVar[dict[str, Any]] = {
@@ -46,6 +48,9 @@ class MCDropout(Method, DescentSettings, ElboSettings, NoiseSettings):
         "lr": 0.02,
         "train_samples": 8,
     }
+
+    def alternatives(self, model: Model) -> Mapping[str, Sequence[Any]]:
+        return open_rates(self, model)
 
     def adapt(self, model: Model) -> Model:
         """Under the prior of the length scale, if one is given."""

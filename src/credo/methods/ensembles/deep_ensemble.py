@@ -9,8 +9,8 @@ modes but say nothing of the width of each, and their number says how many modes
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 from credo.core.settings import setting
 from credo.engine.fit_job import FitJob
@@ -35,6 +35,7 @@ class DeepEnsemble(Method, MemberSettings, DescentSettings):
         "Lakshminarayanan, Pritzel and Blundell 2017, Simple and scalable predictive uncertainty "
         "estimation using deep ensembles."
     )
+    tries: ClassVar[bool] = True
     tolerance: ClassVar[float] = 0.01
     conformance_settings: ClassVar[dict[str, Any]] = {
         "epochs": 500,
@@ -54,6 +55,10 @@ class DeepEnsemble(Method, MemberSettings, DescentSettings):
         "alone.",
         ge=0.0,
     )
+
+    def for_trial(self) -> Self:
+        """One member tells how wide the prior of all should be."""
+        return replace(self, num_members=1)
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Descend on all members' negative log joints."""

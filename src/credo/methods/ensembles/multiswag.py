@@ -7,17 +7,18 @@ their modes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 from credo.core.settings import setting
-from credo.engine.fit_job import FitJob
+from credo.engine.fit_job import FitJob, Problem
 from credo.engine.method import Method, methods
 from credo.engine.model import Fitted, Model
 from credo.engine.training_loop import DescentSettings, train
 from credo.methods.ensembles.parts.members_fit import MemberSettings, start_members, step_maker
 from credo.methods.ensembles.parts.members_step import members_optimizer
 from credo.methods.ensembles.parts.swag_fit import (
+    STEPS,
     SwagSettings,
     gathered_moments,
     swag_posterior,
@@ -38,7 +39,7 @@ class MultiSWAG(Method, SwagSettings, MemberSettings, DescentSettings):
         "Wilson and Izmailov 2020, Bayesian deep learning and a probabilistic perspective of "
         "generalization."
     )
-    lr: ClassVar[float | None] = 1e-2
+    tries: ClassVar[bool] = True
     tolerance: ClassVar[float] = 0.2
     conformance_settings: ClassVar[dict[str, Any]] = {
         "epochs": 300,
@@ -55,6 +56,13 @@ class MultiSWAG(Method, SwagSettings, MemberSettings, DescentSettings):
     num_members: int = setting(
         5, "Training paths, each giving one Gaussian of the mixture.", ge=1, short="members"
     )
+
+    def for_trial(self) -> Self:
+        """One member tells how wide the prior of all should be."""
+        return replace(self, num_members=1)
+
+    def usual_steps(self, problem: Problem, batch_size: int | None) -> int:
+        return min(problem.num_steps(batch_size), STEPS)
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Descend, then gather along all paths at once."""

@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from credo.core.settings import setting
-from credo.engine.fit_job import FitJob
+from credo.engine.fit_job import FitJob, Problem
 from credo.engine.method import Method, methods
 from credo.engine.model import Fitted, Model
 from credo.engine.training_loop import DescentSettings, train
 from credo.methods.ensembles.parts.members_fit import MemberSettings, start_members, step_maker
 from credo.methods.ensembles.parts.members_step import members_optimizer
 from credo.methods.ensembles.parts.swag_fit import (
+    STEPS,
     SwagSettings,
     gathered_moments,
     swag_posterior,
@@ -39,7 +40,7 @@ class SWAG(Method, SwagSettings, MemberSettings, DescentSettings):
     reference: ClassVar[str] = (
         "Maddox et al. 2019, A simple baseline for Bayesian uncertainty in deep learning."
     )
-    lr: ClassVar[float | None] = 1e-2
+    tries: ClassVar[bool] = True
     tolerance: ClassVar[float] = 0.2
     conformance_settings: ClassVar[dict[str, Any]] = {
         "epochs": 300,
@@ -58,6 +59,9 @@ class SWAG(Method, SwagSettings, MemberSettings, DescentSettings):
         kind=(str, Mapping),
         choices=("pretrained", "random"),
     )
+
+    def usual_steps(self, problem: Problem, batch_size: int | None) -> int:
+        return min(problem.num_steps(batch_size), STEPS)
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Descend, then gather along one path."""

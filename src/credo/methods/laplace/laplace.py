@@ -12,7 +12,7 @@ learned normal noise. Describes one mode only; knows nothing of what is beyond i
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -32,6 +32,8 @@ from credo.methods.laplace.parts.mode import Mode, trained_before
 from credo.methods.laplace.parts.prior_tuning import TUNINGS, Tuning
 from credo.methods.laplace.parts.subsets import Subset, subset_of
 
+SHARPER = (8.0, 64.0, 512.0)  #: values of ``sharpness`` to try on held-out rows
+
 
 @methods.register("laplace")
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class Laplace(Method, DescentSettings):
         "MacKay 1992; Ritter et al. 2018; Immer et al. 2021; Daxberger et al. 2021, Laplace "
         "redux, and Subnetwork inference."
     )
+    tries: ClassVar[bool] = True
     target: ClassVar[str] = "exact"
     tolerance: ClassVar[float] = 0.01
     conformance_settings: ClassVar[dict[str, Any]] = {
@@ -87,11 +90,18 @@ class Laplace(Method, DescentSettings):
     )
     mc_samples: int = setting(1, "Drawn targets per example, for curvature='mc'.", ge=1)
     rank: int = setting(20, "Eigenvalues of the low-rank form.", ge=1)
-    tune: str = setting(
-        "evidence",
+    tune: str | None = setting(
+        None,
         "Prior width: as given ('none'), by the evidence after training, by it while training "
-        "('online'), or by validation data.",
+        "('online'), or by validation data; None is 'online' where it trains, else 'evidence'.",
         choices=("none", "evidence", "online", "validation"),
+    )
+    sharpness: float | None = setting(
+        None,
+        "Factor on the tuned precision in the posterior, which narrows it around the same mode; "
+        "None is 1, or what predicts held-out rows best where a trial is made.",
+        gt=0.0,
+        kind=(int, float),
     )
     per: str = setting(
         "global",
@@ -116,6 +126,13 @@ class Laplace(Method, DescentSettings):
     def shortcut(self) -> str | None:
         return None if self.predictive == "weights" else self.predictive
 
+    def alternatives(self, model: Model) -> Mapping[str, Sequence[Any]]:
+        """The evidence finds the width; with far more weights than data it may be too narrow for
+        the mode, and the linearised posterior under it too wide.
+        """
+        sharper = SHARPER if self.sharpness is None and self.tune != "validation" else ()
+        return {"prior": (), "sharpness": sharper, "tune": ("none",) if self.tune is None else ()}
+
     def given(self, model: Model, seed: int) -> Mapping[str, Tensor]:
         """Masks, and without training the network's own values, which are what is fitted to."""
         start = {} if self.train else model.start_values(self.init, seed)
@@ -137,7 +154,8 @@ class Laplace(Method, DescentSettings):
         measured = tuning.tune(mode, self.measure(mode))
         prior = prior_at_mode(model, mode.values, measured)
         evidence = float(log_evidence(measured.blocks, measured.nll, prior))
-        posterior = measured.posterior(model, mode.values, prior.precision)
+        sharper = {n: (self.sharpness or 1.0) * p for n, p in prior.precision.items()}
+        posterior = measured.posterior(model, mode.values, sharper)
         row = {"epoch": fit_job.next_epoch, "nll": measured.nll}
         row |= {"kl": -evidence - measured.nll, "elbo": evidence, "log_evidence": evidence}
         fit_job.note(row | {"seconds": time.perf_counter() - started} | fit_job.ended)
@@ -162,4 +180,5 @@ class Laplace(Method, DescentSettings):
 
     def _tuning(self) -> Tuning:
         tells_noise = STRUCTURES[self.structure].tells_noise
-        return TUNINGS[self.tune](self.measure, tells_noise, self.shortcut, self.every)
+        tune = self.tune or ("online" if self.train else "evidence")
+        return TUNINGS[tune](self.measure, tells_noise, self.shortcut, self.every)

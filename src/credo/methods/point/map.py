@@ -27,6 +27,7 @@ class MAP(Method, DescentSettings):
     reference: ClassVar[str] = (
         "MacKay 1992, A practical Bayesian framework for backpropagation networks."
     )
+    tries: ClassVar[bool] = True
     target: ClassVar[str] = "exact"
     tolerance: ClassVar[float] = 0.01
     conformance_settings: ClassVar[dict[str, Any]] = {"epochs": 500, "batch_size": None, "lr": 0.1}

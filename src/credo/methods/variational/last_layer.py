@@ -38,6 +38,8 @@ class LastLayer(Method, DescentSettings, ElboSettings, DensitySettings):
         "Snoek et al. 2015, Scalable Bayesian optimization using deep neural networks."
     )
     lr: ClassVar[float | None] = 1e-2
+    tries: ClassVar[bool] = True
+    points_have_prior: ClassVar[bool] = True
     target: ClassVar[str] = "exact"
     tolerance: ClassVar[float] = 0.05
     conformance_settings: ClassVar[dict[str, Any]] = {"epochs": 300, "batch_size": None, "lr": 0.02}

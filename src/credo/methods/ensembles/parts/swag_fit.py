@@ -25,6 +25,8 @@ from credo.methods.ensembles.parts.members import member_seeds
 from credo.methods.ensembles.parts.training_path import PathMoments, RunningMoments
 from credo.posteriors import Family, LowRank, Mixture, Params, Posterior
 
+STEPS = 3_000  #: at most, where no epochs are given: the path has no end that could be seen
+
 
 @dataclass(frozen=True)
 class SwagSettings:
@@ -32,7 +34,7 @@ class SwagSettings:
     ``MemberSettings``, so that ``optimizer`` is this one.
     """
 
-    optimizer: str = setting("sgd", "Optimizer of the weights.", choices=("adam", "sgd"))
+    optimizer: str = setting("adam", "Optimizer of the weights.", choices=("adam", "sgd"))
     start: float = setting(
         0.75, "Share of the epochs before weights are gathered.", ge=0.0, le=0.99
     )
