@@ -110,6 +110,7 @@ def _references(
 
     rows = [
         Row("best known nll", {name: best.get((name, seed)) for name in columns}),
+        Row("exact answer", first("exact_nll")),
         Row("base rate", first("base_nll")),
         Row("map", first("nll", "map")),
         Row("mle", first("nll", "mle")),

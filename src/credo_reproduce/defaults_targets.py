@@ -19,11 +19,12 @@ from credo.conformance.exact_targets import targets
 from credo.conformance.problems import Conjugate
 from credo.methods import methods
 from credo.posteriors import Posterior
-from credo_reproduce.defaults_problems import LATENT, NOISE, Problem
+from credo_reproduce.defaults_problems import GENERATIVE, LATENT, NOISE, Problem
 
 DRAWS = 4000  # of the posterior; then a variance has an error of 2 %
 MEAN, VARIANCE = 0.5, 0.35  # how near: posterior deviations, and a share of the variance
 NLL = 0.1  # nats per datum
+FLOOR = 0.1  # share of the exact posterior variance below which a variance is as good as none
 
 
 def conjugate_of(problem: Problem) -> Conjugate:
@@ -69,7 +70,9 @@ def distance(method: str, problem: Problem, posterior: Posterior, seed: int) -> 
     exact posterior deviations, and the least and largest ratio of variances.
 
     Empty where the weights of this method are not those of the regression, or have no known answer.
-    Methods whose spread is not that of the posterior (conformance says which) have no ratios.
+    Methods whose spread is not that of the posterior (conformance says which) have no ratios; those
+    of other families, whose best variance may be zero, have a tenth of the posterior's added to
+    both sides.
     """
     kind = methods[method]
     if "conjugate_mean" in kind.exceptions or posterior.process is not None:
@@ -86,7 +89,10 @@ def distance(method: str, problem: Problem, posterior: Posterior, seed: int) -> 
     found: dict[str, Any] = {"offset": float(off.abs().max())}
     varies = target.variance > 0
     if "conjugate_covariance" not in kind.exceptions and bool(varies.any()):
-        ratio = flat.var(0)[varies] / target.variance[varies]
+        floor = FLOOR * exact.covariance.diagonal()[varies]
+        if kind.target in ("exact", "mean_field"):
+            floor = torch.zeros_like(floor)
+        ratio = (flat.var(0)[varies] + floor) / (target.variance[varies] + floor)
         found |= {"least_ratio": float(ratio.min()), "largest_ratio": float(ratio.max())}
     return found
 
@@ -139,12 +145,15 @@ def _near(result: Mapping[str, Any], best: float | None) -> tuple[bool | None, s
 
 
 def best_known(rows: list[Mapping[str, Any]]) -> float | None:
-    """Of all cells of one problem and seed: the exact answer; else the best test nll that a search
-    has found; else that of map at its defaults or of the base rate.
+    """Of all cells of one problem and seed: for a generative model the exact answer; else the best
+    test nll that a search has found; else that of map at its defaults or of the base rate.
+
+    In regression whose posterior is known only another model, such as a Gaussian process, is judged
+    by its nll, and no other model has to have that of the right one.
     """
     fitted = [row for row in rows if row["status"] == "fitted" and row.get("nll") is not None]
     exact = [row["exact_nll"] for row in fitted if row.get("exact_nll") is not None]
-    if exact:
+    if exact and fitted[0]["problem"] in GENERATIVE:
         return exact[0]
     searched = [row["nll"] for row in fitted if row["trial"] > 0]
     if searched:

@@ -76,6 +76,8 @@ def test_draws_of_the_exact_posterior_are_at_no_distance():
     assert point == {"offset": pytest.approx(0.0, abs=1e-9)}
     alone = exact.mean + noise / exact.precision.diagonal().sqrt()
     assert distance("vi", problem, as_posterior(alone), 0)["least_ratio"] > 0.89
+    none = distance("concrete_dropout", problem, as_posterior(exact.mean + 1e-3 * noise), 0)
+    assert none["largest_ratio"] < 1.05  # the best rate is next to zero here
     assert distance("vib", problem, as_posterior(draws), 0) == {}
 
 
@@ -114,7 +116,13 @@ def test_principal_components_have_no_better_neighbour():
 
 
 def fitted(**what):
-    return {"status": "fitted", "method": "vi", "trial": 0, "findings": []} | what
+    return {
+        "status": "fitted",
+        "method": "vi",
+        "problem": "wine",
+        "trial": 0,
+        "findings": [],
+    } | what
 
 
 def drawn(least, largest):
@@ -156,7 +164,9 @@ def test_what_is_best_known():
     assert best_known([]) is None and best_known([{"status": "time"}]) is None
     assert best_known([base]) == 0.6 and best_known([base, mapped]) == 0.5
     assert best_known([base, mapped, fitted(nll=0.55, base_nll=0.6, trial=1)]) == 0.55
-    assert best_known([fitted(nll=0.1, base_nll=0.6, exact_nll=0.3)]) == 0.3
+    exact = fitted(nll=0.7, base_nll=0.6, exact_nll=0.3)
+    assert best_known([exact | {"problem": "linear_vae"}]) == 0.3
+    assert best_known([exact | {"problem": "linear_20"}]) == 0.6
 
 
 def test_a_plan_has_every_method_and_generative_models_apart(monkeypatch):
