@@ -55,7 +55,9 @@ class Cell:
         return store / name
 
     def result(self, status: str, **what: Any) -> dict[str, Any]:
-        """The content of the file: "fitted", "refused", "failed" or "time"."""
+        """The content of the file: "fitted", "refused" before the fit, "gave up" in it with a
+        sentence, "failed" or "time".
+        """
         findings = {} if status == "fitted" else {"findings": []}
         return asdict(self) | {"digest": self.digest(), "status": status} | findings | what
 
@@ -119,7 +121,9 @@ def measure(cell: Cell, limit: float) -> dict[str, Any]:
     except OutOfTime:
         return cell.result("time", seconds=time.perf_counter() - started, **stated)
     except CredoError as error:
-        return cell.result("refused", why=reason(error), **stated)
+        # what cannot be fitted is refused by a kind of its own, what goes wrong in a fit is not
+        status = "gave up" if type(error) is CredoError else "refused"
+        return cell.result(status, why=reason(error), **stated)
     except Exception as error:  # whatever a fit may raise is what the panel is to find
         return cell.result("failed", why=reason(error), **stated)
     stated |= {"seconds": time.perf_counter() - started, "diagnose_seconds": sum(spent)}

@@ -139,29 +139,29 @@ def silent(judged: Mapping[Cell, Verdict], results: Results) -> Table:
 
 
 def unfitted(judged: Mapping[Cell, Verdict], results: Results) -> Table:
-    """What was refused and what failed, once per sentence."""
+    """What was refused, what gave up and what failed, once per sentence."""
     reasons: dict[tuple[str, str, str], list[str]] = {}
     for cell, verdict in judged.items():
-        if verdict.word in ("refused", "failed"):
+        if verdict.word in ("refused", "gave up", "failed"):
             key = verdict.word, cell.method, str(results[cell].get("why", ""))
             reasons.setdefault(key, []).append(cell.problem)
     rows = [
         Row(method, {"how": word, "on": ", ".join(dict.fromkeys(places)), "why": why})
         for (word, method, why), places in reasons.items()
     ]
-    return Table("Refused and failed", ["how", "on", "why"], rows)
+    return Table("Refused, given up and failed", ["how", "on", "why"], rows)
 
 
 def share_near(judged: Mapping[Cell, Verdict]) -> tuple[int, int]:
     """Of the recommended methods: cells that are near without a finding, and all that were fitted,
-    failed or ran out of time.
+    gave up, failed or ran out of time.
     """
     counted = [
         verdict
         for cell, verdict in judged.items()
         if cell.method in RECOMMENDED
         and cell.problem not in GENERATIVE
-        and verdict.word in ("near", "far", "silent", "failed", "time")
+        and verdict.word in ("near", "far", "silent", "gave up", "failed", "time")
     ]
     return sum(verdict.text == "near" for verdict in counted), len(counted)
 
@@ -194,6 +194,7 @@ def summary(judged: Mapping[Cell, Verdict], results: Results) -> Table:
         "far, with findings": words.count("far"),
         "silent: far, without findings": words.count("silent"),
         "refused": words.count("refused"),
+        "gave up in the fit, with a sentence": words.count("gave up"),
         "failed": words.count("failed"),
         "out of time": words.count("time"),
         "not fitted yet, or nothing to compare with": words.count("missing"),

@@ -217,15 +217,19 @@ def test_what_becomes_of_a_fit_that_does_not_end(monkeypatch):
         time.sleep(1)
 
 
-def test_a_refusal_is_a_sentence_and_any_other_error_a_failure(monkeypatch):
+def test_a_refusal_is_a_sentence_a_fit_may_give_up_and_any_other_error_a_failure(monkeypatch):
     def refuse(*_):
-        raise CredoError("Not this one; use another.")
+        raise SettingError("Not this one; use another.")
+
+    def give_up(*_):
+        raise CredoError("The objective is no longer finite; use a smaller lr.")
 
     def fail(*_):
         raise ZeroDivisionError("by chance")
 
     refused, failed = cell_of(monkeypatch, refuse), cell_of(monkeypatch, fail)
     assert (refused["status"], refused["why"]) == ("refused", "Not this one; use another.")
+    assert cell_of(monkeypatch, give_up)["status"] == "gave up"
     assert (failed["status"], failed["why"]) == ("failed", "ZeroDivisionError: by chance")
 
 
@@ -268,7 +272,7 @@ def test_a_panel_goes_on_where_it_was_and_has_a_page(tmp_path):
     tables = {table.title: table for table in result.outcome.tables}
     rows = {row.label: row.measured for row in tables["Defaults of networks, seed 0"].rows}
     assert rows["exact"] == {"linear_20": "near", "wine": "refused"}
-    assert rows["nngp"]["wine"] == "refused" and "Refused and failed" in tables
+    assert rows["nngp"]["wine"] == "refused" and "Refused, given up and failed" in tables
     assert len(result.outcome.checks) == 3 and "Every method" in render(result.page())
     heard.clear()
     again = perform(make_experiment("defaults", settings), say=heard.append)
