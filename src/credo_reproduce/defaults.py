@@ -34,7 +34,7 @@ class Defaults(Experiment):
     reference: ClassVar[str] = (
         "A panel of our own; exact answers by conjugacy, and Tipping and Bishop 1999."
     )
-    cost: ClassVar[str] = "hours on two CPU cores; a search of 12 trials takes three times as long"
+    cost: ClassVar[str] = "hours on two CPU cores, and more with a search"
     needs: ClassVar[tuple[str, ...]] = ("uci_yacht", "uci_energy", "mnist")
     quick_settings: ClassVar[dict[str, Any]] = {
         "methods": "map,vi,laplace",
