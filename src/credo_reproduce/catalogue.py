@@ -6,6 +6,7 @@ from credo_reproduce.bayesian_vae import BayesianVAE as BayesianVAE
 from credo_reproduce.blundell import Blundell as Blundell
 from credo_reproduce.continuous_bernoulli import ContinuousAgainstPlain as ContinuousAgainstPlain
 from credo_reproduce.dark_knowledge import DarkKnowledge as DarkKnowledge
+from credo_reproduce.defaults import Defaults as Defaults
 from credo_reproduce.dropout_rates import DropoutRates as DropoutRates
 from credo_reproduce.dropout_tutorial import DropoutTutorial as DropoutTutorial
 from credo_reproduce.elbo_variance import ElboVariance as ElboVariance
