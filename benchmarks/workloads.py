@@ -114,7 +114,7 @@ def vi_step(
 
 def ivon_step(net: nn.Module, x: Tensor, y: Tensor, compile: bool = False) -> Callable[[], Any]:
     """One step of natural-gradient VI."""
-    method = credo.methods.IVON(compile=compile)
+    method = credo.methods.IVON(estimator="weights", compile=compile)
     model = credo.BNN(net, "categorical", prior=Normal(0.0, 1.0)).model
     elbo, make = _begun(method, model, x, y)
     return _stepper(elbo, make, x, y, compile)

@@ -7,12 +7,15 @@ variance) give
 
     momentum <- b1 momentum + (1 - b1) g
     h        <- (1 - r) h + r h' + r^2 (h - h')^2 / (2 (h + delta))
-    mean     <- mean - lr (momentum / (1 - b1^t) + delta (mean - prior mean)) / (h + delta)
+    newton    = (momentum / (1 - b1^t) + delta (mean - prior mean)) / (h + delta)
+    mean     <- mean - lr clip(newton, -far, far)
     std       = 1 / sqrt(lambda (h + delta))
 
-where r = max(1 - b2, 5 / (t + 50)): early on the curvature is an average over all steps so far in
-which the last ones count most, so that short fits forget where it started, and no mean moves
-further in a step than lr times 20 standard deviations.
+where r = max(1 - b2, 20 / (t + 1000)) and far = point_lr / first lr. The curvature is an average
+over all steps so far in which the last ones count most, so that a fit forgets where it started. A
+weight without curvature widens by 1 % a step at most, and no mean moves further in a step than Adam
+would at the rate ``point_lr``: where many weights act as one, a diagonal Newton step is too long by
+their number, and means that diffuse are lost before the data have been learned.
 
 A schedule of the KL's weight c divides lambda by it (no further down than a hundredth, where std
 would vanish). Any estimator that leaves a gradient on the standard deviation serves. Everything
@@ -33,8 +36,7 @@ from credo.posteriors import MeanField
 from credo.posteriors.std_transform import NormalStats
 
 LEAST = 0.01  # of the KL's weight
-AVERAGE, DELAY = 5.0, 50.0  # of the curvature's average over all steps
-STRIDE = 20.0  # standard deviations, times lr, that a mean may move in a step
+AVERAGE, DELAY = 20.0, 1000.0  # of the curvature's average over all steps
 PIECE = (
     1 << 16
 )  # numbers a CPU takes at a time, so that the dozen passes over them stay in its cache
@@ -77,7 +79,7 @@ class Ivon(torch.optim.Adam):
         if rest:
             groups.append({"params": rest, "lr": fresh(), "factor": point_lr / float(lr)})
         super().__init__(groups, lr=lr, fused=True, capturable=isinstance(lr, Tensor))
-        self.pairs, self.newton = list(pairs), newton
+        self.pairs, self.newton, self.far = list(pairs), newton, point_lr / float(lr)
         self._move = torch.compile(newton_step, dynamic=False) if compile else newton_step
         on_cpu = not compile and all(f.flat_mean.device.type == "cpu" for f, _ in pairs)
         self._piece = PIECE if on_cpu else None
@@ -121,7 +123,15 @@ class Ivon(torch.optim.Adam):
                 prior.var,
             )
             for part in _pieces(vectors, self._piece):
-                self._move(self.newton, state["step"], group["lr"], state["weight"], weight, *part)
+                self._move(
+                    self.newton,
+                    self.far,
+                    state["step"],
+                    group["lr"],
+                    state["weight"],
+                    weight,
+                    *part,
+                )
             state["weight"].copy_(weight)
         return out
 
@@ -140,6 +150,7 @@ def _pieces(vectors: Sequence[Tensor | None], size: int | None) -> Iterator[tupl
 
 def newton_step(
     newton: Newton,
+    far: float,
     step: Tensor,
     lr: float | Tensor,
     before: Tensor,
@@ -171,7 +182,6 @@ def newton_step(
     pull = mean * delta if prior_mean is None else (mean - prior_mean) * delta
     pull.add_(momentum / (1 - beta1**step)).div_(precision)
     torch.log(precision.mul_(effective), out=raw).mul_(-0.5)
-    far = STRIDE * raw.exp()
     mean.sub_(pull.clamp_(-far, far) * lr)
 
 
