@@ -39,6 +39,10 @@ class MultiSWAG(Method, SwagSettings, MemberSettings, DescentSettings):
         "generalization."
     )
     lr: ClassVar[float | None] = 1e-2
+    settles: ClassVar[bool] = False
+    afterwards: ClassVar[str | None] = (
+        "statistics of batch normalisation for every draw, where the network has any"
+    )
     tolerance: ClassVar[float] = 0.2
     conformance_settings: ClassVar[dict[str, Any]] = {
         "epochs": 300,

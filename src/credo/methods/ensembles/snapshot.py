@@ -36,6 +36,10 @@ class Snapshot(Method, MemberSettings, DescentSettings):
         "Snapshot ensemble: copies of the weights at the low points of a cyclical learning rate."
     )
     reference: ClassVar[str] = "Huang et al. 2017, Snapshot ensembles: train 1, get M for free."
+    settles: ClassVar[bool] = False
+    afterwards: ClassVar[str | None] = (
+        "statistics of batch normalisation for every copy, where the network has any"
+    )
     tolerance: ClassVar[float] = 0.05
     conformance_settings: ClassVar[dict[str, Any]] = {
         "epochs": 600,
