@@ -20,6 +20,7 @@ SIGNATURES = {
         "validation=None, seed=0, device=None, run=None, progress=True, callbacks=(), "
         "max_seconds=None, strict=False, **settings"
     ),
+    "BNN.plan": "data, method='vi', **arguments",
     "BNN.predict": (
         "x, num_samples=100, seed=0, batch_size=None, shortcut=None, source='posterior', "
         "vectorise=None"

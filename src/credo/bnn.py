@@ -27,10 +27,10 @@ from credo.engine.diagnose import Case, diagnose, tell
 from credo.engine.fit_job import FIT_ARGUMENTS, Callback, FitJob, FitOptions
 from credo.engine.model import Fitted, Model
 from credo.engine.outputs import Draws, sampled_outputs, with_drawn
+from credo.engine.plan import Plan, plan_of
 from credo.engine.run import Run
 from credo.engine.summary import Summary
 from credo.engine.trial import run_trial
-from credo.engine.validation import validation_nll
 from credo.likelihoods.base import Likelihood, get
 from credo.methods import Method, make_method
 from credo.posteriors import Params, Posterior, PosteriorPrior
@@ -164,19 +164,26 @@ class BNN(Summary):
         self.likelihood = copy.deepcopy(self._initial)
         return self._fit(data, chosen, self.prior, options)
 
+    def plan(self, data: Any, method: str | Method = "vi", **arguments: Any) -> Plan:
+        """What ``fit`` with the same arguments would do: its length, what the problem chooses, its
+        time and memory. A trial of about a second measures the time, and changes nothing of yours.
+        """
+        options = FitOptions.taken_from(arguments)
+        chosen = make_method(method, arguments, beside=FIT_ARGUMENTS)
+        options.check(chosen)
+        scratch = copy.copy(self)
+        scratch.likelihood = copy.deepcopy(self._initial)
+        model = scratch._make_model(options.device, self.prior, chosen)
+        return plan_of(chosen, model, data, options, self.dtype, self._prior_open)
+
     def _fit(self, data: Any, method: Method, prior: Prior, options: FitOptions) -> Self:
         model = self._make_model(options.device, prior, method)
-        source = intake(data, num_data=options.num_data, dtype=self.dtype)
-        validation = options.validation
-        held_out = None if validation is None else intake(validation, dtype=self.dtype)
-        model.check(source.example(2), source.targets())
+        fit_job = FitJob.on(data, options, method, model, self.dtype)
         trial = None
         if method.tries and self._prior_open and prior is self.prior:
-            prior, method, trial = run_trial(model, method, source, options)
+            prior, method, trial = run_trial(model, method, fit_job.source, options)
             model = self._make_model(options.device, prior, method)
-        fit_job = FitJob.of(options, method, source, model)
-        if held_out is not None:
-            fit_job.validation, fit_job.validate = held_out, validation_nll(model, held_out)
+            fit_job = FitJob.on(fit_job.source, options, method, model, self.dtype)
         fit_job.show = partial(self._show, model)
         run, config = fit_job.run, fit_job.config(model, prior, method)
         if run is not None:
@@ -284,21 +291,15 @@ class BNN(Summary):
         return evaluate(predictive, y)
 
     def _predict_all(
-        self,
-        data: Any,
-        samples: int,
-        seed: int,
-        batch_size: int | None = None,
-        shortcut: str | None = None,
+        self, data: Any, count: int, seed: int, size: int | None = None, shortcut: str | None = None
     ) -> tuple[Predictive, Tensor]:
         parts = [
-            (self.predict(x, samples, seed, shortcut=shortcut), y)
-            for x, y in intake(data, dtype=self.dtype)(None, batch_size)
+            (self.predict(x, count, seed, shortcut=shortcut), y)
+            for x, y in intake(data, dtype=self.dtype)(None, size)
         ]
         outputs = torch.cat([part.outputs for part, _ in parts], 1)
-        return Predictive(outputs, parts[0][0].likelihood), torch.cat([y for _, y in parts]).to(
-            outputs.device
-        )
+        y = torch.cat([y for _, y in parts]).to(outputs.device)
+        return Predictive(outputs, parts[0][0].likelihood), y
 
     def update(self, data: Any, **fit_settings: Any) -> Self:
         """Learn from more data: the posterior becomes the prior, and the same method runs again
@@ -307,7 +308,7 @@ class BNN(Summary):
         prior = PosteriorPrior.after(self.posterior)
         if self.method is None:
             raise CredoError("update runs the method of the fit again, which this BNN lacks.")
-        options = FitOptions(**{n: fit_settings.pop(n) for n in FIT_ARGUMENTS if n in fit_settings})
+        options = FitOptions.taken_from(fit_settings)
         # the mean of several components is no place to start any of them from
         if "init" not in fit_settings and len(self.posterior.components()) == 1:
             mean = self.posterior.mean()

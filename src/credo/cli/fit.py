@@ -12,12 +12,14 @@ from credo.cli.assignments import parse_settings
 from credo.cli.fit_options import (
     BatchSize,
     Epochs,
+    Hidden,
     LearningRate,
     MaxSeconds,
     Resume,
     Seed,
     Settings,
     Strict,
+    Task,
 )
 from credo.cli.guard import guarded, is_terminal, say
 from credo.cli.run_files import TABLE, RunFiles, check_directory, discard, parse_sizes
@@ -38,19 +40,10 @@ def fit(
     method: Annotated[
         str, typer.Option(help="Method that fits the posterior; credo methods lists them.")
     ] = "vi",
-    task: Annotated[
-        str | None,
-        typer.Option(help="classification or regression; read off the target if not given."),
-    ] = None,
+    task: Task = None,
     out: Annotated[Path, typer.Option(help="Run directory to write.")] = Path("run"),
     resume: Resume = False,
-    hidden: Annotated[
-        str,
-        typer.Option(
-            help="Sizes of the hidden layers, with commas between them; an empty text gives a "
-            "linear model."
-        ),
-    ] = "50,50",
+    hidden: Hidden = "50,50",
     epochs: Epochs = None,
     batch_size: BatchSize = None,
     lr: LearningRate = None,
@@ -88,7 +81,7 @@ def fit(
     if prior is not None:
         presets[prior]  # an unknown name is refused before anything is read
     frame = read_table(data)
-    files = _describe(frame, target, task, sizes)
+    files = described(frame, target, task, sizes)
     if resume and (out / TABLE).is_file():
         _check_same(files, RunFiles.read(out), out)
     pair, held_out = hold_out(
@@ -114,7 +107,8 @@ def fit(
         raise CredoError(f"--strict: the fit has findings; {out} is kept.")
 
 
-def _describe(frame: Any, target: str, task: str | None, sizes: tuple[int, ...]) -> RunFiles:
+def described(frame: Any, target: str, task: str | None, sizes: tuple[int, ...]) -> RunFiles:
+    """How a table becomes numbers, and the network for it."""
     from credo.data.table import TableSchema
 
     schema = TableSchema.fit(frame, target, task)

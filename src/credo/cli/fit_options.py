@@ -7,6 +7,16 @@ from typing import Annotated
 import typer
 
 Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")]
+Task = Annotated[
+    str | None, typer.Option(help="classification or regression; read off the target if not given.")
+]
+Hidden = Annotated[
+    str,
+    typer.Option(
+        help="Sizes of the hidden layers, with commas between them; an empty text gives a linear "
+        "model."
+    ),
+]
 Epochs = Annotated[
     int | None,
     typer.Option(

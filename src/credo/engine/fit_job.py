@@ -15,10 +15,12 @@ from torch import Tensor
 
 from credo.core.errors import SettingError
 from credo.core.settings import positive, whole
+from credo.data.intake import intake
 from credo.data.source import Source
 from credo.engine.model import Fitted, Model
 from credo.engine.run import Run
 from credo.engine.settling import COOLING
+from credo.engine.validation import validation_nll
 from credo.posteriors import Posterior
 
 if TYPE_CHECKING:
@@ -97,6 +99,11 @@ class FitOptions:
     max_seconds: float | None = None
     strict: bool = False
 
+    @classmethod
+    def taken_from(cls, arguments: dict[str, Any]) -> FitOptions:
+        """Those of the arguments that are options; the others are left there."""
+        return cls(**{n: arguments.pop(n) for n in FIT_ARGUMENTS if n in arguments})
+
     def check(self, method: Method) -> None:
         """Refuse what no fit by this method can do, before any data are looked at."""
         if self.epochs is not None and not method.takes_epochs:
@@ -165,6 +172,20 @@ class FitJob:
             progress=options.progress,
             callbacks=options.callbacks,
         )
+
+    @classmethod
+    def on(
+        cls, data: Any, options: FitOptions, method: Method, model: Model, dtype: torch.dtype | None
+    ) -> FitJob:
+        """On data that are checked, and that this model can take; with those to validate on."""
+        source = intake(data, num_data=options.num_data, dtype=dtype)
+        validation = options.validation
+        held_out = None if validation is None else intake(validation, dtype=dtype)
+        model.check(source.example(2), source.targets())
+        fit_job = cls.of(options, method, source, model)
+        if held_out is not None:
+            fit_job.validation, fit_job.validate = held_out, validation_nll(model, held_out)
+        return fit_job
 
     def config(self, model: Model, prior: Prior, method: Method) -> dict[str, Any]:
         """What a run is resumed by: model, method and settings, and what the fit is given."""

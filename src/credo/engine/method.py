@@ -33,6 +33,11 @@ class Method(metaclass=Configurable):
     lr: ClassVar[float | None] = None
     #: Whether ``epochs`` means anything to it.
     takes_epochs: ClassVar[bool] = True
+    #: Whether a fit of no given length ends when its objective has settled, and not with its
+    #: budget; of methods with epochs.
+    settles: ClassVar[bool] = True
+    #: What a fit does after its steps that may take long, in words: a plan does not time it.
+    afterwards: ClassVar[str | None] = None
     #: Whether its posterior is made of draws of Markov chains, which can be asked how well they
     #: mixed.
     is_sampler: ClassVar[bool] = False

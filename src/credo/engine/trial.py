@@ -14,7 +14,7 @@ memory, of a network with layers to be narrowed, of a size at which a few more f
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -41,13 +41,25 @@ DRAWS = 32
 WIDTHS = (0.4, 0.2, 0.1)  #: narrower priors, tried in this order
 
 
-def is_due(model: Model, source: Source, options: FitOptions) -> bool:
-    """Whether a trial is made, of a method that has something to try and a prior left open."""
+def alternatives(
+    method: Method, model: Model, source: Source, options: FitOptions
+) -> dict[str, Sequence[Any]]:
+    """What a trial goes through, by name, of a method whose prior was left open; empty where no
+    trial is made.
+    """
+    if not (method.tries and _is_due(model, source, options)):
+        return {}
+    return {"prior": WIDTHS, **method.alternatives(model)}
+
+
+def _is_due(model: Model, source: Source, options: FitOptions) -> bool:
     layers = sum(len(site.shape) >= 2 for site in (model.random | model.point).values())
     weights = sum(site.numel for site in (model.random | model.point).values())
     return (
         options.epochs is None
         and options.lr is None
+        and options.max_seconds is None
+        and source.arrays() is not None
         and layers > 1
         and weights <= MOST_WEIGHTS
         and LEAST_ROWS <= source.num_data <= MOST_ROWS
@@ -61,8 +73,8 @@ def run_trial(
     the chosen one, and the nll of the best constant on the same rows. The usual ones and None
     where no trial is made.
     """
-    arrays = source.arrays()
-    if arrays is None or not is_due(model, source, options):
+    arrays, open_values = source.arrays(), alternatives(method, model, source, options)
+    if arrays is None or not open_values:
         return prior_of(1.0, method), method, None
     x, y = arrays
     order = torch.randperm(len(y), generator=generator(options.seed, "trial")).to(y.device)
@@ -90,7 +102,7 @@ def run_trial(
     at: tuple[float, dict[str, Any]] = (1.0, {})
     best = losses(*at)
     tried = [row(*at, best)]
-    for name, values in {"prior": WIDTHS, **method.alternatives(model)}.items():
+    for name, values in open_values.items():
         before = at[1]
         for value in values:
             then = (value, before) if name == "prior" else (at[0], before | {name: value})

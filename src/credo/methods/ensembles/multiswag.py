@@ -40,6 +40,10 @@ class MultiSWAG(Method, SwagSettings, MemberSettings, DescentSettings):
         "generalization."
     )
     tries: ClassVar[bool] = True
+    settles: ClassVar[bool] = False
+    afterwards: ClassVar[str | None] = (
+        "statistics of batch normalisation for every draw, where the network has any"
+    )
     tolerance: ClassVar[float] = 0.2
     conformance_settings: ClassVar[dict[str, Any]] = {
         "epochs": 300,

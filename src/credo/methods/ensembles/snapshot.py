@@ -37,6 +37,10 @@ class Snapshot(Method, MemberSettings, DescentSettings):
     )
     reference: ClassVar[str] = "Huang et al. 2017, Snapshot ensembles: train 1, get M for free."
     tries: ClassVar[bool] = True
+    settles: ClassVar[bool] = False
+    afterwards: ClassVar[str | None] = (
+        "statistics of batch normalisation for every copy, where the network has any"
+    )
     tolerance: ClassVar[float] = 0.05
     conformance_settings: ClassVar[dict[str, Any]] = {
         "epochs": 600,

@@ -41,6 +41,10 @@ class SWAG(Method, SwagSettings, MemberSettings, DescentSettings):
         "Maddox et al. 2019, A simple baseline for Bayesian uncertainty in deep learning."
     )
     tries: ClassVar[bool] = True
+    settles: ClassVar[bool] = False
+    afterwards: ClassVar[str | None] = (
+        "statistics of batch normalisation for every draw, where the network has any"
+    )
     tolerance: ClassVar[float] = 0.2
     conformance_settings: ClassVar[dict[str, Any]] = {
         "epochs": 300,

@@ -37,6 +37,7 @@ class Exact(Method):
     )
     target: ClassVar[str] = "exact"
     fidelity: ClassVar[str] = "exact"
+    settles: ClassVar[bool] = False
     teachable: ClassVar[bool] = False
     conformance_settings: ClassVar[dict[str, Any]] = {}
     exceptions: ClassVar[dict[str, str]] = {

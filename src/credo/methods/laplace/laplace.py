@@ -51,6 +51,7 @@ class Laplace(Method, DescentSettings):
     tries: ClassVar[bool] = True
     target: ClassVar[str] = "exact"
     tolerance: ClassVar[float] = 0.01
+    afterwards: ClassVar[str | None] = "the curvature at the mode, which takes a pass over the data"
     conformance_settings: ClassVar[dict[str, Any]] = {
         "epochs": 500,
         "batch_size": None,

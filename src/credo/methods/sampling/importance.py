@@ -49,6 +49,7 @@ class Importance(Method):
     )
     fidelity: ClassVar[str] = "exact in the limit"
     lr: ClassVar[float | None] = 1e-2
+    afterwards: ClassVar[str | None] = "draws of the proposal and their weights, on all data"
     tolerance: ClassVar[float] = 0.1
     conformance_settings: ClassVar[dict[str, Any]] = {
         "epochs": 400,
