@@ -18,7 +18,8 @@ from credo.kernels.cooling import anneal
 from credo.kernels.hamiltonian import Integrator
 from credo.methods.sampling.parts.density import Density
 from credo.methods.sampling.parts.full_batch import FullBatch
-from credo.methods.sampling.parts.run_moves import DrawSchedule, Moves, run_moves
+from credo.methods.sampling.parts.mixing import Mixing
+from credo.methods.sampling.parts.run_moves import DrawSchedule, Moves, SteadySchedule, run_moves
 from credo.methods.sampling.parts.settings import ChainSettings
 from credo.posteriors import Posterior, Samples
 
@@ -55,7 +56,8 @@ class Chains:
         """Draws ``(C, D, P)`` of the method ``name``; the last row of the history has their
         validation nll, where there are data to validate on.
         """
-        return run_moves(name, moves, schedule, self._first(), self.fit_job, self._score)
+        fit_job, watch = self.fit_job, self._watch(schedule) if self.fit_job.settles else None
+        return run_moves(name, moves, schedule, self._first(), fit_job, self._score, watch)
 
     def fitted(self, draws: Tensor, num_chains: int | None = None) -> Fitted:
         """What a fit that ends in draws ``(C, D, P)`` returns; ``num_chains=1`` where the C are not
@@ -74,6 +76,12 @@ class Chains:
         return anneal(
             Integrator(target), self.position, generator(seed, "annealing", device=device)
         )
+
+    def _watch(self, schedule: DrawSchedule) -> Mixing:
+        """Cycles are run to their end, since their last draws count as much as their first."""
+        budget = self.fit_job.problem.num_gradients(len(self.position), self.fit_job.batch_size)
+        early = isinstance(schedule, SteadySchedule)
+        return Mixing(self.density, self.fit_job.source, budget, early)
 
     def _score(self, draws: Tensor) -> dict[str, float]:
         if self.fit_job.validate is None:

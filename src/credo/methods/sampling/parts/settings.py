@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from credo.core.settings import setting
+from credo.kernels.warmup import WarmUp
+from credo.methods.sampling.parts.lengths import DRAWS, STEPS, THIN, WARMUP
+from credo.methods.sampling.parts.run_moves import SteadySchedule
 
 
 @dataclass(frozen=True)
@@ -38,10 +41,16 @@ class FullBatchSettings:
     what is fitted alongside.
     """
 
-    num_warmup: int = setting(
-        1000, "Moves of every chain before the first draw, during which it adapts.", ge=0
+    num_warmup: int | None = setting(
+        None,
+        "Moves of every chain before the first draw, during which it adapts; None: 1,000, or "
+        "fewer where a gradient is dear.",
+        ge=0,
+        kind=int,
     )
-    num_draws: int = setting(1000, "Draws of every chain.", ge=1)
+    num_draws: int | None = setting(
+        None, "Draws of every chain; None: until they have mixed, 1,000 at most.", ge=1, kind=int
+    )
     thin: int = setting(1, "Moves per draw.", ge=1)
     target_rate: float = setting(
         0.8, "Acceptance rate that the step size is adapted to.", gt=0.0, le=0.99
@@ -51,6 +60,15 @@ class FullBatchSettings:
         "Metric learned in the warm-up: of each parameter, or of all jointly.",
         choices=("diagonal", "dense"),
     )
+
+    def schedule(self) -> SteadySchedule:
+        """Warm-up and draws, as many as there may be where their number is not given."""
+        warmup, draws = or_else(self.num_warmup, WARMUP), or_else(self.num_draws, DRAWS)
+        return SteadySchedule(warmup, draws, self.thin)
+
+    def warmup(self) -> WarmUp:
+        """How step size and metric adapt."""
+        return WarmUp(self.schedule().num_warmup, self.target_rate, self.mass == "dense")
 
 
 @dataclass(frozen=True)
@@ -78,9 +96,18 @@ CONFORMANCE: dict[str, Any] = {
 class StochasticGradientSettings:
     """Moves that are one step on a batch."""
 
-    num_warmup: int = setting(2000, "Steps of every chain before the first draw.", ge=0)
-    num_draws: int = setting(100, "Draws of every chain.", ge=1)
-    thin: int = setting(50, "Steps per draw.", ge=1)
+    num_warmup: int | None = setting(
+        None,
+        "Steps of every chain before the first draw; None: 2,000, or fewer where a step is dear.",
+        ge=0,
+        kind=int,
+    )
+    num_draws: int | None = setting(
+        None, "Draws of every chain; None: until they have mixed, 1,000 at most.", ge=1, kind=int
+    )
+    thin: int | None = setting(
+        None, "Steps per draw; None: 50, or fewer where a step is dear.", ge=1, kind=int
+    )
     temperature: float = setting(
         1.0, "T: samples p(w given D)^(1/T); 1 is the posterior, 0 descends.", ge=0.0
     )
@@ -89,3 +116,13 @@ class StochasticGradientSettings:
         "Adam's learning rate for point parameters and learned noise, during the warm-up.",
         gt=0.0,
     )
+
+    def schedule(self) -> SteadySchedule:
+        """Warm-up and draws, as many as there may be where their number is not given."""
+        draws, thin = or_else(self.num_draws, 100), or_else(self.thin, THIN)
+        return SteadySchedule(or_else(self.num_warmup, STEPS), draws, thin)
+
+
+def or_else(given: int | None, usual: int) -> int:
+    """``given``, or what is usual where nothing is."""
+    return usual if given is None else given
