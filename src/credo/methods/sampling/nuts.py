@@ -30,6 +30,8 @@ from credo.methods.sampling.parts.lengths import MAX_DEPTH, alongside_lr, full_b
 from credo.methods.sampling.parts.run_moves import Moves
 from credo.methods.sampling.parts.settings import ChainSettings, CompileSettings, FullBatchSettings
 
+TREE = 1.6  # gradients that a step with its share of the tree is worth
+
 
 class NUTSState(NamedTuple):
     """What the next move needs."""
@@ -118,8 +120,8 @@ class NUTSMoves(Moves[NUTSState]):
         return NUTSState(moved.point, adaptation), info
 
     def gradients(self, info: NUTSInfo) -> float:
-        """Chains wait for the longest trajectory."""
-        return float(info.steps.max())
+        """Chains wait for the longest trajectory, and its tree takes time as well."""
+        return TREE * float(info.steps.max())
 
     def drawn(self, state: NUTSState) -> Tensor:
         return state.point.position

@@ -17,7 +17,7 @@ LEAST = 20  # moves and draws, however dear a gradient is
 SHARE = 1.5  # warm-up moves over the root of the budget: trajectories may be as long as it
 MEASURED = 1.4  # steps taken per step of a trajectory in the warm-up, with those that measure it
 LR = 1e-2  # of what is fitted alongside, in a warm-up of its usual length
-STEP = 0.6  # of the budget of gradients: a step draws a batch and noise and is recorded
+STEP = 0.35  # of the budget of gradients: a step draws a batch and noise and is recorded
 STEPS, THIN = 2000, 50  # of stochastic-gradient samplers, at most: of the warm-up, per draw
 NUMBERS = 250_000_000  # of all draws together, at most: a gigabyte
 
