@@ -33,7 +33,7 @@ WORK = 3e12  # products of weights and examples that a default fit may take beyo
 ADAM_LR, LEAST_ADAM_LR = 1e-2, 3e-4
 SMALL = 10_000  # P up to which Adam's rate holds
 CHEAP = 200_000  # N P up to which a chain's step takes all data
-CHAIN_WORK = 2e11  # products that chains of no given length may take: under a minute of one core
+CHAIN_WORK = 1.5e11  # products that chains of no given length may take: under a minute of one core
 CALLS, ROW = 4e6, 200  # products that a gradient's calls cost whatever its size, and a row of data
 
 Callback = Callable[[dict[str, Any]], bool | None]
@@ -77,7 +77,7 @@ class Problem:
         return max(EPOCHS * math.ceil(self.num_data / size), min(STEPS, affordable))
 
     def num_gradients(self, chains: int, batch_size: int | None = None) -> int:
-        """Gradients of all chains at once that chains of no given length may take: 2e11 products,
+        """Gradients of all chains at once that chains of no given length may take: 1.5e11 products,
         under a minute of one core.
         """
         size = min(batch_size or self.num_data, self.num_data)

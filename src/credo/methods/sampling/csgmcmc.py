@@ -19,12 +19,12 @@ from credo.engine.fit_job import FitJob, Problem
 from credo.engine.method import Method, methods
 from credo.engine.model import Fitted, Model
 from credo.kernels.langevin import cyclical, underdamped
-from credo.methods.sampling.parts.chains import start_chains
+from credo.methods.sampling.parts.chains import or_else, start_chains
 from credo.methods.sampling.parts.density import Density
 from credo.methods.sampling.parts.fitted_alongside import FittedAlongside
 from credo.methods.sampling.parts.lengths import THIN, stochastic_lengths
 from credo.methods.sampling.parts.run_moves import CyclicalSchedule, Moves
-from credo.methods.sampling.parts.settings import ChainSettings, StochasticGradientSettings, or_else
+from credo.methods.sampling.parts.settings import ChainSettings, StochasticGradientSettings
 from credo.methods.sampling.parts.step_size import Step, StepSearch
 from credo.methods.sampling.parts.stochastic_gradient import StochasticGradient
 
@@ -112,9 +112,9 @@ class CSGMCMC(Method, StochasticGradientSettings, ChainSettings):
 
     def by_problem(self, problem: Problem) -> dict[str, Any]:
         """As many steps in all as other samplers may take."""
-        found = stochastic_lengths(self, problem)
-        if not found:
+        if not self.settles:
             return {}
+        found = stochastic_lengths(self, problem)
         steps = found["num_draws"] * found["thin"] * (1 - self.exploration)
         thin = min(THIN, max(1, int(steps) // DRAWS))
         draws = min(DRAWS, max(self.num_cycles, int(steps) // thin))

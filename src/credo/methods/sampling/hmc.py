@@ -24,11 +24,11 @@ from credo.engine.model import Fitted, Model
 from credo.kernels.hamiltonian import Integrator, TrajectoryInfo, hmc
 from credo.kernels.log_density import Point
 from credo.kernels.warmup import EVERY, Adaptation, TrajectoryLength, per_chain, turning_steps
-from credo.methods.sampling.parts.chains import start_chains
+from credo.methods.sampling.parts.chains import full_batch_schedule, start_chains, warm_up
 from credo.methods.sampling.parts.density import Density
 from credo.methods.sampling.parts.fitted_alongside import FittedAlongside
 from credo.methods.sampling.parts.full_batch import FullBatch
-from credo.methods.sampling.parts.lengths import MAX_STEPS, alongside_lr, full_batch_lengths
+from credo.methods.sampling.parts.lengths import LR, MAX_STEPS, alongside_lr, full_batch_lengths
 from credo.methods.sampling.parts.run_moves import Moves
 from credo.methods.sampling.parts.settings import ChainSettings, CompileSettings, FullBatchSettings
 
@@ -82,15 +82,15 @@ class HMC(Method, CompileSettings, FullBatchSettings, ChainSettings):
     )
 
     def by_problem(self, problem: Problem) -> dict[str, Any]:
-        return full_batch_lengths(self, problem)
+        return full_batch_lengths(self, problem) if self.settles else {}
 
     def usual_lr(self, problem: Problem) -> float:
-        return alongside_lr(self, problem)
+        return alongside_lr(self, problem) if self.settles else LR
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         chains = start_chains(model, self, fit_job)
         moves = HMCMoves(self, chains.density, fit_job)
-        draws = chains.run(self.name, moves, self.schedule())
+        draws = chains.run(self.name, moves, full_batch_schedule(self))
         return chains.fitted(draws)
 
 
@@ -100,7 +100,7 @@ class HMCMoves(Moves[HMCState]):
     state_type = HMCState
 
     def __init__(self, settings: HMC, density: Density, fit_job: FitJob) -> None:
-        self.settings, self.warmup = settings, settings.warmup()
+        self.settings, self.warmup = settings, warm_up(settings)
         self.target = FullBatch.of(density, fit_job.source, fit_job.batch_size)
         self.integrator = Integrator(self.target, settings.compile)
         self.fitted_alongside = FittedAlongside.in_warmup(

@@ -9,7 +9,7 @@ draw, growing with the number of parameters, that it serves small models and tes
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -22,13 +22,13 @@ from credo.engine.model import Fitted, Model
 from credo.kernels.log_density import accepted, normal, rate_of
 from credo.kernels.metric import velocity
 from credo.kernels.warmup import Adaptation, per_chain
-from credo.methods.sampling.parts.chains import start_chains
+from credo.methods.sampling.parts.chains import full_batch_schedule, start_chains, warm_up
 from credo.methods.sampling.parts.density import Density
 from credo.methods.sampling.parts.fitted_alongside import FittedAlongside
 from credo.methods.sampling.parts.full_batch import FullBatch
-from credo.methods.sampling.parts.lengths import alongside_lr, full_batch_lengths
-from credo.methods.sampling.parts.run_moves import Moves, SteadySchedule
-from credo.methods.sampling.parts.settings import ChainSettings, FullBatchSettings, or_else
+from credo.methods.sampling.parts.lengths import LR, alongside_lr, full_batch_lengths
+from credo.methods.sampling.parts.run_moves import Moves
+from credo.methods.sampling.parts.settings import ChainSettings, FullBatchSettings
 
 MOVES = 5000  # of the warm-up, at most
 PASS = 0.5  # of a gradient, that a move costs
@@ -85,20 +85,16 @@ class Metropolis(Method, FullBatchSettings, ChainSettings):
         0.234, "Acceptance rate that the step size is adapted to.", gt=0.0, le=0.99
     )
 
-    def schedule(self) -> SteadySchedule:
-        """Warm-up and draws, as many as there may be where their number is not given."""
-        return replace(super().schedule(), num_warmup=or_else(self.num_warmup, MOVES))
-
     def by_problem(self, problem: Problem) -> dict[str, Any]:
-        return full_batch_lengths(self, problem, PASS, MOVES)
+        return full_batch_lengths(self, problem, PASS, MOVES) if self.settles else {}
 
     def usual_lr(self, problem: Problem) -> float:
-        return alongside_lr(self, problem, PASS, MOVES)
+        return alongside_lr(self, problem, PASS, MOVES) if self.settles else LR
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         chains = start_chains(model, self, fit_job)
         moves = MetropolisMoves(self, chains.density, fit_job)
-        draws = chains.run(self.name, moves, self.schedule())
+        draws = chains.run(self.name, moves, full_batch_schedule(self, MOVES))
         return chains.fitted(draws)
 
 
@@ -108,7 +104,7 @@ class MetropolisMoves(Moves[MetropolisState]):
     state_type = MetropolisState
 
     def __init__(self, settings: Metropolis, density: Density, fit_job: FitJob) -> None:
-        self.warmup = settings.warmup()
+        self.warmup = warm_up(settings, MOVES)
         self.target = FullBatch.of(density, fit_job.source, fit_job.batch_size)
         self.fitted_alongside = FittedAlongside.in_warmup(
             density, fit_job.lr, self.warmup.num_warmup

@@ -22,11 +22,11 @@ from credo.kernels.hamiltonian import Integrator, TrajectoryInfo
 from credo.kernels.log_density import Point
 from credo.kernels.nuts_tree import nuts
 from credo.kernels.warmup import Adaptation, per_chain
-from credo.methods.sampling.parts.chains import start_chains
+from credo.methods.sampling.parts.chains import full_batch_schedule, start_chains, warm_up
 from credo.methods.sampling.parts.density import Density
 from credo.methods.sampling.parts.fitted_alongside import FittedAlongside
 from credo.methods.sampling.parts.full_batch import FullBatch
-from credo.methods.sampling.parts.lengths import MAX_DEPTH, alongside_lr, full_batch_lengths
+from credo.methods.sampling.parts.lengths import LR, MAX_DEPTH, alongside_lr, full_batch_lengths
 from credo.methods.sampling.parts.run_moves import Moves
 from credo.methods.sampling.parts.settings import ChainSettings, CompileSettings, FullBatchSettings
 
@@ -77,15 +77,15 @@ class NUTS(Method, CompileSettings, FullBatchSettings, ChainSettings):
     )
 
     def by_problem(self, problem: Problem) -> dict[str, Any]:
-        return full_batch_lengths(self, problem)
+        return full_batch_lengths(self, problem) if self.settles else {}
 
     def usual_lr(self, problem: Problem) -> float:
-        return alongside_lr(self, problem)
+        return alongside_lr(self, problem) if self.settles else LR
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         chains = start_chains(model, self, fit_job)
         moves = NUTSMoves(self, chains.density, fit_job)
-        draws = chains.run(self.name, moves, self.schedule())
+        draws = chains.run(self.name, moves, full_batch_schedule(self))
         return chains.fitted(draws)
 
 
@@ -95,7 +95,7 @@ class NUTSMoves(Moves[NUTSState]):
     state_type = NUTSState
 
     def __init__(self, settings: NUTS, density: Density, fit_job: FitJob) -> None:
-        self.settings, self.warmup = settings, settings.warmup()
+        self.settings, self.warmup = settings, warm_up(settings)
         self.target = FullBatch.of(density, fit_job.source, fit_job.batch_size)
         self.integrator = Integrator(self.target, settings.compile)
         self.fitted_alongside = FittedAlongside.in_warmup(

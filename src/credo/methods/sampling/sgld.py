@@ -19,7 +19,7 @@ from credo.engine.fit_job import FitJob, Problem
 from credo.engine.method import Method, methods
 from credo.engine.model import Fitted, Model
 from credo.kernels.langevin import overdamped
-from credo.methods.sampling.parts.chains import start_chains
+from credo.methods.sampling.parts.chains import start_chains, stochastic_schedule
 from credo.methods.sampling.parts.density import Density
 from credo.methods.sampling.parts.fitted_alongside import FittedAlongside
 from credo.methods.sampling.parts.lengths import stochastic_lengths
@@ -73,12 +73,12 @@ class SGLD(Method, StochasticGradientSettings, ChainSettings):
         return problem.batch_of_chains()
 
     def by_problem(self, problem: Problem) -> dict[str, Any]:
-        return stochastic_lengths(self, problem)
+        return stochastic_lengths(self, problem) if self.settles else {}
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         chains = start_chains(model, self, fit_job)
         moves = SGLDMoves(self, chains.density, fit_job)
-        draws = chains.run(self.name, moves, self.schedule())
+        draws = chains.run(self.name, moves, stochastic_schedule(self))
         return chains.fitted(draws)
 
 
@@ -89,7 +89,7 @@ class SGLDMoves(Moves[SGLDState]):
 
     def __init__(self, settings: SGLD, density: Density, fit_job: FitJob) -> None:
         self.settings = settings
-        warmup = settings.schedule().num_warmup
+        warmup = stochastic_schedule(settings).num_warmup
         alongside = FittedAlongside.in_warmup(density, settings.point_lr, warmup)
         self.gradient = StochasticGradient(density, fit_job, settings.num_chains, alongside)
         self.fitted_alongside = alongside

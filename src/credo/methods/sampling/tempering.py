@@ -23,11 +23,11 @@ from credo.kernels.hamiltonian import Integrator, TrajectoryInfo, hmc
 from credo.kernels.ladder import Ladder, adapt_rungs, step_per_chain, swap
 from credo.kernels.log_density import Point
 from credo.kernels.warmup import Adaptation, StepSize
-from credo.methods.sampling.parts.chains import start_chains
+from credo.methods.sampling.parts.chains import full_batch_schedule, start_chains, warm_up
 from credo.methods.sampling.parts.density import Density
 from credo.methods.sampling.parts.fitted_alongside import FittedAlongside
 from credo.methods.sampling.parts.full_batch import FullBatch, Tempered
-from credo.methods.sampling.parts.lengths import alongside_lr, full_batch_lengths
+from credo.methods.sampling.parts.lengths import LR, alongside_lr, full_batch_lengths
 from credo.methods.sampling.parts.run_moves import Moves
 from credo.methods.sampling.parts.settings import ChainSettings, CompileSettings, FullBatchSettings
 
@@ -79,10 +79,10 @@ class Tempering(Method, CompileSettings, FullBatchSettings, ChainSettings):
     num_steps: int = setting(20, "Leapfrog steps of a move.", ge=1)
 
     def by_problem(self, problem: Problem) -> dict[str, Any]:
-        return full_batch_lengths(self, problem, self.cost)
+        return full_batch_lengths(self, problem, self.cost) if self.settles else {}
 
     def usual_lr(self, problem: Problem) -> float:
-        return alongside_lr(self, problem, self.cost)
+        return alongside_lr(self, problem, self.cost) if self.settles else LR
 
     @property
     def cost(self) -> float:
@@ -92,7 +92,7 @@ class Tempering(Method, CompileSettings, FullBatchSettings, ChainSettings):
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         chains = start_chains(model, self, fit_job)
         moves = TemperingMoves(self, chains.density, fit_job)
-        draws = chains.run(self.name, moves, self.schedule())
+        draws = chains.run(self.name, moves, full_batch_schedule(self))
         return chains.fitted(draws)
 
 
@@ -102,7 +102,7 @@ class TemperingMoves(Moves[TemperingState]):
     state_type = TemperingState
 
     def __init__(self, settings: Tempering, density: Density, fit_job: FitJob) -> None:
-        self.settings, self.warmup = settings, settings.warmup()
+        self.settings, self.warmup = settings, warm_up(settings)
         self.target = FullBatch.of(density, fit_job.source, fit_job.batch_size)
         self.tempered = Tempered(self.target, settings.num_rungs, settings.num_chains)
         self.integrator = Integrator(self.tempered, settings.compile)

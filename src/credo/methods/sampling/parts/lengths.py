@@ -17,7 +17,8 @@ LEAST = 20  # moves and draws, however dear a gradient is
 SHARE = 1.5  # warm-up moves over the root of the budget: trajectories may be as long as it
 MEASURED = 1.4  # steps taken per step of a trajectory in the warm-up, with those that measure it
 LR = 1e-2  # of what is fitted alongside, in a warm-up of its usual length
-STEP = 0.35  # of the budget of gradients: a step draws a batch and noise and is recorded
+STEP = 0.45  # of the budget of gradients: a step draws a batch and noise and is recorded
+STEP_DRAWS = 100  # of these, where the problem does not say
 STEPS, THIN = 2000, 50  # of stochastic-gradient samplers, at most: of the warm-up, per draw
 NUMBERS = 250_000_000  # of all draws together, at most: a gigabyte
 
@@ -29,9 +30,6 @@ class Chained(Protocol):
     def num_chains(self) -> int: ...
 
     @property
-    def num_draws(self) -> int | None: ...
-
-    @property
     def num_warmup(self) -> int | None: ...
 
 
@@ -40,10 +38,8 @@ def full_batch_lengths(
 ) -> dict[str, Any]:
     """Numbers of moves and draws, and limits of trajectories with which the warm-up takes about
     half of the budget at most. ``cost``: gradients of a move, where that is known; ``longest``
-    warm-up. Nothing where the number of draws is given.
+    warm-up.
     """
-    if settings.num_draws is not None:
-        return {}
     budget = problem.num_gradients(settings.num_chains)
     warmup = settings.num_warmup
     if warmup is None:
@@ -64,7 +60,7 @@ def alongside_lr(
     """0.01, and more where the warm-up is shorter than usual, so that noise and points that are
     fitted alongside come as far.
     """
-    if settings.num_warmup is not None or settings.num_draws is not None:
+    if settings.num_warmup is not None:
         return LR
     warmup = full_batch_lengths(settings, problem, cost, longest)["num_warmup"]
     return LR * min(10.0, max(1.0, WARMUP / warmup))
@@ -74,8 +70,6 @@ def stochastic_lengths(settings: Chained, problem: Problem) -> dict[str, Any]:
     """Likewise of samplers whose moves are single steps on batches: warm-up, draws and steps per
     draw.
     """
-    if settings.num_draws is not None:
-        return {}
     warmup, chains = settings.num_warmup, settings.num_chains
     gradients = problem.num_gradients(chains, problem.batch_of_chains())
     steps = max(10 * LEAST, int(STEP * gradients))

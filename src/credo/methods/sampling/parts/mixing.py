@@ -53,11 +53,11 @@ class Mixing:
         if draws.shape[1] < MIN_DRAWS:
             return {}
         step = -(-draws.shape[1] // MOST)
-        kept = draws[:, (draws.shape[1] - 1) % step :: step]
-        flat = kept.flatten(0, 1)
+        shown = draws[:, (draws.shape[1] - 1) % step :: step]
+        flat = shown.flatten(0, 1)
         parts = [self.density.outputs(part, self.inputs) for part in flat.split(AT_ONCE)]
         outputs = torch.cat([part.flatten(1).cpu() for part in parts])
-        values = outputs.unflatten(0, kept.shape[:2])
+        values = outputs.unflatten(0, shown.shape[:2])
         return {"r_hat": _worst(rhat(values), 1.0), "ess": _worst(ess_bulk(values), -1.0)}
 
 

@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from credo.core.settings import setting
-from credo.kernels.warmup import WarmUp
-from credo.methods.sampling.parts.lengths import DRAWS, STEPS, THIN, WARMUP
-from credo.methods.sampling.parts.run_moves import SteadySchedule
 
 
 @dataclass(frozen=True)
@@ -61,15 +58,6 @@ class FullBatchSettings:
         choices=("diagonal", "dense"),
     )
 
-    def schedule(self) -> SteadySchedule:
-        """Warm-up and draws, as many as there may be where their number is not given."""
-        warmup, draws = or_else(self.num_warmup, WARMUP), or_else(self.num_draws, DRAWS)
-        return SteadySchedule(warmup, draws, self.thin)
-
-    def warmup(self) -> WarmUp:
-        """How step size and metric adapt."""
-        return WarmUp(self.schedule().num_warmup, self.target_rate, self.mass == "dense")
-
 
 @dataclass(frozen=True)
 class CompileSettings:
@@ -116,13 +104,3 @@ class StochasticGradientSettings:
         "Adam's learning rate for point parameters and learned noise, during the warm-up.",
         gt=0.0,
     )
-
-    def schedule(self) -> SteadySchedule:
-        """Warm-up and draws, as many as there may be where their number is not given."""
-        draws, thin = or_else(self.num_draws, 100), or_else(self.thin, THIN)
-        return SteadySchedule(or_else(self.num_warmup, STEPS), draws, thin)
-
-
-def or_else(given: int | None, usual: int) -> int:
-    """``given``, or what is usual where nothing is."""
-    return usual if given is None else given

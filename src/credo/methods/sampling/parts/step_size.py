@@ -112,8 +112,8 @@ class StepSearch:
         """Of a batch's slope along ``direction``, the mean over chains; from smaller batches where
         the data do not make as many of this size.
         """
-        small = max(1, min(size, self.num_data // BATCHES))
-        batches = self._batches(index, small, BATCHES)
+        part = max(1, min(size, self.num_data // BATCHES))
+        batches = self._batches(index, part, BATCHES)
         along = torch.stack([(self._slope(position, b) * direction).sum(1) for b in batches])
-        share = small / size * (1 - size / self.num_data) / max(1 - small / self.num_data, 1e-12)
+        share = part / size * (1 - size / self.num_data) / max(1 - part / self.num_data, 1e-12)
         return share * float(along.var(0).mean().nan_to_num())
