@@ -227,14 +227,18 @@ def collapsed_prior(case: Case) -> Finding | None:
 
 @checks.register("chains not mixed")
 def chains_not_mixed(case: Case) -> Finding | None:
-    """The log density of the chains differs by more between them than within them."""
+    """The chains differ by more between them than within them: in the network's outputs at a few
+    inputs, where these were looked at, else in their log density.
+    """
     densities = _log_densities(case)
     if densities is None or len(densities) < 2:
         return None
-    value = split_r_hat(densities)
+    known = case.history[-1].get("r_hat")
+    value = split_r_hat(densities) if known is None else known
     if not value > R_HAT:
         return None
-    evidence = f"the log density of {len(densities)} chains has R-hat {value:.3f}"
+    what = "log density" if known is None else "worst output"
+    evidence = f"the {what} of {len(densities)} chains has R-hat {value:.3f}"
     remedy = "raise num_warmup and num_draws, and compare predictions with credo.audit.diagnose"
     return Finding("chains not mixed", "serious", evidence, remedy)
 
@@ -253,14 +257,18 @@ def divergent_trajectories(case: Case) -> Finding | None:
 
 @checks.register("few effective draws")
 def few_effective_draws(case: Case) -> Finding | None:
-    """Draws repeat each other: the log density of all chains counts as few."""
+    """Draws repeat each other: of all chains they count as few, by the network's outputs where
+    these were looked at, else by the log density.
+    """
     densities = _log_densities(case)
     if densities is None or not np.isfinite(densities).all():
         return None
-    count = effective_draws(densities)
+    known = case.history[-1].get("ess")
+    count = effective_draws(densities) if known is None else known
     if count >= min(LEAST_DRAWS, 0.5 * densities.size):
         return None
-    evidence = f"{densities.size} draws count as {count:.0f} by their log density"
+    what = "log density" if known is None else "worst output"
+    evidence = f"{densities.size} draws count as {count:.0f} by their {what}"
     return Finding("few effective draws", "warning", evidence, "raise num_draws or thin")
 
 

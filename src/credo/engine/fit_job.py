@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -17,6 +17,7 @@ from credo.core.errors import SettingError
 from credo.core.settings import positive, whole
 from credo.data.intake import intake
 from credo.data.source import Source
+from credo.engine.cost import products_per_example
 from credo.engine.model import Fitted, Model
 from credo.engine.run import Run
 from credo.engine.settling import COOLING
@@ -34,6 +35,8 @@ WORK = 3e12  # products of weights and examples that a default fit may take beyo
 ADAM_LR, LEAST_ADAM_LR = 1e-2, 3e-4
 SMALL = 10_000  # P up to which Adam's rate holds
 CHEAP = 200_000  # N P up to which a chain's step takes all data
+CHAIN_WORK = 1.5e11  # products that chains of no given length may take: under a minute of one core
+CALLS, ROW = 4e6, 200  # products that a gradient's calls cost whatever its size, and a row of data
 
 Callback = Callable[[dict[str, Any]], bool | None]
 
@@ -48,10 +51,13 @@ class Advance(Protocol):
 
 @dataclass(frozen=True)
 class Problem:
-    """What defaults depend on: N examples, and P random weights."""
+    """What defaults depend on: N examples, P random weights, and ``products`` of weights and
+    numbers in the network's pass over one example, where that is not P.
+    """
 
     num_data: int
     num_weights: int
+    products: int = 0
 
     @classmethod
     def of(cls, model: Model, source: Source) -> Problem:
@@ -71,6 +77,22 @@ class Problem:
         size = min(batch_size or self.num_data, self.num_data)
         affordable = int(WORK / (6 * max(self.num_weights, 1) * size))
         return max(EPOCHS * math.ceil(self.num_data / size), min(STEPS, affordable))
+
+    def num_gradients(self, chains: int, batch_size: int | None = None) -> int:
+        """Gradients of all chains at once that chains of no given length may take: 1.5e11 products,
+        under a minute of one core.
+        """
+        size = min(batch_size or self.num_data, self.num_data)
+        cost = CALLS + chains * size * (max(self.products, self.num_weights) + ROW)
+        return max(1, int(CHAIN_WORK / cost))
+
+    def batch_of_chains(self) -> int | None:
+        """Examples in the batch of a stochastic-gradient sampler: all of them where N P is at most
+        200,000, else as many as keep B P there, and at least 128; batches of one size.
+        """
+        size = self.chain_batch_size(max(128, CHEAP // max(self.num_weights, 1)))
+        count = math.ceil(self.num_data / size) if size else 1
+        return None if count == 1 else math.ceil(self.num_data / count)
 
     def chain_batch_size(self, usual: int) -> int | None:
         """All data where N P is at most 200,000: then a step on all of them is as cheap, and its
@@ -129,7 +151,8 @@ class FitJob:
     ``history`` is filled as the fit goes on; a callback gets each row and stops the fit by
     returning True. ``show`` gets the posterior of the moment before callbacks get a row, from
     methods that have one. ``settles``: the length is not given, and ``epochs`` is the most that it
-    may be. ``problem``: N and P, which tell how close to its end a fit must come.
+    may be; chains end when they have mixed. ``problem``: N and P, which tell how close to its end a
+    fit must come. ``lr_given``: the learning rate is the user's, and a method is not to find one.
     """
 
     source: Source
@@ -144,6 +167,7 @@ class FitJob:
     validate: Callable[[Posterior, Mapping[str, Tensor]], float] | None = None
     show: Callable[[Fitted], None] | None = None
     settles: bool = False
+    lr_given: bool = True
     problem: Problem = Problem(0, 0)
     max_seconds: float | None = None
     checkpoint_seconds: float = field(default_factory=lambda: CHECKPOINT_SECONDS)
@@ -153,6 +177,8 @@ class FitJob:
     def of(cls, options: FitOptions, method: Method, source: Source, model: Model) -> FitJob:
         """With the method's defaults for this problem for what is not asked for."""
         problem = Problem.of(model, source)
+        if method.is_sampler and method.settles:
+            problem = replace(problem, products=products_per_example(model, source))
         asked = options.batch_size
         size = method.usual_batch_size(problem) if asked is None else asked
         size = None if size is None or size >= source.num_data else size
@@ -162,7 +188,8 @@ class FitJob:
         return cls(
             source=source,
             epochs=epochs,
-            settles=options.epochs is None and method.takes_epochs,
+            settles=options.epochs is None and method.settles,
+            lr_given=options.lr is not None,
             problem=problem,
             max_seconds=options.max_seconds,
             batch_size=size,

@@ -100,6 +100,13 @@ class Method(metaclass=Configurable):
         """The learning rate where none is given: the method's own, or Adam's for this network."""
         return problem.adam_lr if self.lr is None else self.lr
 
+    @property
+    def settles(self) -> bool:
+        """Whether a fit whose length is not given ends by itself: a descent when its objective has
+        settled, chains without ``num_draws`` when they have mixed.
+        """
+        return self.takes_epochs or getattr(self, "num_draws", 0) is None
+
     @classmethod
     def example_network(cls, net: nn.Module, outputs: int) -> nn.Module:
         """A conformance network as this method can take it: with the noise inside that the method

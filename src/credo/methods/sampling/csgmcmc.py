@@ -19,12 +19,17 @@ from credo.engine.fit_job import FitJob, Problem
 from credo.engine.method import Method, methods
 from credo.engine.model import Fitted, Model
 from credo.kernels.langevin import cyclical, underdamped
-from credo.methods.sampling.parts.chains import start_chains
+from credo.methods.sampling.parts.chains import or_else, start_chains
 from credo.methods.sampling.parts.density import Density
 from credo.methods.sampling.parts.fitted_alongside import FittedAlongside
+from credo.methods.sampling.parts.lengths import THIN, stochastic_lengths
 from credo.methods.sampling.parts.run_moves import CyclicalSchedule, Moves
 from credo.methods.sampling.parts.settings import ChainSettings, StochasticGradientSettings
+from credo.methods.sampling.parts.step_size import Step, StepSearch
 from credo.methods.sampling.parts.stochastic_gradient import StochasticGradient
+
+DRAWS = 100  # of every chain
+STEEPEST = 1.0  # eta a at the top of a cycle
 
 
 class CSGMCMCState(NamedTuple):
@@ -32,6 +37,7 @@ class CSGMCMCState(NamedTuple):
 
     position: Tensor  #: (C, P)
     momentum: Tensor  #: (C, P)
+    step: Step  #: at the top of a cycle
 
 
 class CSGMCMCInfo(NamedTuple):
@@ -39,6 +45,7 @@ class CSGMCMCInfo(NamedTuple):
 
     log_density: Tensor
     lr: Tensor
+    noise: Tensor | None  #: of batches, where it was measured
 
 
 @methods.register("csgmcmc")
@@ -70,8 +77,12 @@ class CSGMCMC(Method, StochasticGradientSettings, ChainSettings):
         "num_chains": 16,
     }
 
-    num_warmup: int = setting(
-        0, "Steps of plain SGHMC before the first cycle, during which point parameters learn.", ge=0
+    num_warmup: int | None = setting(
+        None,
+        "Steps of plain SGHMC before the first cycle, during which point parameters learn; None: "
+        "none where num_draws is given, else 2,000, or fewer where a step is dear.",
+        ge=0,
+        kind=int,
     )
     num_cycles: int = setting(4, "Cycles of the step size; num_draws is divided among them.", ge=1)
     exploration: float = setting(0.8, "Share of a cycle without noise and draws.", ge=0.0, le=0.99)
@@ -79,7 +90,7 @@ class CSGMCMC(Method, StochasticGradientSettings, ChainSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.num_draws % self.num_cycles:
+        if self.num_draws is not None and self.num_draws % self.num_cycles:
             raise SettingError(
                 f"num_draws={self.num_draws} cannot be shared out among "
                 f"num_cycles={self.num_cycles}; use a multiple of it."
@@ -87,12 +98,28 @@ class CSGMCMC(Method, StochasticGradientSettings, ChainSettings):
 
     def schedule(self) -> CyclicalSchedule:
         """Warm-up, then cycles."""
+        usual = DRAWS - DRAWS % self.num_cycles
         return CyclicalSchedule(
-            self.num_warmup, self.num_draws, self.thin, self.num_cycles, self.exploration
+            or_else(self.num_warmup, 0),
+            or_else(self.num_draws, max(usual, self.num_cycles)),
+            or_else(self.thin, THIN),
+            self.num_cycles,
+            self.exploration,
         )
 
     def usual_batch_size(self, problem: Problem) -> int | None:
-        return problem.chain_batch_size(128)
+        return problem.batch_of_chains()
+
+    def by_problem(self, problem: Problem) -> dict[str, Any]:
+        """As many steps in all as other samplers may take."""
+        if not self.settles:
+            return {}
+        found = stochastic_lengths(self, problem)
+        steps = found["num_draws"] * found["thin"] * (1 - self.exploration)
+        thin = min(THIN, max(1, int(steps) // DRAWS))
+        draws = min(DRAWS, max(self.num_cycles, int(steps) // thin))
+        draws -= draws % self.num_cycles
+        return found | {"num_draws": draws, "thin": thin}
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         chains = start_chains(model, self, fit_job)
@@ -109,28 +136,31 @@ class CSGMCMCMoves(Moves[CSGMCMCState]):
     def __init__(self, settings: CSGMCMC, density: Density, fit_job: FitJob) -> None:
         self.settings, self.schedule = settings, settings.schedule()
         # through the warm-up and the exploration of the first cycle
-        until = settings.num_warmup + self.schedule.period - self.schedule.sampling
+        until = self.schedule.num_warmup + self.schedule.period - self.schedule.sampling
         alongside = FittedAlongside(density, settings.point_lr, until)
         self.gradient = StochasticGradient(density, fit_job, settings.num_chains, alongside)
         self.fitted_alongside = alongside
+        heating = 1 / (1 - (1 - settings.friction) ** 2)
+        self.steps = StepSearch(density, fit_job, until, STEEPEST, heating)
 
     def start(self, position: Tensor, source: Generator) -> CSGMCMCState:
         """At rest."""
-        return CSGMCMCState(position, torch.zeros_like(position))
+        return CSGMCMCState(position, torch.zeros_like(position), self.steps.start(position))
 
     def move(
         self, state: CSGMCMCState, index: int, source: Generator
     ) -> tuple[CSGMCMCState, CSGMCMCInfo]:
-        settings, (position, momentum) = self.settings, state
+        settings, (position, momentum, step) = self.settings, state
+        step = self.steps.at(step, index, position)
         log_density, slope = self.gradient.at(position, index)
-        place = index - settings.num_warmup
-        eta, temperature = self.gradient.eta, settings.temperature
+        place = index - self.schedule.num_warmup
+        eta, temperature = self.gradient.eta(step.lr), settings.temperature
         if place >= 0:
             eta *= cyclical(place, self.schedule.period)
             temperature = temperature if self.schedule.samples(index) else 0.0
         moved = underdamped(position, momentum, slope, eta, settings.friction, temperature, source)
         lr = torch.tensor(eta * self.gradient.num_data)
-        return CSGMCMCState(*moved), CSGMCMCInfo(log_density, lr)
+        return CSGMCMCState(*moved, step), CSGMCMCInfo(log_density, lr, self.steps.told(step))
 
     def drawn(self, state: CSGMCMCState) -> Tensor:
         return state.position

@@ -18,24 +18,18 @@ import torch
 from torch import Generator, Tensor
 
 from credo.core.settings import setting
-from credo.engine.fit_job import FitJob
+from credo.engine.fit_job import FitJob, Problem
 from credo.engine.method import Method, methods
 from credo.engine.model import Fitted, Model
 from credo.kernels.hamiltonian import Integrator, TrajectoryInfo, hmc
 from credo.kernels.log_density import Point
-from credo.kernels.warmup import (
-    EVERY,
-    Adaptation,
-    TrajectoryLength,
-    WarmUp,
-    per_chain,
-    turning_steps,
-)
-from credo.methods.sampling.parts.chains import start_chains
+from credo.kernels.warmup import EVERY, Adaptation, TrajectoryLength, per_chain, turning_steps
+from credo.methods.sampling.parts.chains import full_batch_schedule, start_chains, warm_up
 from credo.methods.sampling.parts.density import Density
 from credo.methods.sampling.parts.fitted_alongside import FittedAlongside
 from credo.methods.sampling.parts.full_batch import FullBatch
-from credo.methods.sampling.parts.run_moves import Moves, SteadySchedule
+from credo.methods.sampling.parts.lengths import LR, MAX_STEPS, alongside_lr, full_batch_lengths
+from credo.methods.sampling.parts.run_moves import Moves
 from credo.methods.sampling.parts.settings import ChainSettings, CompileSettings, FullBatchSettings
 
 JITTER = 0.2  # of the step size, so that no trajectory closes on itself
@@ -80,13 +74,23 @@ class HMC(Method, CompileSettings, FullBatchSettings, ChainSettings):
     num_steps: int | None = setting(
         None, "Leapfrog steps of a trajectory; None adapts their number.", ge=1, kind=int
     )
-    max_steps: int = setting(1000, "Most steps of an adapted trajectory.", ge=1)
+    max_steps: int | None = setting(
+        None,
+        "Most steps of an adapted trajectory; None: 1,000, or fewer where a gradient is dear.",
+        ge=1,
+        kind=int,
+    )
+
+    def by_problem(self, problem: Problem) -> dict[str, Any]:
+        return full_batch_lengths(self, problem) if self.settles else {}
+
+    def usual_lr(self, problem: Problem) -> float:
+        return alongside_lr(self, problem) if self.settles else LR
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         chains = start_chains(model, self, fit_job)
         moves = HMCMoves(self, chains.density, fit_job)
-        schedule = SteadySchedule(self.num_warmup, self.num_draws, self.thin)
-        draws = chains.run(self.name, moves, schedule)
+        draws = chains.run(self.name, moves, full_batch_schedule(self))
         return chains.fitted(draws)
 
 
@@ -96,13 +100,12 @@ class HMCMoves(Moves[HMCState]):
     state_type = HMCState
 
     def __init__(self, settings: HMC, density: Density, fit_job: FitJob) -> None:
-        self.settings, self.warmup = (
-            settings,
-            WarmUp(settings.num_warmup, settings.target_rate, settings.mass == "dense"),
-        )
+        self.settings, self.warmup = settings, warm_up(settings)
         self.target = FullBatch.of(density, fit_job.source, fit_job.batch_size)
         self.integrator = Integrator(self.target, settings.compile)
-        self.fitted_alongside = FittedAlongside.in_warmup(density, fit_job.lr, settings.num_warmup)
+        self.fitted_alongside = FittedAlongside.in_warmup(
+            density, fit_job.lr, self.warmup.num_warmup
+        )
 
     def start(self, position: Tensor, source: Generator) -> HMCState:
         point = Point.at(self.target, position)
@@ -112,14 +115,15 @@ class HMCMoves(Moves[HMCState]):
 
     def move(self, state: HMCState, index: int, source: Generator) -> tuple[HMCState, HMCInfo]:
         settings, (point, adaptation, length) = self.settings, state
+        most = settings.max_steps or MAX_STEPS
         if self.target.step_alongside(self.fitted_alongside, index, point.position):
             point = Point.at(self.target, point.position)
         step, scale = self.warmup.step(adaptation, index), adaptation.scale
-        if settings.num_steps is None and index < settings.num_warmup and index % EVERY == 0:
-            steps, most = per_chain(step, point.position), 2 * settings.max_steps
-            turned = turning_steps(self.integrator, point, steps, scale, most, source)
+        if settings.num_steps is None and index < self.warmup.num_warmup and index % EVERY == 0:
+            steps = per_chain(step, point.position)
+            turned = turning_steps(self.integrator, point, steps, scale, 2 * most, source)
             length = length.update(turned, step)
-        count = settings.num_steps or length.num_steps(step, settings.max_steps)
+        count = settings.num_steps or length.num_steps(step, most)
         steps = per_chain(step, point.position, source, JITTER)
         moved = hmc(self.integrator, point, steps, scale, count, source)
         adaptation = self.warmup.adapt_trajectories(
@@ -129,6 +133,9 @@ class HMCMoves(Moves[HMCState]):
             length = TrajectoryLength.start(adaptation.step_size.log_step.exp() * count / 10)
         info = HMCInfo(moved.info, step, torch.tensor(float(count)))
         return HMCState(moved.point, adaptation, length), info
+
+    def gradients(self, info: HMCInfo) -> float:
+        return float(info.steps)
 
     def drawn(self, state: HMCState) -> Tensor:
         return state.point.position

@@ -16,18 +16,22 @@ import torch
 from torch import Generator, Tensor
 
 from credo.core.settings import setting
-from credo.engine.fit_job import FitJob
+from credo.engine.fit_job import FitJob, Problem
 from credo.engine.method import Method, methods
 from credo.engine.model import Fitted, Model
 from credo.kernels.log_density import accepted, normal, rate_of
 from credo.kernels.metric import velocity
-from credo.kernels.warmup import Adaptation, WarmUp, per_chain
-from credo.methods.sampling.parts.chains import start_chains
+from credo.kernels.warmup import Adaptation, per_chain
+from credo.methods.sampling.parts.chains import full_batch_schedule, start_chains, warm_up
 from credo.methods.sampling.parts.density import Density
 from credo.methods.sampling.parts.fitted_alongside import FittedAlongside
 from credo.methods.sampling.parts.full_batch import FullBatch
-from credo.methods.sampling.parts.run_moves import Moves, SteadySchedule
+from credo.methods.sampling.parts.lengths import LR, alongside_lr, full_batch_lengths
+from credo.methods.sampling.parts.run_moves import Moves
 from credo.methods.sampling.parts.settings import ChainSettings, FullBatchSettings
+
+MOVES = 5000  # of the warm-up, at most
+PASS = 0.5  # of a gradient, that a move costs
 
 
 class MetropolisState(NamedTuple):
@@ -69,19 +73,28 @@ class Metropolis(Method, FullBatchSettings, ChainSettings):
         "num_chains": 8,
     }
 
-    num_warmup: int = setting(
-        5000, "Moves of every chain before the first draw, during which it adapts.", ge=0
+    num_warmup: int | None = setting(
+        None,
+        "Moves of every chain before the first draw, during which it adapts; None: 5,000, or "
+        "fewer where a pass is dear.",
+        ge=0,
+        kind=int,
     )
     thin: int = setting(20, "Moves per draw.", ge=1)
     target_rate: float = setting(
         0.234, "Acceptance rate that the step size is adapted to.", gt=0.0, le=0.99
     )
 
+    def by_problem(self, problem: Problem) -> dict[str, Any]:
+        return full_batch_lengths(self, problem, PASS, MOVES) if self.settles else {}
+
+    def usual_lr(self, problem: Problem) -> float:
+        return alongside_lr(self, problem, PASS, MOVES) if self.settles else LR
+
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         chains = start_chains(model, self, fit_job)
         moves = MetropolisMoves(self, chains.density, fit_job)
-        schedule = SteadySchedule(self.num_warmup, self.num_draws, self.thin)
-        draws = chains.run(self.name, moves, schedule)
+        draws = chains.run(self.name, moves, full_batch_schedule(self, MOVES))
         return chains.fitted(draws)
 
 
@@ -91,9 +104,11 @@ class MetropolisMoves(Moves[MetropolisState]):
     state_type = MetropolisState
 
     def __init__(self, settings: Metropolis, density: Density, fit_job: FitJob) -> None:
-        self.warmup = WarmUp(settings.num_warmup, settings.target_rate, settings.mass == "dense")
+        self.warmup = warm_up(settings, MOVES)
         self.target = FullBatch.of(density, fit_job.source, fit_job.batch_size)
-        self.fitted_alongside = FittedAlongside.in_warmup(density, fit_job.lr, settings.num_warmup)
+        self.fitted_alongside = FittedAlongside.in_warmup(
+            density, fit_job.lr, self.warmup.num_warmup
+        )
         # the step that suits a Gaussian of unit variance
         self.first_step = 2.38 / math.sqrt(density.numel)
 
@@ -121,6 +136,9 @@ class MetropolisMoves(Moves[MetropolisState]):
             first = torch.full_like(step, self.first_step)
             adaptation = self.warmup.restart(adaptation, first)
         return MetropolisState(position, value, adaptation), MetropolisInfo(value, rate, step)
+
+    def gradients(self, info: MetropolisInfo) -> float:
+        return PASS
 
     def drawn(self, state: MetropolisState) -> Tensor:
         return state.position

@@ -15,19 +15,22 @@ from typing import Any, ClassVar, NamedTuple
 from torch import Generator, Tensor
 
 from credo.core.settings import setting
-from credo.engine.fit_job import FitJob
+from credo.engine.fit_job import FitJob, Problem
 from credo.engine.method import Method, methods
 from credo.engine.model import Fitted, Model
 from credo.kernels.hamiltonian import Integrator, TrajectoryInfo
 from credo.kernels.log_density import Point
 from credo.kernels.nuts_tree import nuts
-from credo.kernels.warmup import Adaptation, WarmUp, per_chain
-from credo.methods.sampling.parts.chains import start_chains
+from credo.kernels.warmup import Adaptation, per_chain
+from credo.methods.sampling.parts.chains import full_batch_schedule, start_chains, warm_up
 from credo.methods.sampling.parts.density import Density
 from credo.methods.sampling.parts.fitted_alongside import FittedAlongside
 from credo.methods.sampling.parts.full_batch import FullBatch
-from credo.methods.sampling.parts.run_moves import Moves, SteadySchedule
+from credo.methods.sampling.parts.lengths import LR, MAX_DEPTH, alongside_lr, full_batch_lengths
+from credo.methods.sampling.parts.run_moves import Moves
 from credo.methods.sampling.parts.settings import ChainSettings, CompileSettings, FullBatchSettings
+
+TREE = 1.6  # gradients that a step with its share of the tree is worth
 
 
 class NUTSState(NamedTuple):
@@ -64,15 +67,25 @@ class NUTS(Method, CompileSettings, FullBatchSettings, ChainSettings):
     fidelity: ClassVar[str] = "exact in the limit"
     conformance_settings: ClassVar[dict[str, Any]] = {"num_warmup": 150, "num_draws": 300}
 
-    max_depth: int = setting(
-        10, "Doublings of a trajectory at most: 2^max_depth - 1 steps.", ge=1, le=20
+    max_depth: int | None = setting(
+        None,
+        "Doublings of a trajectory at most: 2^max_depth - 1 steps; None: 10, or fewer where a "
+        "gradient is dear.",
+        ge=1,
+        le=20,
+        kind=int,
     )
+
+    def by_problem(self, problem: Problem) -> dict[str, Any]:
+        return full_batch_lengths(self, problem) if self.settles else {}
+
+    def usual_lr(self, problem: Problem) -> float:
+        return alongside_lr(self, problem) if self.settles else LR
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         chains = start_chains(model, self, fit_job)
         moves = NUTSMoves(self, chains.density, fit_job)
-        schedule = SteadySchedule(self.num_warmup, self.num_draws, self.thin)
-        draws = chains.run(self.name, moves, schedule)
+        draws = chains.run(self.name, moves, full_batch_schedule(self))
         return chains.fitted(draws)
 
 
@@ -82,13 +95,12 @@ class NUTSMoves(Moves[NUTSState]):
     state_type = NUTSState
 
     def __init__(self, settings: NUTS, density: Density, fit_job: FitJob) -> None:
-        self.settings, self.warmup = (
-            settings,
-            WarmUp(settings.num_warmup, settings.target_rate, settings.mass == "dense"),
-        )
+        self.settings, self.warmup = settings, warm_up(settings)
         self.target = FullBatch.of(density, fit_job.source, fit_job.batch_size)
         self.integrator = Integrator(self.target, settings.compile)
-        self.fitted_alongside = FittedAlongside.in_warmup(density, fit_job.lr, settings.num_warmup)
+        self.fitted_alongside = FittedAlongside.in_warmup(
+            density, fit_job.lr, self.warmup.num_warmup
+        )
 
     def start(self, position: Tensor, source: Generator) -> NUTSState:
         point = Point.at(self.target, position)
@@ -99,13 +111,17 @@ class NUTSMoves(Moves[NUTSState]):
         if self.target.step_alongside(self.fitted_alongside, index, point.position):
             point = Point.at(self.target, point.position)
         step = self.warmup.step(adaptation, index)
-        steps, max_depth = per_chain(step, point.position), self.settings.max_depth
+        steps, max_depth = per_chain(step, point.position), self.settings.max_depth or MAX_DEPTH
         moved = nuts(self.integrator, point, steps, adaptation.scale, max_depth, source)
         adaptation = self.warmup.adapt_trajectories(
             self.integrator, adaptation, index, moved.point, moved.rate, source
         )
         info = NUTSInfo(moved.info, step, moved.steps, moved.depth)
         return NUTSState(moved.point, adaptation), info
+
+    def gradients(self, info: NUTSInfo) -> float:
+        """Chains wait for the longest trajectory, and its tree takes time as well."""
+        return TREE * float(info.steps.max())
 
     def drawn(self, state: NUTSState) -> Tensor:
         return state.point.position

@@ -20,16 +20,20 @@ from credo.engine.fit_job import FitJob, Problem
 from credo.engine.method import Method, methods
 from credo.engine.model import Fitted, Model
 from credo.kernels.langevin import overdamped
-from credo.methods.sampling.parts.chains import start_chains
+from credo.methods.sampling.parts.chains import start_chains, stochastic_schedule
 from credo.methods.sampling.parts.density import Density
 from credo.methods.sampling.parts.fitted_alongside import FittedAlongside
-from credo.methods.sampling.parts.run_moves import Moves, SteadySchedule
+from credo.methods.sampling.parts.lengths import stochastic_lengths
+from credo.methods.sampling.parts.run_moves import Moves
 from credo.methods.sampling.parts.settings import (
     CONFORMANCE,
     ChainSettings,
     StochasticGradientSettings,
 )
+from credo.methods.sampling.parts.step_size import Step, StepSearch
 from credo.methods.sampling.parts.stochastic_gradient import StochasticGradient
+
+STEEPEST = 0.2  # eta a: the steepest direction is then a ninth too wide
 
 
 class PSGLDState(NamedTuple):
@@ -38,12 +42,15 @@ class PSGLDState(NamedTuple):
     position: Tensor  #: (C, P)
     squares: Tensor  #: (P,) v, before the correction of its start at zero
     scale: Tensor  #: (P,) G, one for all chains
+    step: Step
 
 
 class PSGLDInfo(NamedTuple):
-    """Diagnostics of a move, per chain ``(C,)``."""
+    """Diagnostics of a move, per chain ``(C,)`` or for all ``()``."""
 
     log_density: Tensor
+    lr: Tensor
+    noise: Tensor | None  #: of batches, where it was measured
 
 
 @methods.register("psgld")
@@ -74,13 +81,15 @@ class PSGLD(Method, StochasticGradientSettings, ChainSettings):
     )
 
     def usual_batch_size(self, problem: Problem) -> int | None:
-        return problem.chain_batch_size(128)
+        return problem.batch_of_chains()
+
+    def by_problem(self, problem: Problem) -> dict[str, Any]:
+        return stochastic_lengths(self, problem) if self.settles else {}
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         chains = start_chains(model, self, fit_job)
         moves = PSGLDMoves(self, chains.density, fit_job)
-        schedule = SteadySchedule(self.num_warmup, self.num_draws, self.thin)
-        draws = chains.run(self.name, moves, schedule)
+        draws = chains.run(self.name, moves, stochastic_schedule(self))
         return chains.fitted(draws)
 
 
@@ -91,26 +100,34 @@ class PSGLDMoves(Moves[PSGLDState]):
 
     def __init__(self, settings: PSGLD, density: Density, fit_job: FitJob) -> None:
         self.settings = settings
-        alongside = FittedAlongside.in_warmup(density, settings.point_lr, settings.num_warmup)
+        warmup = stochastic_schedule(settings).num_warmup
+        alongside = FittedAlongside.in_warmup(density, settings.point_lr, warmup)
         self.gradient = StochasticGradient(density, fit_job, settings.num_chains, alongside)
         self.fitted_alongside = alongside
+        self.num_warmup = warmup
+        self.steps = StepSearch(density, fit_job, warmup, STEEPEST, 0.5)
 
     def start(self, position: Tensor, source: Generator) -> PSGLDState:
-        return PSGLDState(position, torch.zeros_like(position[0]), torch.ones_like(position[0]))
+        zeros = torch.zeros_like(position[0])
+        return PSGLDState(position, zeros, torch.ones_like(zeros), self.steps.start(position))
 
     def move(
         self, state: PSGLDState, index: int, source: Generator
     ) -> tuple[PSGLDState, PSGLDInfo]:
-        settings, gradient, (position, squares, scale) = self.settings, self.gradient, state
+        settings, gradient, (position, squares, scale, step) = self.settings, self.gradient, state
         log_density, slope = gradient.at(position, index)
-        if index < settings.num_warmup:
+        if index < self.num_warmup:
             memory, mean_slope = settings.memory, slope / gradient.num_data
             squares = memory * squares + (1 - memory) * mean_slope.square().mean(0)
             size = (squares / (1 - memory ** (index + 1))).sqrt()
             scale = 1 / (size + settings.eps * size.square().mean().sqrt().clamp_min(1e-30))
             scale = scale / scale.mean()
-        moved = overdamped(position, slope, gradient.eta, settings.temperature, source, scale)
-        return PSGLDState(moved, squares, scale), PSGLDInfo(log_density)
+        step = self.steps.at(step, index, position, scale)
+        eta, temperature = gradient.eta(step.lr), settings.temperature
+        moved = overdamped(position, slope, eta, temperature, source, scale)
+        return PSGLDState(moved, squares, scale, step), PSGLDInfo(
+            log_density, step.lr, self.steps.told(step)
+        )
 
     def drawn(self, state: PSGLDState) -> Tensor:
         return state.position

@@ -19,28 +19,35 @@ from credo.engine.fit_job import FitJob, Problem
 from credo.engine.method import Method, methods
 from credo.engine.model import Fitted, Model
 from credo.kernels.langevin import overdamped
-from credo.methods.sampling.parts.chains import start_chains
+from credo.methods.sampling.parts.chains import start_chains, stochastic_schedule
 from credo.methods.sampling.parts.density import Density
 from credo.methods.sampling.parts.fitted_alongside import FittedAlongside
-from credo.methods.sampling.parts.run_moves import Moves, SteadySchedule
+from credo.methods.sampling.parts.lengths import stochastic_lengths
+from credo.methods.sampling.parts.run_moves import Moves
 from credo.methods.sampling.parts.settings import (
     CONFORMANCE,
     ChainSettings,
     StochasticGradientSettings,
 )
+from credo.methods.sampling.parts.step_size import Step, StepSearch
 from credo.methods.sampling.parts.stochastic_gradient import StochasticGradient
+
+STEEPEST = 0.2  # eta a: the steepest direction is then a ninth too wide
 
 
 class SGLDState(NamedTuple):
     """What the next move needs."""
 
     position: Tensor  #: (C, P)
+    step: Step
 
 
 class SGLDInfo(NamedTuple):
-    """Diagnostics of a move, per chain ``(C,)``."""
+    """Diagnostics of a move, per chain ``(C,)`` or for all ``()``."""
 
     log_density: Tensor
+    lr: Tensor
+    noise: Tensor | None  #: of batches, where it was measured
 
 
 @methods.register("sgld")
@@ -63,13 +70,15 @@ class SGLD(Method, StochasticGradientSettings, ChainSettings):
     conformance_settings: ClassVar[dict[str, Any]] = CONFORMANCE
 
     def usual_batch_size(self, problem: Problem) -> int | None:
-        return problem.chain_batch_size(128)
+        return problem.batch_of_chains()
+
+    def by_problem(self, problem: Problem) -> dict[str, Any]:
+        return stochastic_lengths(self, problem) if self.settles else {}
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         chains = start_chains(model, self, fit_job)
         moves = SGLDMoves(self, chains.density, fit_job)
-        schedule = SteadySchedule(self.num_warmup, self.num_draws, self.thin)
-        draws = chains.run(self.name, moves, schedule)
+        draws = chains.run(self.name, moves, stochastic_schedule(self))
         return chains.fitted(draws)
 
 
@@ -80,18 +89,21 @@ class SGLDMoves(Moves[SGLDState]):
 
     def __init__(self, settings: SGLD, density: Density, fit_job: FitJob) -> None:
         self.settings = settings
-        alongside = FittedAlongside.in_warmup(density, settings.point_lr, settings.num_warmup)
+        warmup = stochastic_schedule(settings).num_warmup
+        alongside = FittedAlongside.in_warmup(density, settings.point_lr, warmup)
         self.gradient = StochasticGradient(density, fit_job, settings.num_chains, alongside)
         self.fitted_alongside = alongside
+        self.steps = StepSearch(density, fit_job, warmup, STEEPEST, 0.5)
 
     def start(self, position: Tensor, source: Generator) -> SGLDState:
-        return SGLDState(position)
+        return SGLDState(position, self.steps.start(position))
 
     def move(self, state: SGLDState, index: int, source: Generator) -> tuple[SGLDState, SGLDInfo]:
-        log_density, slope = self.gradient.at(state.position, index)
-        temperature = self.settings.temperature
-        moved = overdamped(state.position, slope, self.gradient.eta, temperature, source)
-        return SGLDState(moved), SGLDInfo(log_density)
+        position, temperature = state.position, self.settings.temperature
+        step = self.steps.at(state.step, index, position)
+        log_density, slope = self.gradient.at(position, index)
+        moved = overdamped(position, slope, self.gradient.eta(step.lr), temperature, source)
+        return SGLDState(moved, step), SGLDInfo(log_density, step.lr, self.steps.told(step))
 
     def drawn(self, state: SGLDState) -> Tensor:
         return state.position

@@ -16,18 +16,19 @@ import torch
 from torch import Generator, Tensor
 
 from credo.core.settings import setting
-from credo.engine.fit_job import FitJob
+from credo.engine.fit_job import FitJob, Problem
 from credo.engine.method import Method, methods
 from credo.engine.model import Fitted, Model
 from credo.kernels.hamiltonian import Integrator, TrajectoryInfo, hmc
 from credo.kernels.ladder import Ladder, adapt_rungs, step_per_chain, swap
 from credo.kernels.log_density import Point
-from credo.kernels.warmup import Adaptation, StepSize, WarmUp
-from credo.methods.sampling.parts.chains import start_chains
+from credo.kernels.warmup import Adaptation, StepSize
+from credo.methods.sampling.parts.chains import full_batch_schedule, start_chains, warm_up
 from credo.methods.sampling.parts.density import Density
 from credo.methods.sampling.parts.fitted_alongside import FittedAlongside
 from credo.methods.sampling.parts.full_batch import FullBatch, Tempered
-from credo.methods.sampling.parts.run_moves import Moves, SteadySchedule
+from credo.methods.sampling.parts.lengths import LR, alongside_lr, full_batch_lengths
+from credo.methods.sampling.parts.run_moves import Moves
 from credo.methods.sampling.parts.settings import ChainSettings, CompileSettings, FullBatchSettings
 
 
@@ -77,11 +78,21 @@ class Tempering(Method, CompileSettings, FullBatchSettings, ChainSettings):
     )
     num_steps: int = setting(20, "Leapfrog steps of a move.", ge=1)
 
+    def by_problem(self, problem: Problem) -> dict[str, Any]:
+        return full_batch_lengths(self, problem, self.cost) if self.settles else {}
+
+    def usual_lr(self, problem: Problem) -> float:
+        return alongside_lr(self, problem, self.cost) if self.settles else LR
+
+    @property
+    def cost(self) -> float:
+        """Gradients of the posterior's chains that a move is worth: steps, and swaps."""
+        return self.num_rungs * (self.num_steps + 1.5)
+
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         chains = start_chains(model, self, fit_job)
         moves = TemperingMoves(self, chains.density, fit_job)
-        schedule = SteadySchedule(self.num_warmup, self.num_draws, self.thin)
-        draws = chains.run(self.name, moves, schedule)
+        draws = chains.run(self.name, moves, full_batch_schedule(self))
         return chains.fitted(draws)
 
 
@@ -91,14 +102,13 @@ class TemperingMoves(Moves[TemperingState]):
     state_type = TemperingState
 
     def __init__(self, settings: Tempering, density: Density, fit_job: FitJob) -> None:
-        self.settings, self.warmup = (
-            settings,
-            WarmUp(settings.num_warmup, settings.target_rate, settings.mass == "dense"),
-        )
+        self.settings, self.warmup = settings, warm_up(settings)
         self.target = FullBatch.of(density, fit_job.source, fit_job.batch_size)
         self.tempered = Tempered(self.target, settings.num_rungs, settings.num_chains)
         self.integrator = Integrator(self.tempered, settings.compile)
-        self.fitted_alongside = FittedAlongside.in_warmup(density, fit_job.lr, settings.num_warmup)
+        self.fitted_alongside = FittedAlongside.in_warmup(
+            density, fit_job.lr, self.warmup.num_warmup
+        )
 
     def start(self, position: Tensor, source: Generator) -> TemperingState:
         """All rungs at the same places."""
@@ -125,7 +135,7 @@ class TemperingMoves(Moves[TemperingState]):
         origin, rates = swap(ladder.powers, values, index, source)
         rows = (origin * chains + torch.arange(chains, device=origin.device)).flatten()
         point = self.tempered.at(ladder.powers, moved.point.position[rows])
-        if index < self.settings.num_warmup:
+        if index < self.warmup.num_warmup:
             rate = moved.rate.reshape(rungs, chains)
             adaptation = adapt_rungs(self.warmup, adaptation, index, point.position[:chains], rate)
             ladder = ladder.observe(rates)
@@ -142,6 +152,9 @@ class TemperingMoves(Moves[TemperingState]):
             None if bool(swapped.isnan()) else swapped,
         )
         return TemperingState(point, adaptation, ladder), info
+
+    def gradients(self, info: TemperingInfo) -> float:
+        return self.settings.cost
 
     def drawn(self, state: TemperingState) -> Tensor:
         return state.point.position[: self.settings.num_chains]

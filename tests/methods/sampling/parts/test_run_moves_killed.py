@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from credo import BNN
 from credo.engine import fit_job as job_module
-from credo.engine.run import CHECKPOINT, DRAWS
+from credo.engine.run import CHECKPOINT, DRAWS, Run
 from credo.likelihoods import Gaussian
 
 DOUBLE = torch.float64
@@ -114,3 +114,40 @@ def test_a_run_killed_before_its_first_checkpoint_starts_over(tmp_path):
     assert torch.equal(flat(resumed), flat(straight)) and rows(resumed.history) == rows(
         straight.history
     )
+
+
+def test_a_killed_run_of_no_given_length_ends_where_it_would_have(tmp_path, monkeypatch):
+    monkeypatch.setattr(job_module, "CHECKPOINT_SECONDS", 0.05)
+
+    def make(**more):
+        return bnn().fit(data(), "hmc", num_warmup=30, num_steps=3, seed=3, progress=False, **more)
+
+    straight = make()
+    assert straight.history[-1]["ended"] == "converged"
+    run = tmp_path / "run"
+    killed(make, run, 60)
+    resumed = make(run=run)
+    assert rows(resumed.history) == rows(straight.history)
+    flat = [fitted.posterior.factors[0].flat for fitted in (resumed, straight)]
+    assert torch.equal(*flat)
+
+
+def test_a_run_killed_after_its_last_move_has_nothing_left_to_do(tmp_path, monkeypatch):
+    def make(**more):
+        return bnn().fit(data(), "hmc", num_warmup=30, num_steps=3, seed=3, progress=False, **more)
+
+    straight = make()
+
+    class Died(Exception):
+        pass
+
+    def die(*_):
+        raise Died
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "finish", die)
+        with pytest.raises(Died):
+            make(run=tmp_path / "run")
+    resumed = make(run=tmp_path / "run")
+    assert rows(resumed.history) == rows(straight.history)
+    assert torch.equal(resumed.posterior.factors[0].flat, straight.posterior.factors[0].flat)

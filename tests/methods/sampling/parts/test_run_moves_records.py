@@ -69,10 +69,10 @@ STATES = {
     nuts.NUTSState: [*POINT, *ADAPTATION],
     metropolis.MetropolisState: ["position", "value", *ADAPTATION],
     tempering.TemperingState: [*POINT, *ADAPTATION, "powers", "rejected", "swapped"],
-    sgld.SGLDState: ["position"],
-    psgld.PSGLDState: ["position", "squares", "scale"],
-    sghmc.SGHMCState: ["position", "momentum"],
-    csgmcmc.CSGMCMCState: ["position", "momentum"],
+    sgld.SGLDState: ["position", "lr", "noise"],
+    psgld.PSGLDState: ["position", "squares", "scale", "lr", "noise"],
+    sghmc.SGHMCState: ["position", "momentum", "lr", "noise"],
+    csgmcmc.CSGMCMCState: ["position", "momentum", "lr", "noise"],
     svgd.SVGDState: ["position", "first", "second"],
 }
 

@@ -16,10 +16,17 @@ from credo.engine.model import Fitted, Model
 from credo.engine.outputs import prior_draws
 from credo.kernels.cooling import anneal
 from credo.kernels.hamiltonian import Integrator
+from credo.kernels.warmup import WarmUp
 from credo.methods.sampling.parts.density import Density
 from credo.methods.sampling.parts.full_batch import FullBatch
-from credo.methods.sampling.parts.run_moves import DrawSchedule, Moves, run_moves
-from credo.methods.sampling.parts.settings import ChainSettings
+from credo.methods.sampling.parts.lengths import DRAWS, STEP_DRAWS, STEPS, THIN, WARMUP
+from credo.methods.sampling.parts.mixing import Mixing
+from credo.methods.sampling.parts.run_moves import DrawSchedule, Moves, SteadySchedule, run_moves
+from credo.methods.sampling.parts.settings import (
+    ChainSettings,
+    FullBatchSettings,
+    StochasticGradientSettings,
+)
 from credo.posteriors import Posterior, Samples
 
 
@@ -55,7 +62,8 @@ class Chains:
         """Draws ``(C, D, P)`` of the method ``name``; the last row of the history has their
         validation nll, where there are data to validate on.
         """
-        return run_moves(name, moves, schedule, self._first(), self.fit_job, self._score)
+        fit_job, watch = self.fit_job, self._watch(schedule) if self.fit_job.settles else None
+        return run_moves(name, moves, schedule, self._first(), fit_job, self._score, watch)
 
     def fitted(self, draws: Tensor, num_chains: int | None = None) -> Fitted:
         """What a fit that ends in draws ``(C, D, P)`` returns; ``num_chains=1`` where the C are not
@@ -75,6 +83,12 @@ class Chains:
             Integrator(target), self.position, generator(seed, "annealing", device=device)
         )
 
+    def _watch(self, schedule: DrawSchedule) -> Mixing:
+        """Cycles are run to their end, since their last draws count as much as their first."""
+        budget = self.fit_job.problem.num_gradients(len(self.position), self.fit_job.batch_size)
+        early = isinstance(schedule, SteadySchedule)
+        return Mixing(self.density, self.fit_job.source, budget, early)
+
     def _score(self, draws: Tensor) -> dict[str, float]:
         if self.fit_job.validate is None:
             return {}
@@ -87,6 +101,29 @@ def start_chains(model: Model, settings: ChainSettings, fit_job: FitJob) -> Chai
     if settings.store == "disk" and fit_job.run is None:
         raise SettingError("store='disk' keeps draws in the run's directory; give one with run=.")
     return Chains.start(model, settings.init, settings.num_chains, fit_job, settings.store)
+
+
+def full_batch_schedule(settings: FullBatchSettings, warmup: int = WARMUP) -> SteadySchedule:
+    """Warm-up and draws, as many as there may be where their number is not given."""
+    counts = or_else(settings.num_warmup, warmup), or_else(settings.num_draws, DRAWS)
+    return SteadySchedule(*counts, settings.thin)
+
+
+def stochastic_schedule(settings: StochasticGradientSettings) -> SteadySchedule:
+    """Likewise of steps on batches."""
+    counts = or_else(settings.num_warmup, STEPS), or_else(settings.num_draws, STEP_DRAWS)
+    return SteadySchedule(*counts, or_else(settings.thin, THIN))
+
+
+def warm_up(settings: FullBatchSettings, warmup: int = WARMUP) -> WarmUp:
+    """How step size and metric adapt."""
+    count = full_batch_schedule(settings, warmup).num_warmup
+    return WarmUp(count, settings.target_rate, settings.mass == "dense")
+
+
+def or_else(given: int | None, usual: int) -> int:
+    """``given``, or what is usual where nothing is."""
+    return usual if given is None else given
 
 
 def start_values(

@@ -21,6 +21,7 @@ from credo.core.tree import take
 from credo.core.vectorise import VmapOrLoop
 from credo.engine.model import Model
 from credo.kernels.log_density import differentiable
+from credo.likelihoods.categorical import LabelLikelihood
 from credo.posteriors import Params
 
 Batch = tuple[Any, Tensor]
@@ -124,6 +125,32 @@ class Density:
         shell = self.model.shell()
         shell.place(self.layout.split(weights))
         return self.model.likelihood.log_prob(self.model.outputs(shell, x), y).double().sum()
+
+    def outputs(self, flat: Tensor, x: Any) -> Tensor:
+        """What the network says at ``x``, ``(C, ...)``: of labels the log probabilities."""
+        likelihood, shell = self.model.likelihood, self.model.shell()
+
+        def one(weights: Tensor) -> Tensor:
+            shell.place(self.layout.split(weights))
+            outputs = self.model.outputs(shell, x)
+            known = isinstance(likelihood, LabelLikelihood)
+            return likelihood.probs(outputs).clamp_min(1e-30).log() if known else outputs
+
+        def place() -> None:
+            shell.train(False)
+            for tensors in (self.model.frozen(), self.buffers, self.points):
+                shell.place(tensors)
+
+        def at_once() -> Tensor:
+            place()
+            return torch.vmap(one)(flat)
+
+        def in_turn() -> Tensor:
+            place()
+            return torch.stack([one(weights) for weights in flat])
+
+        with plain_attention():
+            return self.vectorised(at_once, in_turn)
 
     def joint(
         self,

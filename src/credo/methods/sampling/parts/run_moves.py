@@ -63,6 +63,10 @@ class Moves(ABC, Generic[S]):
     def drawn(self, state: S) -> Tensor:
         """The positions ``(C, P)`` that are a draw of every chain."""
 
+    def gradients(self, info: Any) -> float:
+        """Gradients of all chains at once that the move with this info took."""
+        return 1.0
+
 
 @dataclass(frozen=True)
 class DrawSchedule(ABC):
@@ -178,8 +182,22 @@ class EpochSchedule(DrawSchedule):
         return (index + 1) // self.num_batches - 1
 
 
+class Watch(Protocol):
+    """Decides when chains of no given length end."""
+
+    def end(self, draws: Tensor, spent: float, last: bool) -> dict[str, Any] | None:
+        """Entries of the history's last row, ``ended`` among them, where chains end with these
+        draws ``(C, D, P)`` after ``spent`` gradients; None where they go on.
+        """
+        ...
+
+    def measured(self, draws: Tensor) -> dict[str, float]:
+        """How well these have mixed."""
+        ...
+
+
 BY_CHAIN = ("log_density", "energy", "divergent")  # in rows chain by chain; the rest is averaged
-_STATE, _ALONGSIDE = "state/", "more/"  # in the names of a checkpoint
+_STATE, _ALONGSIDE, _SPENT = "state/", "more/", "spent"  # in the names of a checkpoint
 
 
 def run_moves(
@@ -189,15 +207,17 @@ def run_moves(
     positions: Tensor,
     fit_job: FitJob,
     score: Callable[[Tensor], dict[str, float]] = lambda _: {},
+    watch: Watch | None = None,
 ) -> Tensor:
     """Draws ``(C, D, P)`` of the method ``name``, by chains that start at ``positions`` ``(C, P)``,
     or where an earlier run was when it was killed.
 
-    ``score`` adds to the last row of the history what it says of all draws. A network that draws
-    random numbers by itself leaves the caller's alone.
+    ``score`` adds to the last row of the history what it says of all draws; ``watch`` may end the
+    chains before the schedule does. A network that draws random numbers by itself leaves the
+    caller's alone.
     """
     device = positions.device
-    state, first = _restored(schedule, moves, fit_job)
+    state, first, spent = _restored(schedule, moves, fit_job)
     if state is None:
         with isolated(mix(fit_job.seed, "start"), device):
             state = moves.start(positions, generator(fit_job.seed, "start", device=device))
@@ -206,6 +226,8 @@ def run_moves(
     draws = _room(moves.drawn(state), schedule.num_draws, fit_job)
     taken = [schedule.draw_after(index) for index in range(first)]
     count = max([draw + 1 for draw in taken if draw is not None], default=0)
+    if watch is not None and fit_job.ended:  # the process died between its last move and its result
+        return draws[:, :count].clone()
     began, saved, started = time.monotonic(), time.monotonic(), time.perf_counter()
     with fit_job.progress_bar(schedule.num_moves()) as advance:
         advance(first)
@@ -213,6 +235,7 @@ def run_moves(
             source = generator(fit_job.seed, "move", index, device=device)
             with isolated(mix(fit_job.seed, "ambient", index), device):
                 state, info = moves.move(state, index, source)
+            spent += 0.0 if watch is None else moves.gradients(info)
             draw = schedule.draw_after(index)
             if draw is not None:
                 draws[:, draw] = moves.drawn(state).to(draws.device)
@@ -230,13 +253,19 @@ def run_moves(
                 row = _row(schedule.row_number(index), warm, info, seconds)
                 _check_row(name, row, draw is not None)
                 last = index == schedule.num_moves() - 1
-                if last or late:
-                    row |= {"ended": "draws" if last else "seconds"} | score(draws[:, :count])
-                stop = fit_job.note(row) or late
+                told = {"ended": "draws"} if last else None
+                if watch is not None and draw is not None:
+                    told = watch.end(draws[:, :count], spent, last)
+                if late and told is None:
+                    told = {"ended": "seconds"}
+                    told |= {} if watch is None else watch.measured(draws[:, :count])
+                if told is not None:
+                    row |= told | score(draws[:, :count])
+                stop = fit_job.note(row) or (told is not None and not last)
             if fit_job.run is not None and (
                 stop or time.monotonic() - saved >= fit_job.checkpoint_seconds
             ):
-                fit_job.run.checkpoint(_checkpoint(state, moves), index)
+                fit_job.run.checkpoint(_checkpoint(state, moves, spent), index)
                 saved = time.monotonic()
             advance(1, _text(row))
             if stop and not count:
@@ -257,25 +286,32 @@ def _room(positions: Tensor, num_draws: int, fit_job: FitJob) -> Tensor:
     return fit_job.run.draws(size.numel(), positions.dtype).reshape(size)
 
 
-def _checkpoint(state: Record, moves: Moves[Any]) -> dict[str, Tensor]:
-    """The state, and what is fitted alongside, as named tensors."""
+def _checkpoint(state: Record, moves: Moves[Any], spent: float) -> dict[str, Tensor]:
+    """The state, what is fitted alongside and the gradients so far, as named tensors."""
     alongside = moves.fitted_alongside.named_tensors()
-    return {f"{_STATE}{n}": t for n, t in named_tensors(state).items()} | {
-        f"{_ALONGSIDE}{n}": t for n, t in alongside.items()
-    }
+    return (
+        {f"{_STATE}{n}": t for n, t in named_tensors(state).items()}
+        | {f"{_ALONGSIDE}{n}": t for n, t in alongside.items()}
+        | {_SPENT: torch.tensor(spent, dtype=torch.float64)}
+    )
 
 
-def _restored(schedule: DrawSchedule, moves: Moves[S], fit_job: FitJob) -> tuple[S | None, int]:
-    """The state of the last checkpoint, if there is one, and the move to go on with."""
+def _restored(
+    schedule: DrawSchedule, moves: Moves[S], fit_job: FitJob
+) -> tuple[S | None, int, float]:
+    """The state of the last checkpoint, if there is one, the move to go on with, and the gradients
+    before it.
+    """
     found = None if fit_job.run is None else fit_job.run.restore()
     if fit_job.run is not None:
         last = -1 if found is None else schedule.row_number(found[1])
         fit_job.history[:] = fit_job.run.history(last)
     if found is None:
-        return None, 0
+        return None, 0, 0.0
     tensors, index = found
     moves.fitted_alongside.restore(_below(_ALONGSIDE, tensors))
-    return from_tensors(moves.state_type, _below(_STATE, tensors)), index + 1
+    state = from_tensors(moves.state_type, _below(_STATE, tensors))
+    return state, index + 1, float(tensors.get(_SPENT, 0.0))
 
 
 def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -38,10 +38,16 @@ class FullBatchSettings:
     what is fitted alongside.
     """
 
-    num_warmup: int = setting(
-        1000, "Moves of every chain before the first draw, during which it adapts.", ge=0
+    num_warmup: int | None = setting(
+        None,
+        "Moves of every chain before the first draw, during which it adapts; None: 1,000, or "
+        "fewer where a gradient is dear.",
+        ge=0,
+        kind=int,
     )
-    num_draws: int = setting(1000, "Draws of every chain.", ge=1)
+    num_draws: int | None = setting(
+        None, "Draws of every chain; None: until they have mixed, 1,000 at most.", ge=1, kind=int
+    )
     thin: int = setting(1, "Moves per draw.", ge=1)
     target_rate: float = setting(
         0.8, "Acceptance rate that the step size is adapted to.", gt=0.0, le=0.99
@@ -78,9 +84,18 @@ CONFORMANCE: dict[str, Any] = {
 class StochasticGradientSettings:
     """Moves that are one step on a batch."""
 
-    num_warmup: int = setting(2000, "Steps of every chain before the first draw.", ge=0)
-    num_draws: int = setting(100, "Draws of every chain.", ge=1)
-    thin: int = setting(50, "Steps per draw.", ge=1)
+    num_warmup: int | None = setting(
+        None,
+        "Steps of every chain before the first draw; None: 2,000, or fewer where a step is dear.",
+        ge=0,
+        kind=int,
+    )
+    num_draws: int | None = setting(
+        None, "Draws of every chain; None: until they have mixed, 1,000 at most.", ge=1, kind=int
+    )
+    thin: int | None = setting(
+        None, "Steps per draw; None: 50, or fewer where a step is dear.", ge=1, kind=int
+    )
     temperature: float = setting(
         1.0, "T: samples p(w given D)^(1/T); 1 is the posterior, 0 descends.", ge=0.0
     )

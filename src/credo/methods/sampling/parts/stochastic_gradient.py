@@ -56,8 +56,11 @@ class StochasticGradient:
     ) -> None:
         self.density, self.fitted_alongside = density, fitted_alongside
         self.num_data = fit_job.source.num_data
-        self.eta = fit_job.lr / self.num_data
         self.batches = ChainBatches(density, fit_job, chains)
+
+    def eta(self, lr: Tensor) -> float:
+        """The step."""
+        return float(lr) / self.num_data
 
     def at(self, position: Tensor, index: int) -> tuple[Tensor, Tensor]:
         """Log density ``(C,)`` and slope ``(C, P)`` of chains at ``position``, each on its batch of
