@@ -15,10 +15,14 @@ from torch import Tensor
 
 from credo.core.errors import SettingError
 from credo.core.settings import positive, whole
+from credo.data.checks import Asked
+from credo.data.intake import in_standard_units, intake
 from credo.data.source import Source
 from credo.engine.model import Fitted, Model
 from credo.engine.run import Run
 from credo.engine.settling import COOLING
+from credo.engine.validation import validation_nll
+from credo.likelihoods.continuous_likelihood import ContinuousLikelihood
 from credo.posteriors import Posterior
 
 if TYPE_CHECKING:
@@ -143,6 +147,23 @@ class FitJob:
     history: list[dict[str, Any]] = field(default_factory=list)
 
     @classmethod
+    def begun(
+        cls,
+        options: FitOptions,
+        method: Method,
+        model: Model,
+        data: Any,
+        asked: Asked,
+        dtype: torch.dtype | None,
+    ) -> FitJob:
+        """With data that fit the model, standardised where that is ``asked``."""
+        source, held_out = checked_sources(model, data, options, asked, dtype)
+        fit_job = cls.of(options, method, source, model)
+        if held_out is not None:
+            fit_job.validation, fit_job.validate = held_out, validation_nll(model, held_out)
+        return fit_job
+
+    @classmethod
     def of(cls, options: FitOptions, method: Method, source: Source, model: Model) -> FitJob:
         """With the method's defaults for this problem for what is not asked for."""
         problem = Problem.of(model, source)
@@ -236,3 +257,25 @@ class FitJob:
                 bar.update(task, advance=count, description=text)  # None leaves it as it is
 
             yield advance
+
+
+def checked_sources(
+    model: Model, data: Any, options: FitOptions, asked: Asked, dtype: torch.dtype | None
+) -> tuple[Source, Source | None]:
+    """Data and validation data of a fit, refused where they do not fit the model, and standardised
+    where that is called for, which the model is told.
+    """
+    source, held_out = intake(data, num_data=options.num_data, dtype=dtype), None
+    if options.validation is not None:
+        held_out = intake(options.validation, dtype=dtype)
+    example, given = source.example(2), source
+    if asked is not False and dtype is not None:
+        likelihood = model.likelihood
+        learned = isinstance(likelihood, ContinuousLikelihood) and likelihood.learns_size
+        source, units = in_standard_units(data, source, asked, noise_learned=learned, dtype=dtype)
+        model.standardised = units
+        if held_out is not None and units is not None:
+            parts = {"noise_learned": learned, "dtype": dtype}
+            held_out, _ = in_standard_units(options.validation, held_out, units, **parts)
+    model.check(example, given.targets())
+    return source, held_out

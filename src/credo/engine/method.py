@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Self
 
@@ -13,6 +13,7 @@ from credo.core.registry import Registry
 from credo.core.settings import Configurable, other_names, present_settings, validate
 from credo.engine.fit_job import FitJob, Problem
 from credo.engine.model import Fitted, Model
+from credo.posteriors import Posterior
 
 methods: Registry[type[Method]] = Registry("method")
 
@@ -109,6 +110,14 @@ class Method(metaclass=Configurable):
     @abstractmethod
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Run to the end and return the posterior."""
+
+    def start_at(self, posterior: Posterior, names: Collection[str]) -> dict[str, Any]:
+        """Settings of a fit that goes on from a posterior: its mean as ``init``, where the method
+        has that setting, and where there is one; that of several components is no place to start.
+        """
+        if "init" not in self.settings() or len(posterior.components()) != 1:
+            return {}
+        return {"init": {n: v.detach().clone() for n, v in posterior.mean().items() if n in names}}
 
     def settings(self) -> dict[str, Any]:
         """The settings as JSON-able values."""
