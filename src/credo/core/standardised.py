@@ -45,6 +45,12 @@ class Standardised:
         mean, std = self.x_mean.to(x.device), self.x_std.to(x.device)
         return ((x.double() - mean) / std).to(dtype)
 
+    def raw_inputs(self, z: Any) -> Any:
+        """x of inputs in standardised units."""
+        if self.x_mean is None or self.x_std is None:
+            return z
+        return z.double() * self.x_std.to(z.device) + self.x_mean.to(z.device)
+
     def targets(self, y: Tensor, dtype: torch.dtype | None) -> Tensor:
         """y in standardised units, in its own shape."""
         if self.y_mean is None or self.y_std is None:
@@ -59,7 +65,12 @@ class Standardised:
         if self.y_mean is None or self.y_std is None:
             return outputs
         far = bool((self.y_mean.abs() > OFFSET * self.y_std).any())
-        like = outputs.double() if far else outputs
+        return self.moved(outputs.double() if far else outputs)
+
+    def moved(self, like: Tensor) -> Tensor:
+        """The same in the outputs' own type, without branches that values decide."""
+        if self.y_mean is None or self.y_std is None:
+            return like
         if like.dim() == 1:  # of a single target, as the network gave them
             return self.y_mean.to(like) + self.y_std.to(like) * like
         count = len(self.y_mean)
@@ -107,7 +118,7 @@ class Enter:
     def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """The first argument changes."""
         x, *others = args
-        return entered(self.units, x), *others
+        return entered(self.units, x, module), *others
 
 
 @final
@@ -122,17 +133,25 @@ class Leave:
         return left(self.units, output)
 
 
-def entered(units: Standardised, x: Tensor) -> Tensor:
-    """z in the type of x; without branches, so that it can be traced."""
-    if units.x_mean is None or units.x_std is None:
+def entered(units: Standardised | None, x: Any, net: nn.Module) -> Any:
+    """z of x in the type of the network's parameters; x itself without units."""
+    if units is None or units.x_mean is None or units.x_std is None:
         return x
+    kinds = (p.dtype for p in net.parameters() if p.is_floating_point())
     mean, std = units.x_mean.to(x.device), units.x_std.to(x.device)
-    return ((x.double() - mean) / std).to(x.dtype)
+    return ((x.double() - mean) / std).to(next(kinds, x.dtype))
 
 
-def left(units: Standardised, output: Tensor) -> Tensor:
+def left(units: Standardised, output: Any) -> Any:
     """Outputs in the units of y and in their own type."""
-    return units.outputs(output).to(output.dtype)
+    if units.y_std is None:
+        return output
+    if not isinstance(output, Tensor):
+        raise NetworkError(
+            f"The network gives a {type(output).__name__}, of which no part is known to be in the "
+            "units of the targets; export the part that counts."
+        )
+    return units.moved(output.double()).to(output.dtype)
 
 
 def with_units(net: nn.Module, units: Standardised | None) -> nn.Module:
@@ -189,7 +208,7 @@ class OwnUnits(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """y_mean + y_sd net((x - x_mean) / x_sd)."""
         units = Standardised(**dict(self.named_buffers(recurse=False)))
-        return left(units, self.net(entered(units, x)))
+        return left(units, self.net(entered(units, x, self.net)))
 
 
 def in_own_units(net: nn.Module, units: Standardised | None) -> nn.Module:

@@ -22,7 +22,7 @@ from torch.utils.data.distributed import DistributedSampler
 from credo.core.errors import DataError
 from credo.core.standardised import Standardised
 from credo.data.checks import Asked, check_pair
-from credo.data.source import Arrays, Columns, Indexed, Source, Stream, as_tree
+from credo.data.source import Arrays, Columns, Indexed, Source, Stream, as_tree, is_real_table
 
 _PAIR = "expected (x, y), a Dataset, a DataLoader, or an iterable of (x, y) batches"
 
@@ -79,8 +79,12 @@ def in_standard_units(
     units that are known. Inputs are one real tensor (N, D), or nothing is done; targets are real,
     with noise whose size is learned, else they are left alone.
     """
-    in_memory = source.arrays() is not None
-    exact = intake(data, num_data=source.num_data) if in_memory else source
+    if isinstance(data, Source) and isinstance(asked, Standardised):
+        return source, asked  # who made it has used them
+    arrays = source.arrays()
+    if arrays is not None and asked == "auto" and not is_real_table(arrays[0]):
+        return source, None
+    exact = source if arrays is None else intake(data, num_data=source.num_data)
     if isinstance(asked, (bool, str)):
         x, y = exact.columns(), Columns()
         y.add(_columns(source.targets() if exact is source else exact.targets()))

@@ -160,7 +160,7 @@ class Columns:
 
     def add(self, x: Any) -> None:
         """More rows."""
-        self.real &= isinstance(x, Tensor) and x.dim() == 2 and x.is_floating_point()
+        self.real &= is_real_table(x)
         if not self.real:
             return
         rows = x.detach().double()
@@ -221,6 +221,7 @@ class Source:
         self._targets: Tensor | None = feed.y if isinstance(feed, Arrays) else None
         self._own_batches = 1
         self._change: Callable[[Tree, Tensor], Batch] | None = None
+        self._fingerprint: Callable[[], str | None] | None = None
 
     def __call__(
         self, epoch_generator: torch.Generator | None = None, batch_size: int | None = None
@@ -255,12 +256,15 @@ class Source:
 
     def columns(self) -> Columns:
         """Scales of the inputs' columns, found in the pass that gives the targets."""
-        columns, parts = Columns(), []
-        for x, y in self(None, 1024):
+        columns, parts, exact = Columns(), [], copy.copy(self)
+        exact._dtype = None
+        for x, y in exact(None, 1024):
             columns.add(x)
             parts.append(y)
         if self._targets is None:
-            self._targets, self._own_batches = torch.cat(parts), len(parts)
+            y = torch.cat(parts)
+            y = y.to(self._dtype) if self._dtype is not None and y.is_floating_point() else y
+            self._targets, self._own_batches = y, len(parts)
         return columns
 
     def changed(
@@ -268,16 +272,20 @@ class Source:
     ) -> Source:
         """The same data as these functions of every batch, which get it as precise as it came."""
         if isinstance(self._feed, Arrays):
-            return Source(Arrays(inputs(self._feed.x), targets(self._feed.y)), self.num_data)
+            changed = Source(Arrays(inputs(self._feed.x), targets(self._feed.y)), self.num_data)
+            changed._fingerprint = self.fingerprint
+            return changed
         other = copy.copy(self)
         other._dtype, other._change = None, lambda x, y: (inputs(x), targets(y))
         other._targets = None if self._targets is None else targets(self._targets)
         return other
 
     def fingerprint(self) -> str | None:
-        """A digest of data held in memory, so that a run is not resumed with other data; None where
-        data are read as they come.
+        """A digest of data held in memory, as they were given, so that a run is not resumed with
+        other data; None where they are read as they come.
         """
+        if self._fingerprint is not None:
+            return self._fingerprint()
         if not isinstance(self._feed, Arrays):
             return None
         digest = hashlib.blake2b(digest_size=8)
@@ -301,6 +309,11 @@ class Source:
             yield check_batch(batch, count, self._dtype)
         if count < 0:
             raise DataError("The data gave no batches; pass at least one example.")
+
+
+def is_real_table(x: Any) -> bool:
+    """Whether it is one tensor ``(N, D)`` of real numbers."""
+    return isinstance(x, Tensor) and x.dim() == 2 and x.is_floating_point()
 
 
 def check_batch(batch: Any, count: int, dtype: torch.dtype | None) -> Batch:
