@@ -22,6 +22,7 @@ Batch = tuple[Tree, Tensor]
 # examples at a time from an ``IterableDataset``, which cannot be asked for everything at once
 STREAM_BATCH = 128
 FAR, SMALL, NARROW = 5.0, 0.1, 1e-4  # when columns are on a wild scale
+CACHED = 1 << 16  # numbers that a processor sums without fetching them twice
 
 
 class Feed(Protocol):
@@ -163,12 +164,18 @@ class Columns:
         self.real &= is_real_table(x)
         if not self.real:
             return
-        rows = x.detach().double()
-        mean, least, most = rows.mean(0), rows.amin(0), rows.amax(0)
-        square = (rows - mean).square_().sum(0)
+        if self.count == 0:
+            self.rounding = torch.finfo(x.dtype).eps
+        for rows in x.detach().split(max(1, CACHED // x.shape[1])):
+            self._add(rows.double() if rows.dtype != torch.float64 else rows.clone())
+
+    def _add(self, rows: Tensor) -> None:
+        each = rows.new_full((len(rows),), 1.0 / len(rows))  # products are the quickest sums
+        least, most, mean = rows.amin(0), rows.amax(0), each @ rows
+        square = len(rows) * (each @ rows.sub_(mean).square_())
         if self.count == 0:
             self.mean, self.square, self.least, self.most = mean, square, least, most
-            self.count, self.rounding = len(rows), torch.finfo(x.dtype).eps
+            self.count = len(rows)
             return
         total, gap = self.count + len(rows), mean - self.mean
         self.square = self.square + square + gap.square() * (self.count * len(rows) / total)
