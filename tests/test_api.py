@@ -14,7 +14,9 @@ import torch
 import credo
 
 SIGNATURES = {
-    "BNN": "net, likelihood='categorical', prior=None, random='all', output=None",
+    "BNN": (
+        "net, likelihood='categorical', prior=None, random='all', output=None, standardise='auto'"
+    ),
     "BNN.fit": (
         "data, method='vi', *, epochs=None, batch_size=None, lr=None, num_data=None, "
         "validation=None, seed=0, device=None, run=None, progress=True, callbacks=(), "
@@ -85,7 +87,7 @@ SIGNATURES = {
 }
 
 PROPERTIES = {
-    "BNN": "posterior",
+    "BNN": "posterior standardised",
     "Predictive": "mean variance std probs label total aleatoric epistemic entropy num_samples "
     "mutual_information",
 }

@@ -20,7 +20,8 @@ from credo.core.errors import CredoError
 from credo.core.settings import positive, renamed
 from credo.core.shell import unwrap
 from credo.core.sites import select
-from credo.data.checks import check_inputs
+from credo.core.standardised import Standardised
+from credo.data.checks import Asked, standardise_asked, taken
 from credo.data.intake import intake
 from credo.engine import saved_model
 from credo.engine.diagnose import Case, diagnose, tell
@@ -33,8 +34,9 @@ from credo.engine.summary import Summary
 from credo.engine.trial import run_trial
 from credo.likelihoods.base import Likelihood, get
 from credo.methods import Method, make_method
-from credo.posteriors import Params, Posterior, PosteriorPrior
+from credo.posteriors import Posterior, PosteriorPrior
 from credo.predictive import Predictive, evaluate
+from credo.predictive.predictive import joined
 from credo.predictive.shortcuts import chosen_shortcut, shortcut_named
 from credo.priors import Prior, Unstored, as_prior, default_prior, from_config
 
@@ -46,7 +48,9 @@ class BNN(Summary):
     ``credo.likelihoods`` object. ``prior``: a torch distribution, a credo prior, its name, a
     posterior, or a dict pattern -> prior. ``random``: "all", "weights", "last", name patterns, or
     module types; the rest are point estimates. ``output``: which entry of a dict-like network
-    output the likelihood sees.
+    output the likelihood sees. ``standardise``: True for a model of standardised inputs and
+    targets, whose predictions are in the units of y all the same; "auto" where their scale is wild
+    and ``prior`` is None. Prior, posterior and history are then in standardised units.
     """
 
     def __init__(
@@ -56,8 +60,10 @@ class BNN(Summary):
         prior: Any = None,
         random: Any = "all",
         output: str | int | None = None,
+        standardise: Asked = "auto",
     ) -> None:
         self.net = unwrap(net)
+        self._standardise = standardise_asked(standardise, prior, self.net)
         self.random, self.point = select(self.net, random)
         if isinstance(prior, Posterior):
             prior = PosteriorPrior(copy.deepcopy(prior))
@@ -79,7 +85,7 @@ class BNN(Summary):
         state += f" with {self.method.name}" if self.is_fitted and self.method else ""
         return (
             f"BNN({type(self.net).__name__}, {self.likelihood.name}, {numel} random parameters, "
-            f"prior {self._used.describe()}, {state})"
+            f"prior {self._used.describe()}, {state}{', standardised' * bool(self.standardised)})"
         )
 
     @property
@@ -94,10 +100,13 @@ class BNN(Summary):
 
     @property
     def buffers(self) -> Mapping[str, Tensor]:
-        """The network's buffers by name, such as statistics of normalisation: as the fit left
-        them, or as they came.
-        """
+        """The network's buffers by name, as the fit left them, or as they came."""
         return self.model.buffers() if self._fitted is None else self._fitted.buffers
+
+    @property
+    def standardised(self) -> Standardised | None:
+        """Means and deviations that the last fit standardised by; None where it did not."""
+        return None if self._model is None else self._model.standardised
 
     @property
     def dtype(self) -> torch.dtype | None:
@@ -162,7 +171,7 @@ class BNN(Summary):
         chosen = make_method(method, settings, beside=FIT_ARGUMENTS)
         options.check(chosen)
         self.likelihood = copy.deepcopy(self._initial)
-        return self._fit(data, chosen, self.prior, options)
+        return self._fit(data, chosen, self.prior, options, self._standardise)
 
     def plan(self, data: Any, method: str | Method = "vi", **arguments: Any) -> Plan:
         """What ``fit`` with the same arguments would do: its length, what the problem chooses, its
@@ -174,16 +183,20 @@ class BNN(Summary):
         scratch = copy.copy(self)
         scratch.likelihood = copy.deepcopy(self._initial)
         model = scratch._make_model(options.device, self.prior, chosen)
-        return plan_of(chosen, model, data, options, self.dtype, self._prior_open)
+        asked = self._standardise, self.dtype, self._prior_open
+        return plan_of(chosen, model, data, options, *asked)
 
-    def _fit(self, data: Any, method: Method, prior: Prior, options: FitOptions) -> Self:
+    def _fit(
+        self, data: Any, method: Method, prior: Prior, options: FitOptions, asked: Asked
+    ) -> Self:
         model = self._make_model(options.device, prior, method)
-        fit_job = FitJob.on(data, options, method, model, self.dtype)
+        fit_job = FitJob.on(data, options, method, model, asked, self.dtype)
         trial = None
         if method.tries and self._prior_open and prior is self.prior:
             prior, method, trial = run_trial(model, method, fit_job.source, options)
-            model = self._make_model(options.device, prior, method)
-            fit_job = FitJob.on(fit_job.source, options, method, model, self.dtype)
+            units, model = model.standardised, self._make_model(options.device, prior, method)
+            data, asked = fit_job.source, units or False
+            fit_job = FitJob.on(data, options, method, model, asked, self.dtype)
         fit_job.show = partial(self._show, model)
         run, config = fit_job.run, fit_job.config(model, prior, method)
         if run is not None:
@@ -253,9 +266,8 @@ class BNN(Summary):
             count, given = positive("num_samples", num_samples, 1), self._inputs(x)
             run = partial(shortcut_named(name).outputs, self.model, self.posterior)
             outputs = run(given, self.buffers, count, batch_size=batch_size)
-            return Predictive(outputs, self.model.likelihood)
-        outputs, extra = self._forward(draws, x, seed, batch_size, vectorise)
-        return Predictive(outputs, with_drawn(self.model.likelihood, extra))
+            return Predictive(*self.model.told(outputs, self.model.likelihood))
+        return Predictive(*self._forward(draws, x, seed, batch_size, vectorise))
 
     def functions(self, x: Any, n: int, seed: int = 0, source: str = "posterior") -> Tensor:
         """``n`` draws of the function at ``x``: outputs ``(n, N, F)`` without noise of y."""
@@ -263,7 +275,10 @@ class BNN(Summary):
         name = self._chosen(None, source)
         functions = None if name is None or name == "mean" else shortcut_named(name).functions
         if functions is not None:
-            return functions(self.model, self.posterior, draws, self._inputs(x), self.buffers, None)
+            found = functions(
+                self.model, self.posterior, draws, self._inputs(x), self.buffers, None
+            )
+            return self.model.told(found, self.model.likelihood)[0]
         return self._forward(draws, x, seed, None, None)[0]
 
     def _chosen(self, shortcut: str | None, source: str) -> str | None:
@@ -274,13 +289,14 @@ class BNN(Summary):
         return chosen_shortcut(shortcut, source, preferred)
 
     def _inputs(self, x: Any) -> Any:
-        return check_inputs(x, dtype=self.dtype)
+        return taken(x, self.dtype, self.standardised)
 
     def _forward(
         self, draws: Draws, x: Any, seed: int, batch_size: int | None, vectorise: bool | None
-    ) -> tuple[Tensor, Params]:
-        x = self._inputs(x)
-        return sampled_outputs(self.model, draws, x, self.buffers, seed, batch_size, vectorise)
+    ) -> tuple[Tensor, Likelihood]:
+        model, x = self.model, self._inputs(x)
+        outputs, extra = sampled_outputs(model, draws, x, self.buffers, seed, batch_size, vectorise)
+        return model.told(outputs, with_drawn(model.likelihood, extra))
 
     @renamed(samples="num_samples", warn=False)
     def evaluate(
@@ -293,13 +309,8 @@ class BNN(Summary):
     def _predict_all(
         self, data: Any, count: int, seed: int, size: int | None = None, shortcut: str | None = None
     ) -> tuple[Predictive, Tensor]:
-        parts = [
-            (self.predict(x, count, seed, shortcut=shortcut), y)
-            for x, y in intake(data, dtype=self.dtype)(None, size)
-        ]
-        outputs = torch.cat([part.outputs for part, _ in parts], 1)
-        y = torch.cat([y for _, y in parts]).to(outputs.device)
-        return Predictive(outputs, parts[0][0].likelihood), y
+        batches = intake(data, dtype=None if self.standardised else self.dtype)(None, size)
+        return joined((self.predict(x, count, seed, shortcut=shortcut), y) for x, y in batches)
 
     def update(self, data: Any, **fit_settings: Any) -> Self:
         """Learn from more data: the posterior becomes the prior, and the same method runs again
@@ -309,16 +320,12 @@ class BNN(Summary):
         if self.method is None:
             raise CredoError("update runs the method of the fit again, which this BNN lacks.")
         options = FitOptions.taken_from(fit_settings)
-        # the mean of several components is no place to start any of them from
-        if "init" not in fit_settings and len(self.posterior.components()) == 1:
-            mean = self.posterior.mean()
-            start = {n: v.detach().clone() for n, v in mean.items() if n in self.model.sites}
-            fit_settings |= {"init": start} if "init" in self.method.settings() else {}
+        fit_settings = self.method.start_at(self.posterior, self.model.sites) | fit_settings
         method = make_method(self.method, fit_settings, beside=FIT_ARGUMENTS)
         options = replace(options, device=options.device or self.model.device)
         options.check(method)
         earlier = self.history[-1].get("log_evidence") if self.history else None
-        self._fit(data, method, prior, options)
+        self._fit(data, method, prior, options, self.standardised or False)
         # log p(D1, D2) = log p(D1) + log p(D2 given D1)
         if earlier is not None and "log_evidence" in self.history[-1]:
             self.history[-1]["log_evidence"] += earlier
@@ -346,11 +353,13 @@ def load(
     saved_model.check_network(config, unwrap(net), path)
     if prior is None:
         prior = from_config(config["prior"]) if config["prior"] else Unstored(config["prior_text"])
-    bnn = BNN(net, likelihood, prior, config["random"], config["output"])
+    units = saved_model.stored_units(Path(path))
+    bnn = BNN(net, likelihood, prior, config["random"], config["output"], units or False)
     if "method" in config:
         settings = saved_model.stored_settings(config)
         bnn.method = make_method(config["method"], settings, warn=False)
     bnn._model = bnn._make_model(device, bnn.prior, bnn.method)
+    bnn._model.standardised = units
     saved_model.load_prior(bnn._model, learned)
     bnn._fitted = fitted.to(bnn._model.device)
     bnn.history = saved_model.stored_history(Path(path))

@@ -15,6 +15,7 @@ import torch
 from credo.bnn import BNN
 from credo.core.errors import CredoError, SettingError
 from credo.core.settings import renamed
+from credo.data.intake import intake
 
 
 class Factor(NamedTuple):
@@ -147,7 +148,10 @@ def _evidence(
             "evidence; fit it with 'vi' or 'exact'."
         )
     if bnn.history and "log_evidence" in bnn.history[-1]:
-        return bnn.history[-1]["log_evidence"], 0.0, False
+        value, units = bnn.history[-1]["log_evidence"], bnn.standardised
+        if units is not None and units.y_std is not None:  # a density of targets as they were given
+            value -= len(intake(data).targets()) * units.log_volume
+        return value, 0.0, False
     if bnn.updated:
         raise CredoError(
             f"Model {place} was fitted in parts, so its ELBO bounds only the last part's "

@@ -135,6 +135,7 @@ def weights_only(bnn: BNN) -> BNN:
             bnn.prior,
             [glob.escape(name) for name in model.random],
             bnn.output,
+            bnn._standardise,
         )
     drawn = [name for name in bnn.posterior.names if name.startswith(LIKELIHOOD)]
     if drawn:
@@ -144,7 +145,8 @@ def weights_only(bnn: BNN) -> BNN:
             "e.g. method='exact', noise='known'."
         )
     likelihood = copy.deepcopy(model.likelihood).requires_grad_(False)
-    return BNN(_frozen_net(bnn), likelihood, _frozen_prior(model), "all", bnn.output)
+    units = bnn.standardised or False
+    return BNN(_frozen_net(bnn), likelihood, _frozen_prior(model), "all", bnn.output, units)
 
 
 @torch.no_grad()

@@ -169,7 +169,9 @@ def _train(
     from credo.bnn import BNN
     from credo.engine.run import Run
 
-    bnn, run = BNN(files.build(options["seed"]), files.schema.target.likelihood, prior), Run(out)
+    # the schema has standardised the table
+    net, likelihood = files.build(options["seed"]), files.schema.target.likelihood
+    bnn, run = BNN(net, likelihood, prior, standardise=False), Run(out)
     files.attach(run)
     try:
         with warnings.catch_warnings():

@@ -93,7 +93,7 @@ def _defaults(kind: type[Method]) -> str:
         length = "as many moves as its settings say"
     elif most == 1:
         return "one pass over the data, without steps"
-    elif kind.settles:
+    elif not kind.fixed_length:
         length = f"epochs until the objective has settled, {STEPS:,} steps at most on few data"
     else:
         length = f"epochs for {most:,} steps, on few data"

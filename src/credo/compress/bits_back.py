@@ -192,7 +192,7 @@ def unpack(path: str | os.PathLike[str], bnn: BNN, x: Any) -> Unpacked:
     densities, path = _densities(bnn), Path(path)
     bits, edge, words = _read_file(path)
     scale = 2.0**bits
-    inputs = check_inputs(x, dtype=bnn.dtype)
+    inputs = check_inputs(x, dtype=None if bnn.standardised else bnn.dtype)
     coder = stream.stack.AnsCoder(words)
     model, mean, std = _prior_model(densities, scale, edge, stream)
     index = coder.decode(model, mean, std)
@@ -314,7 +314,7 @@ def _prior_model(
 
 def _all_data(bnn: BNN, data: Any) -> tuple[Any, Tensor]:
     """Inputs and labels of all data, in order."""
-    parts = list(intake(data, dtype=bnn.dtype)(None, None))
+    parts = list(intake(data, dtype=None if bnn.standardised else bnn.dtype)(None, None))
     if len(parts) == 1:
         return parts[0]
     return torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts])

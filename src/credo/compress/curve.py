@@ -91,7 +91,7 @@ def score(net: nn.Module, bnn: BNN, data: Any, batch_size: int = 1000) -> dict[s
     for a posterior.
     """
     parts, targets = [], []
-    for x, y in intake(data, dtype=bnn.dtype)(None, batch_size):
+    for x, y in intake(data, dtype=None if bnn.standardised else bnn.dtype)(None, batch_size):
         x, y = map_leaves(lambda t: t.cpu(), (x, y))
         try:
             parts.append(pick(net(x), bnn.output))
@@ -100,10 +100,9 @@ def score(net: nn.Module, bnn: BNN, data: Any, batch_size: int = 1000) -> dict[s
                 f"The network cannot run on these inputs: {str(error).splitlines()[0]}."
             ) from error
         targets.append(y)
-    return evaluate(
-        Predictive(torch.cat(parts).unsqueeze(0), copy.deepcopy(bnn.model.likelihood).cpu()),
-        torch.cat(targets),
-    )
+    outputs, likelihood = torch.cat(parts).unsqueeze(0), copy.deepcopy(bnn.model.likelihood).cpu()
+    _, likelihood = bnn.model.told(outputs, likelihood)
+    return evaluate(Predictive(outputs, likelihood), torch.cat(targets))
 
 
 def curve(bnn: BNN, data: Any, by: str = "auto", at: Sequence[float] | None = None) -> Curve:

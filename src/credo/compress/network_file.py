@@ -4,9 +4,11 @@
 bytes  content
 ====== ======== ==========================================================
 0-3    magic    ``crdo``
-4      version  1
+4      version  1, or 2 where units follow the digest
 5-8    crc32    of everything after it, little-endian
 9-12   digest   of the network's names, shapes and kinds of numbers
+13-    units    version 2 alone: their length in 4 bytes, then means and
+                deviations as safetensors
 13-    stream   the note, then codebook, positions and values of every
                 tensor (:mod:`credo.compress.weight_coding`)
 ====== ======== ==========================================================
@@ -23,11 +25,12 @@ import os
 import struct
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
 import numpy as np
+import safetensors.torch
 from torch import Tensor, nn
 
 from credo.compress.bit_stream import AdaptiveInteger, BitReader, BitStream, BitWriter
@@ -36,9 +39,11 @@ from credo.compress.quantised import Quantised
 from credo.compress.weight_coding import TensorBits, code_network, write_entries
 from credo.core.atomic import write_atomic
 from credo.core.errors import CredoError, NetworkError, RunError
+from credo.core.standardised import Standardised
 
-MAGIC, VERSION = b"crdo", 1
+MAGIC, PLAIN, VERSION = b"crdo", 1, 2
 _HEAD = struct.Struct("<4sBI")  # magic, version, crc32
+_LENGTH = struct.Struct("<I")
 _DIGEST = 4
 HEADER_BYTES = _HEAD.size + _DIGEST
 _LONGEST_NOTE = (1 << 20) - 1  # bytes
@@ -79,8 +84,12 @@ def write(quantised: Quantised, path: str | os.PathLike[str], note: str = "") ->
     writer = BitWriter()
     _note(writer, note)
     sizes = write_entries(quantised, writer)
-    body = _digest(quantised.state()) + writer.encoded()
-    data = _HEAD.pack(MAGIC, VERSION, zlib.crc32(body)) + body
+    version, units = PLAIN, b""
+    if quantised.units is not None:
+        version, stored = VERSION, safetensors.torch.save(quantised.units.tensors())
+        units = _LENGTH.pack(len(stored)) + stored
+    body = _digest(quantised.state()) + units + writer.encoded()
+    data = _HEAD.pack(MAGIC, version, zlib.crc32(body)) + body
     write_atomic(path, lambda beside: beside.write_bytes(data))
     return FileReport(
         path, len(data), HEADER_BYTES, writer.length(), quantised.numel, quantised.nonzero, sizes
@@ -94,7 +103,7 @@ def read(path: str | os.PathLike[str], net: nn.Module) -> Quantised:
     Refused: what is no such file, is damaged, was written by a newer version, or belongs to a
     network of other names or shapes.
     """
-    digest, reader = _open(Path(path))
+    digest, reader, units = _open(Path(path))
     state = net.state_dict()
     if digest != _digest(state):
         raise NetworkError(
@@ -114,7 +123,7 @@ def read(path: str | os.PathLike[str], net: nn.Module) -> Quantised:
         raise _damaged(Path(path), "its stream makes no sense") from error
     if not reader.done:
         raise _damaged(Path(path), "its stream goes on after the last tensor")
-    return found
+    return replace(found, units=units)
 
 
 def read_note(path: str | os.PathLike[str]) -> str:
@@ -122,8 +131,8 @@ def read_note(path: str | os.PathLike[str]) -> str:
     return _note(_open(Path(path))[1])
 
 
-def _open(path: Path) -> tuple[bytes, BitReader]:
-    """The digest and the stream of a file that is whole."""
+def _open(path: Path) -> tuple[bytes, BitReader, Standardised | None]:
+    """The digest, the stream and the units of a file that is whole."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -141,15 +150,19 @@ def _open(path: Path) -> tuple[bytes, BitReader]:
             f"{path} was written by a newer credo (format {version}; this one reads up to "
             f"{VERSION}). Update credo."
         )
-    if version < VERSION:
+    if version < PLAIN:
         raise RunError(
-            f"{path} says format {version}, which no credo wrote; this one reads {VERSION}. It "
-            "was damaged: write it again."
+            f"{path} says format {version}, which no credo wrote; this one reads up to "
+            f"{VERSION}. It was damaged: write it again."
         )
     body = data[_HEAD.size :]
     if zlib.crc32(body) != crc:
         raise _damaged(path, "its checksum does not fit")
-    return body[:_DIGEST], BitReader(body[_DIGEST:])
+    digest, rest, units = body[:_DIGEST], body[_DIGEST:], None
+    if version > PLAIN:
+        end = _LENGTH.size + _LENGTH.unpack_from(rest)[0]
+        units, rest = Standardised.of(safetensors.torch.load(rest[_LENGTH.size : end])), rest[end:]
+    return digest, BitReader(rest), units
 
 
 def _damaged(path: Path, why: str) -> RunError:

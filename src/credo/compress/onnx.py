@@ -167,9 +167,10 @@ def ensemble(source: Any, samples: int, seed: int = 0) -> Ensemble:
         member.load_state_dict(state, strict=False)
         members.append(member)
     extra = {n.removeprefix(LIKELIHOOD): t for n, t in drawn.items() if n.startswith(LIKELIHOOD)}
-    return Ensemble(
-        members, with_drawn(source.model.likelihood.frozen().cpu(), extra), source.output
-    ).eval()
+    likelihood = with_drawn(source.model.likelihood.frozen().cpu(), extra)
+    if source.standardised is not None:
+        _, likelihood = source.standardised.told(torch.zeros(1, 1), likelihood)
+    return Ensemble(members, likelihood, source.output).eval()
 
 
 def _mean_network(source: BNN | Pruned | nn.Module) -> nn.Module:

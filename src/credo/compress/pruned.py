@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from credo.bnn import BNN
 from credo.core.errors import CredoError, SettingError
+from credo.core.standardised import with_units
 from credo.posteriors import Params, Posterior
 
 RULES = ("own", "snr", "magnitude")
@@ -74,13 +75,13 @@ class Pruned:
 @torch.no_grad()
 def plain(bnn: BNN, values: Params | None = None) -> nn.Module:
     """The network at the posterior's means, or at ``values``, with the buffers of the fit: a plain
-    module on the CPU.
+    module on the CPU. Of a model that standardises it takes x and gives outputs in their own units.
     """
     fitted = bnn
     net = copy.deepcopy(bnn.net).cpu().eval()
     state, given = net.state_dict(), {**fitted.posterior.mean(), **fitted.buffers, **(values or {})}
     net.load_state_dict(state | {n: t.detach().cpu() for n, t in given.items() if n in state})
-    return net
+    return with_units(net, bnn.standardised)
 
 
 def _check_single(bnn: BNN) -> None:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from credo.core.errors import CredoError, NetworkError, SettingError
+from credo.core.standardised import Standardised, with_units, without_units
 
 _EXPONENT_END = 6  # bits of a float16 before its fraction: sign and exponent
 
@@ -159,9 +160,12 @@ Entry = Coded | Raw
 @final
 @dataclass(frozen=True)
 class Quantised:
-    """All tensors of a network by name, in the order of its state dict."""
+    """All tensors of a network by name, in the order of its state dict; ``units``: of a network
+    that takes x and gives outputs in units of their own.
+    """
 
     entries: Mapping[str, Entry]
+    units: Standardised | None = None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.entries)
@@ -198,12 +202,12 @@ class Quantised:
         Refused where names or shapes differ from those of its state dict.
         """
         check_state(self.entries, net)
-        filled = copy.deepcopy(net).eval()
+        filled = copy.deepcopy(without_units(net)).eval()
         own = filled.state_dict()
         filled.load_state_dict(
             {name: tensor.to(own[name]) for name, tensor in self.state().items()}
         )
-        return filled
+        return with_units(filled, self.units)
 
 
 def check_state(entries: Mapping[str, Entry], net: nn.Module) -> None:

@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from credo.compress.cost import latency, repeated_batch
 from credo.compress.same_outputs import difference
 from credo.core.errors import CredoError, NetworkError
+from credo.core.standardised import entered, in_own_units, units_of, without_units
 
 TOLERANCE = 1e-5  # of the largest output: float32 sums in another order differ by less
 # numbers of examples at which forms are timed; a form serves up to its number, the last one beyond
@@ -68,6 +69,10 @@ def quicken(net: nn.Module, example: Tensor) -> nn.Module:
     amount per layer: much for a slimmed network, little for a large one. A ``NetworkError`` if
     outputs differ by more than 1e-5 of the largest.
     """
+    own = units_of(net)
+    if own is not None:
+        bare = without_units(net)
+        return in_own_units(quicken(bare, entered(own, example, bare)), own)
     if type(net) is not nn.Sequential:
         raise NetworkError(
             f"quicken takes a sequence of layers, an nn.Sequential; got {type(net).__name__}, "

@@ -16,6 +16,7 @@ from credo.compress.pruned import Pruned, plain
 from credo.compress.quantised import Coded, Quantised, rounded_book
 from credo.core.errors import SettingError
 from credo.core.settings import positive, setting, whole
+from credo.core.standardised import units_of, without_units
 from credo.engine.elbo_fit import point_fit
 from credo.engine.fit_job import FitJob
 from credo.engine.method import Method
@@ -159,7 +160,7 @@ def tune_books(
         name: Coded.of(looked_up(name, _rounded(numbers[name].cpu(), bits, least).to(device)))
         for name in coded
     }
-    return Quantised({**quantised.entries, **found})
+    return replace(quantised, entries={**quantised.entries, **found})
 
 
 def _rounded(book: Tensor, bits: int, least: float) -> Tensor:
@@ -244,5 +245,6 @@ def _trained(
     family = ComputedPoint({name: p.shape for name, p in net.named_parameters()}, numbers, make)
     for name, value in zip(family.names, family.values, strict=True):
         value.requires_grad_(name not in fixed)
-    tuned = BNN(net, bnn.likelihood, output=bnn.output)
+    units, bare = units_of(net), without_units(net)
+    tuned = BNN(bare, bnn.likelihood, output=bnn.output, standardise=units or False)
     return tuned.fit(data, Retraining(family=family), **vars(training))

@@ -18,6 +18,7 @@ from credo.bnn import BNN
 from credo.compress.pruned import Pruned, pruned_of
 from credo.compress.quantised import Coded, Quantised, Raw, rounded_book
 from credo.core.errors import SettingError
+from credo.core.standardised import units_of
 
 STEP_BITS = 8  # of a float16 in which the step of a grid is written
 POINT_LEVELS = 16  # of parameters without a posterior, on either side of zero
@@ -101,7 +102,7 @@ def quantise(source: BNN | Pruned, step: float = 1.0, levels: int | None = None)
             )
         else:
             entries[name] = Coded.of(_on_grid(value, float(nonzero.abs().max()) / POINT_LEVELS))
-    return Quantised(entries)
+    return Quantised(entries, units_of(pruned.net))
 
 
 def _nonzero(pruned: Pruned, name: str, value: Tensor) -> tuple[Tensor, Tensor | None]:

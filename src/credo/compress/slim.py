@@ -25,6 +25,7 @@ from credo.compress.pruned import Pruned
 from credo.compress.same_outputs import difference
 from credo.core.errors import NetworkError
 from credo.core.shell import unwrap
+from credo.core.standardised import entered, in_own_units, units_of, without_units
 
 TOLERANCE = 1e-4  # of the largest output: float32 sums in another order differ by less
 COPY = 16  # multiply-adds that take as long as copying one number
@@ -63,6 +64,10 @@ def slim(source: BNN | Pruned | nn.Module, example: Any, inputs: bool = True) ->
     ``NetworkError`` if outputs differ by more than 1e-4 of the largest.
     """
     net = network_of(source)
+    own = units_of(net)
+    if own is not None:
+        bare = without_units(net)
+        return in_own_units(slim(bare, entered(own, example, bare), inputs), own)
     try:
         units = analyse(net, example)
     except NetworkError as error:
@@ -88,7 +93,7 @@ def tidy(source: BNN | Pruned, example: Any) -> Pruned:
     What :func:`slim` would remove is zero afterwards, which a file stores for next to nothing.
     """
     given = pruned.pruned_of(source)
-    units = analyse(given.net, example)
+    units = analyse(without_units(given.net), entered(units_of(given.net), example, given.net))
     needed, values = units.needed(), {}
     for layer in units.dense:
         weight, bias = _folded(layer, ~needed[layer.reads.units], needed)

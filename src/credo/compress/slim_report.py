@@ -16,6 +16,7 @@ from credo.compress.pruned import Pruned
 from credo.compress.same_outputs import difference
 from credo.compress.slim import network_of
 from credo.core.errors import CredoError, NetworkError
+from credo.core.standardised import entered, units_of, without_units
 
 BATCHES = (1, 64)
 
@@ -83,7 +84,8 @@ def report(
             "first, e.g. net.cpu()."
         )
     try:
-        whole = tuple(analyse(plain, example).kept_whole)
+        bare = without_units(plain)
+        whole = tuple(analyse(bare, entered(units_of(plain), example, bare)).kept_whole)
     except NetworkError as error:
         whole = (str(error),)
     pair = {"before": runtime(plain, example), "after": runtime(slimmed, example)}

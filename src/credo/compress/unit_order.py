@@ -86,7 +86,7 @@ def with_sorted_units(quantised: Quantised, net: nn.Module) -> Quantised:
         for name in names:
             if order is not None:
                 entries[name] = _permuted(entries[name], order, 0)
-    return Quantised(entries)
+    return Quantised(entries, quantised.units)
 
 
 def _leaves(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:

@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from credo.core.errors import DataError
+from credo.core.errors import DataError, SettingError
+from credo.core.standardised import OwnUnits, Standardised
 from credo.core.tree import Tree, map_named_leaves, named_leaves
 
+Asked = str | bool | Standardised  # of standardising: "auto", yes or no, or known units
 # torch has only partial support for the wide unsigned kinds, so they are widened to the signed kind
 # that holds them.
 _WIDENED = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64}
@@ -44,6 +46,26 @@ def check_inputs(
     if like is not None:
         _check_like(tensors, like, name)
     return tensors
+
+
+def taken(x: Any, dtype: torch.dtype | None, units: Standardised | None) -> Tree:
+    """Checked inputs of a prediction, in standardised units where the model has any."""
+    if units is None:
+        return check_inputs(x, dtype=dtype)
+    return units.inputs(check_inputs(x), dtype)
+
+
+def standardise_asked(asked: Asked, prior: Any, net: nn.Module) -> Asked:
+    """What ``standardise=`` comes to: "auto" is False with a prior of the user's, and for networks
+    that look inputs up in a table or have hooks of their own in front.
+    """
+    if isinstance(asked, (bool, Standardised)):
+        return asked
+    if asked != "auto":
+        raise SettingError(f"standardise={asked!r} is not valid; expected 'auto', True or False.")
+    lookups = any(isinstance(module, (nn.Embedding, nn.EmbeddingBag)) for module in net.modules())
+    own = isinstance(net, OwnUnits) or bool(net._forward_pre_hooks)
+    return False if prior is not None or lookups or own else asked
 
 
 def check_pair(x: Any, y: Any, *, dtype: torch.dtype | None = None) -> tuple[Tree, Tensor]:

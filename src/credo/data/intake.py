@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -19,8 +20,9 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 from credo.core.errors import DataError
-from credo.data.checks import check_pair
-from credo.data.source import Arrays, Indexed, Source, Stream, as_tree
+from credo.core.standardised import Standardised
+from credo.data.checks import Asked, check_pair
+from credo.data.source import Arrays, Columns, Indexed, Source, Stream, as_tree, is_real_table
 
 _PAIR = "expected (x, y), a Dataset, a DataLoader, or an iterable of (x, y) batches"
 
@@ -66,6 +68,43 @@ def intake(data: Any, *, num_data: int | None = None, dtype: torch.dtype | None 
         size = f" of {len(data)}" if isinstance(data, (tuple, dict)) else ""
         raise DataError(f"The data is a {type(data).__name__}{size}; {_PAIR}.")
     return Source(Stream(data), num_data or _count(data), dtype)
+
+
+def in_standard_units(
+    data: Any, source: Source, asked: Asked, *, noise_learned: bool, dtype: torch.dtype
+) -> tuple[Source, Standardised | None]:
+    """The source of these data in standardised units, and the units; or as it is, and None.
+
+    ``asked``: "auto" for inputs or targets on a wild scale (``Columns.wild``), True for any, or
+    units that are known. Inputs are one real tensor (N, D), or nothing is done; targets are real,
+    with noise whose size is learned, else they are left alone.
+    """
+    if isinstance(data, Source) and isinstance(asked, Standardised):
+        return source, asked  # who made it has used them
+    arrays = source.arrays()
+    if arrays is not None and asked == "auto" and not is_real_table(arrays[0]):
+        return source, None
+    exact = source if arrays is None else intake(data, num_data=source.num_data)
+    if isinstance(asked, (bool, str)):
+        x, y = exact.columns(), Columns()
+        y.add(_columns(source.targets() if exact is source else exact.targets()))
+        if asked is True and not x.real:
+            raise DataError("standardise=True takes inputs that are one real tensor (N, D).")
+        use_x = x.real and (asked is True or x.wild)
+        use_y = x.real and y.real and noise_learned and (asked is True or y.wild)
+        if not (use_x or use_y):
+            return source, None
+        units = Standardised(*(x.units() if use_x else (None, None)), *(y.units() if use_y else ()))
+    else:
+        source.targets()  # in one pass, before it is copied
+        units = asked
+    changed = exact.changed(lambda x: units.inputs(x, dtype), lambda y: units.targets(y, dtype))
+    return changed, units
+
+
+def _columns(y: Tensor) -> Tensor:
+    """Targets as real columns ``(N, D)``, whatever they are."""
+    return y.double().unsqueeze(-1) if y.dim() == 1 else y.double()
 
 
 def _is_pair(data: Any) -> bool:

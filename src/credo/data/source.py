@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator
+from itertools import starmap
 from typing import Any, Protocol, final
 
 import torch
@@ -19,6 +21,8 @@ from credo.data.checks import check_pair
 Batch = tuple[Tree, Tensor]
 # examples at a time from an ``IterableDataset``, which cannot be asked for everything at once
 STREAM_BATCH = 128
+FAR, SMALL, NARROW = 5.0, 0.1, 1e-4  # when columns are on a wild scale
+CACHED = 1 << 16  # numbers that a processor sums without fetching them twice
 
 
 class Feed(Protocol):
@@ -145,6 +149,69 @@ def sealed(make: Callable[[], Iterator[Any]], generator: torch.Generator | None)
 
 
 @final
+class Columns:
+    """Mean, standard deviation and range of every column of real ``(N, D)`` tensors, in double
+    precision; of anything else ``real`` is False.
+    """
+
+    def __init__(self) -> None:
+        self.real, self.count = True, 0
+        self.mean = self.square = self.least = self.most = torch.zeros(0)
+        self.rounding = 0.0
+
+    def add(self, x: Any) -> None:
+        """More rows."""
+        self.real &= is_real_table(x)
+        if not self.real:
+            return
+        if self.count == 0:
+            self.rounding = torch.finfo(x.dtype).eps
+        for rows in x.detach().split(max(1, CACHED // x.shape[1])):
+            self._add(rows.double() if rows.dtype != torch.float64 else rows.clone())
+
+    def _add(self, rows: Tensor) -> None:
+        each = rows.new_full((len(rows),), 1.0 / len(rows))  # products are the quickest sums
+        least, most, mean = rows.amin(0), rows.amax(0), each @ rows
+        square = len(rows) * (each @ rows.sub_(mean).square_())
+        if self.count == 0:
+            self.mean, self.square, self.least, self.most = mean, square, least, most
+            self.count = len(rows)
+            return
+        total, gap = self.count + len(rows), mean - self.mean
+        self.square = self.square + square + gap.square() * (self.count * len(rows) / total)
+        self.mean = self.mean + gap * (len(rows) / total)
+        self.least, self.most = self.least.minimum(least), self.most.maximum(most)
+        self.count = total
+
+    @property
+    def std(self) -> Tensor:
+        """Of every column, ``(D,)``."""
+        return (self.square / max(self.count, 1)).sqrt()
+
+    @property
+    def varying(self) -> Tensor:
+        """Whether a column is more than one number and its rounding, ``(D,)``."""
+        size = torch.maximum(self.least.abs(), self.most.abs())
+        return self.most - self.least > 2.0 * self.rounding * size
+
+    def units(self) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation, or 1 for a constant, of every column; on the CPU."""
+        return self.mean.cpu(), torch.where(self.varying, self.std, 1.0).cpu()
+
+    @property
+    def wild(self) -> bool:
+        """Whether weights of about 1 would be far from what these columns need: one that varies is
+        far from 0 (abs(mean) > 5), wide (sd > 5) or narrow (a range below 1e-4), or all are (no sd
+        of 0.1).
+        """
+        if not self.real or not bool(self.varying.any()):
+            return False
+        mean, std = self.mean[self.varying].abs(), self.std[self.varying]
+        narrow = (self.most - self.least)[self.varying].min() < NARROW
+        return bool((mean > FAR).any() or (std > FAR).any() or narrow or std.max() < SMALL)
+
+
+@final
 class Source:
     """Batches of checked ``(x, y)``, epoch by epoch.
 
@@ -160,6 +227,8 @@ class Source:
         self._feed, self._dtype = feed, dtype
         self._targets: Tensor | None = feed.y if isinstance(feed, Arrays) else None
         self._own_batches = 1
+        self._change: Callable[[Tree, Tensor], Batch] | None = None
+        self._fingerprint: Callable[[], str | None] | None = None
 
     def __call__(
         self, epoch_generator: torch.Generator | None = None, batch_size: int | None = None
@@ -171,7 +240,8 @@ class Source:
                 "for everything at once."
             )
         raw = self._feed.batches(epoch_generator, batch_size)
-        yield from raw if isinstance(self._feed, Arrays) else self._checking(raw)
+        batches = raw if isinstance(self._feed, Arrays) else self._checking(raw)
+        yield from batches if self._change is None else starmap(self._change, batches)
 
     def arrays(self) -> Batch | None:
         """The whole ``(x, y)`` where it is in memory, else None."""
@@ -191,10 +261,38 @@ class Source:
             self._targets, self._own_batches = torch.cat(parts), len(parts)
         return self._targets
 
+    def columns(self) -> Columns:
+        """Scales of the inputs' columns, found in the pass that gives the targets."""
+        columns, parts, exact = Columns(), [], copy.copy(self)
+        exact._dtype = None
+        for x, y in exact(None, 1024):
+            columns.add(x)
+            parts.append(y)
+        if self._targets is None:
+            y = torch.cat(parts)
+            y = y.to(self._dtype) if self._dtype is not None and y.is_floating_point() else y
+            self._targets, self._own_batches = y, len(parts)
+        return columns
+
+    def changed(
+        self, inputs: Callable[[Tree], Tree], targets: Callable[[Tensor], Tensor]
+    ) -> Source:
+        """The same data as these functions of every batch, which get it as precise as it came."""
+        if isinstance(self._feed, Arrays):
+            changed = Source(Arrays(inputs(self._feed.x), targets(self._feed.y)), self.num_data)
+            changed._fingerprint = self.fingerprint
+            return changed
+        other = copy.copy(self)
+        other._dtype, other._change = None, lambda x, y: (inputs(x), targets(y))
+        other._targets = None if self._targets is None else targets(self._targets)
+        return other
+
     def fingerprint(self) -> str | None:
-        """A digest of data held in memory, so that a run is not resumed with other data; None where
-        data are read as they come.
+        """A digest of data held in memory, as they were given, so that a run is not resumed with
+        other data; None where they are read as they come.
         """
+        if self._fingerprint is not None:
+            return self._fingerprint()
         if not isinstance(self._feed, Arrays):
             return None
         digest = hashlib.blake2b(digest_size=8)
@@ -218,6 +316,11 @@ class Source:
             yield check_batch(batch, count, self._dtype)
         if count < 0:
             raise DataError("The data gave no batches; pass at least one example.")
+
+
+def is_real_table(x: Any) -> bool:
+    """Whether it is one tensor ``(N, D)`` of real numbers."""
+    return isinstance(x, Tensor) and x.dim() == 2 and x.is_floating_point()
 
 
 def check_batch(batch: Any, count: int, dtype: torch.dtype | None) -> Batch:

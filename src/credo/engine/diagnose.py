@@ -113,6 +113,8 @@ def _against_constant(case: Case) -> tuple[str, float, float, int]:
     if held_out is not None and case.history and "validation_nll" in case.history[-1]:
         y = likelihood.check_targets(source.targets())
         constant = constant_nll(likelihood, y, likelihood.check_targets(held_out.targets()))
+        units = case.model.standardised
+        constant += 0.0 if units is None else units.log_volume  # the history is in units of y
         return "validation", case.history[-1]["validation_nll"], constant, held_out.num_data
     if trial is not None:
         nll, constant = trial["chosen"]["held_out_nll"], trial["constant_nll"]

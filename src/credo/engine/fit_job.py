@@ -15,13 +15,15 @@ from torch import Tensor
 
 from credo.core.errors import SettingError
 from credo.core.settings import positive, whole
-from credo.data.intake import intake
+from credo.data.checks import Asked
+from credo.data.intake import in_standard_units, intake
 from credo.data.source import Source
 from credo.engine.cost import products_per_example
 from credo.engine.model import Fitted, Model
 from credo.engine.run import Run
 from credo.engine.settling import COOLING
 from credo.engine.validation import validation_nll
+from credo.likelihoods.continuous_likelihood import ContinuousLikelihood
 from credo.posteriors import Posterior
 
 if TYPE_CHECKING:
@@ -202,13 +204,18 @@ class FitJob:
 
     @classmethod
     def on(
-        cls, data: Any, options: FitOptions, method: Method, model: Model, dtype: torch.dtype | None
+        cls,
+        data: Any,
+        options: FitOptions,
+        method: Method,
+        model: Model,
+        asked: Asked,
+        dtype: torch.dtype | None,
     ) -> FitJob:
-        """On data that are checked, and that this model can take; with those to validate on."""
-        source = intake(data, num_data=options.num_data, dtype=dtype)
-        validation = options.validation
-        held_out = None if validation is None else intake(validation, dtype=dtype)
-        model.check(source.example(2), source.targets())
+        """On data that are checked, that this model can take, and that are standardised where it is
+        ``asked``; with those to validate on.
+        """
+        source, held_out = checked_sources(model, data, options, asked, dtype)
         fit_job = cls.of(options, method, source, model)
         if held_out is not None:
             fit_job.validation, fit_job.validate = held_out, validation_nll(model, held_out)
@@ -284,3 +291,25 @@ class FitJob:
                 bar.update(task, advance=count, description=text)  # None leaves it as it is
 
             yield advance
+
+
+def checked_sources(
+    model: Model, data: Any, options: FitOptions, asked: Asked, dtype: torch.dtype | None
+) -> tuple[Source, Source | None]:
+    """Data and validation data of a fit, refused where they do not fit the model, and standardised
+    where that is called for, which the model is told.
+    """
+    source, held_out = intake(data, num_data=options.num_data, dtype=dtype), None
+    if options.validation is not None:
+        held_out = intake(options.validation, dtype=dtype)
+    example, given = source.example(2), source
+    if asked is not False and dtype is not None:
+        likelihood = model.likelihood
+        learned = isinstance(likelihood, ContinuousLikelihood) and likelihood.learns_size
+        source, units = in_standard_units(data, source, asked, noise_learned=learned, dtype=dtype)
+        model.standardised = units
+        if held_out is not None and units is not None:
+            parts = {"noise_learned": learned, "dtype": dtype}
+            held_out, _ = in_standard_units(options.validation, held_out, units, **parts)
+    model.check(example, given.targets())
+    return source, held_out

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Self
 
@@ -13,6 +13,7 @@ from credo.core.registry import Registry
 from credo.core.settings import Configurable, other_names, present_settings, validate
 from credo.engine.fit_job import FitJob, Problem
 from credo.engine.model import Fitted, Model
+from credo.posteriors import Posterior
 
 methods: Registry[type[Method]] = Registry("method")
 
@@ -33,9 +34,9 @@ class Method(metaclass=Configurable):
     lr: ClassVar[float | None] = None
     #: Whether ``epochs`` means anything to it.
     takes_epochs: ClassVar[bool] = True
-    #: Whether a fit of no given length ends when its objective has settled, and not with its
-    #: budget; of methods with epochs.
-    settles: ClassVar[bool] = True
+    #: Whether a fit of no given length takes all of its budget: its schedule is a plan for the
+    #: whole of it, or there are no steps.
+    fixed_length: ClassVar[bool] = False
     #: What a fit does after its steps that may take long, in words: a plan does not time it.
     afterwards: ClassVar[str | None] = None
     #: Whether its posterior is made of draws of Markov chains, which can be asked how well they
@@ -105,7 +106,8 @@ class Method(metaclass=Configurable):
         """Whether a fit whose length is not given ends by itself: a descent when its objective has
         settled, chains without ``num_draws`` when they have mixed.
         """
-        return self.takes_epochs or getattr(self, "num_draws", 0) is None
+        own = self.takes_epochs or getattr(self, "num_draws", 0) is None
+        return own and not self.fixed_length
 
     @classmethod
     def example_network(cls, net: nn.Module, outputs: int) -> nn.Module:
@@ -136,6 +138,14 @@ class Method(metaclass=Configurable):
     @abstractmethod
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Run to the end and return the posterior."""
+
+    def start_at(self, posterior: Posterior, names: Collection[str]) -> dict[str, Any]:
+        """Settings of a fit that goes on from a posterior: its mean as ``init``, where the method
+        has that setting, and where there is one; that of several components is no place to start.
+        """
+        if "init" not in self.settings() or len(posterior.components()) != 1:
+            return {}
+        return {"init": {n: v.detach().clone() for n, v in posterior.mean().items() if n in names}}
 
     def settings(self) -> dict[str, Any]:
         """The settings as JSON-able values."""

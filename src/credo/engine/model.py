@@ -19,6 +19,7 @@ from credo.core.errors import CredoError, DataError, Finding, NetworkError, Sett
 from credo.core.seeds import isolated
 from credo.core.shell import Shell, pick
 from credo.core.sites import Site, by_dtype, choose
+from credo.core.standardised import Standardised
 from credo.core.tree import map_tensors, tensors
 from credo.data.source import Arrays, Source
 from credo.likelihoods.base import Likelihood
@@ -40,6 +41,7 @@ class Model:
     point: dict[str, Site]
     device: torch.device
     output: str | int | None = None
+    standardised: Standardised | None = None
     widths: dict[Any, int] = field(
         default_factory=dict, repr=False
     )  # of activations, per input shape: what predictions remember
@@ -73,7 +75,9 @@ class Model:
     def under(self, prior: Prior, adapt: Callable[[Model], Model]) -> Model:
         """The same network under another prior, with a likelihood of its own."""
         likelihood, sites = copy.deepcopy(self.likelihood), (self.random, self.point)
-        return Model.of(self.net, likelihood, prior, *sites, self.device, self.output, adapt)
+        model = Model.of(self.net, likelihood, prior, *sites, self.device, self.output, adapt)
+        model.standardised = self.standardised
+        return model
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the threads' shells, which a copy makes anew."""
@@ -289,7 +293,8 @@ class Model:
         """Everything but numbers, as JSON; ``prior`` is the user's, of which ``self.prior`` may be
         an adapted copy.
         """
-        return {
+        units = self.standardised
+        return ({} if units is None else {"standardised": units.parts}) | {
             "credo": __version__,
             "likelihood": {"name": self.likelihood.name, "config": self.likelihood.config()},
             "prior": prior.config(),
@@ -318,6 +323,11 @@ class Model:
     def outputs(self, shell: Shell, x: Any) -> Tensor:
         """Run a filled shell and pick the tensor the likelihood sees."""
         return pick(shell(x), self.output)
+
+    def told(self, outputs: Tensor, likelihood: Likelihood) -> tuple[Tensor, Likelihood]:
+        """Both in the units of the targets as they were given."""
+        units = self.standardised
+        return (outputs, likelihood) if units is None else units.told(outputs, likelihood)
 
     def move(self, tree: Any) -> Any:
         """Inputs or targets on the model's device."""
@@ -353,6 +363,7 @@ class Fitted:
             "likelihood": model.likelihood.state_dict(),
             "buffers": self.buffers,
             "prior": nn.ModuleList(model.prior.parts()).state_dict(),
+            "standardised": {} if model.standardised is None else model.standardised.tensors(),
         }
         return {
             f"{kind}/{name}": tensor

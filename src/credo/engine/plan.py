@@ -20,6 +20,7 @@ import torch
 
 from credo.core.errors import DataError, SettingError
 from credo.core.seeds import put_state, take_state
+from credo.data.checks import Asked
 from credo.engine.fit_job import FitJob, FitOptions
 from credo.engine.method import Method
 from credo.engine.model import Model
@@ -100,17 +101,18 @@ def plan_of(
     model: Model,
     data: Any,
     options: FitOptions,
+    asked: Asked,
     dtype: torch.dtype | None,
     open_prior: bool,
 ) -> Plan:
     """The plan of a fit to these data with these options; the model is a plan's own.
-    ``open_prior``: whether the user gave no prior.
+    ``asked``: of standardising; ``open_prior``: whether the user gave no prior.
     """
     _check_repeatable(data, options.validation)
     silent = replace(options, run=None, progress=False, callbacks=(), max_seconds=None)
     with _unchanged(model.device, data, options.validation), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the fit will say it
-        fit_job = FitJob.on(data, silent, method, model, dtype)
+        fit_job = FitJob.on(data, silent, method, model, asked, dtype)
         filled = method.for_problem(fit_job.problem)
         if options.run is None and method.settings().get("store") == "disk":
             raise SettingError(

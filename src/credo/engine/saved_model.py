@@ -24,6 +24,7 @@ from credo.core.atomic import (
     write_tensors,
 )
 from credo.core.errors import Finding, RunError
+from credo.core.standardised import Standardised
 from credo.engine.model import Fitted, Model
 from credo.likelihoods.base import Likelihood, likelihoods
 from credo.posteriors import Posterior
@@ -118,6 +119,16 @@ def load_prior(model: Model, numbers: Mapping[str, Tensor]) -> None:
     if numbers or parts:
         parts.load_state_dict(dict(numbers))
         parts.requires_grad_(False)
+
+
+def stored_units(path: Path) -> Standardised | None:
+    """What the data of a fit were standardised by, if they were."""
+    if "standardised" not in (stored_config(path) or {}):
+        return None
+    tensors, kind = read_tensors(path / POSTERIOR)[0], "standardised/"
+    return Standardised.of(
+        {n.removeprefix(kind): t for n, t in tensors.items() if n.startswith(kind)}
+    )
 
 
 def unpack(

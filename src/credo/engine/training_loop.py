@@ -168,10 +168,9 @@ def train(
     warmup: int = 0,
     decay: Callable[[float], float] = hold,
     compile: bool | str = False,
-    fixed: bool = False,
 ) -> Fitted:
     """Epochs of the steps that ``make_step`` gives; a fit of no given length ends when its
-    objective has settled, unless its ``decay`` is a plan for the whole of it (``fixed``).
+    objective has settled.
 
     Epoch e draws its data order and its noise from (seed, e) alone, so a checkpoint holds only
     tensors and resuming repeats what an uninterrupted run would have done.
@@ -186,7 +185,7 @@ def train(
     optimizer = make_optimizer(learner, lr, num_data)
     step = make_step(learner, optimizer, num_data, compile)
     begin = _restore(learner, optimizer, fit_job)
-    settling = _settling(fit_job, count, warmup, decay) if fit_job.settles and not fixed else None
+    settling = _settling(fit_job, count, warmup, decay) if fit_job.settles else None
     if settling is not None:
         settling.replay(fit_job.history, beta)
     begun = last_saved = time.monotonic()

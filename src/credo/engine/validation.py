@@ -18,7 +18,10 @@ DRAWS, BATCH = 16, 1024
 def validation_nll(
     model: Model, source: Source
 ) -> Callable[[Posterior, Mapping[str, Tensor]], float]:
-    """(posterior, buffers) -> -1/N sum log p(y_n given x_n), from a few draws."""
+    """(posterior, buffers) -> -1/N sum log p(y_n given x_n), from a few draws, in the units of the
+    targets as they were given.
+    """
+    log_volume = 0.0 if model.standardised is None else model.standardised.log_volume
 
     def score(posterior: Posterior, buffers: Mapping[str, Tensor]) -> float:
         total = 0.0
@@ -27,6 +30,6 @@ def validation_nll(
             outputs, extra = sampled_outputs(model, draws, x, buffers, 0)
             predictive = Predictive(outputs, with_drawn(model.likelihood, extra))
             total -= float(predictive.log_prob(y).sum())
-        return total / source.num_data
+        return total / source.num_data + log_volume
 
     return score

@@ -152,7 +152,9 @@ class LatentModel(LatentQueries):
         net.train_on(bound, [rise(step / steps, 0, 1) for step in range(steps)])
         if net.prior.data_needed > 1:
             net.prior.start(net.inputs(first_data(source, net.prior.data_needed)))
-        bnn = BNN(net, Evidence(**self._describe(net)), self.weight_prior, self._names())
+        bnn = BNN(
+            net, Evidence(**self._describe(net)), self.weight_prior, self._names(), None, False
+        )
         validation_source = None if validation is None else source_of(validation, check)
         options = {
             "epochs": epochs,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from credo.likelihoods import mixtures
 from credo.likelihoods.base import Likelihood, likelihoods
@@ -21,6 +21,24 @@ class ContinuousLikelihood(Likelihood):
     metric_family: ClassVar[str] = "values"
     #: Where the density is positive.
     support: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
+    #: The parameter that is the logarithm of the noise's size, where outputs lie at y itself.
+    log_size: ClassVar[str | None] = None
+
+    @property
+    def learns_size(self) -> bool:
+        """Whether it can serve targets of any scale: the size of its noise is not given."""
+        return self.log_size in self._parameters
+
+    def in_units(self, std: Tensor) -> Self:
+        """The likelihood of targets ``std`` ``(D,)`` times as large, given outputs that are."""
+        other = self.frozen()
+        for table in (other._parameters, other._buffers):
+            log_size = None if self.log_size is None else table.get(self.log_size)
+            if log_size is not None:
+                log_std = std.log().to(log_size)
+                log_std = log_std if len(log_std) > 1 else log_std.squeeze(0)
+                table[str(self.log_size)] = nn.Parameter(log_size + log_std, False)
+        return other
 
     def check_targets(self, y: Any) -> Tensor:
         """Finite floats ``(N, D)``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,7 @@ class FullGaussian(ContinuousLikelihood):
 
     name: ClassVar[str] = "full_gaussian"
     latents_per_target: ClassVar[int | None] = None
+    log_size: ClassVar[str | None] = "tril"
     tril: Tensor
     place: Tensor
 
@@ -79,6 +80,16 @@ class FullGaussian(ContinuousLikelihood):
                 "eigenvalues above 0."
             )
         return cholesky
+
+    def in_units(self, std: Tensor) -> Self:
+        """Rows of L times ``std``."""
+        other, packed = self.frozen(), self.tril.detach()
+        rows, std = torch.tril_indices(self.dim, self.dim, -1)[0], std.to(packed)
+        diagonal, lower = packed[..., : self.dim] + std.log(), packed[..., self.dim :] * std[rows]
+        for table in (other._parameters, other._buffers):
+            if "tril" in table:
+                table["tril"] = nn.Parameter(torch.cat([diagonal, lower], -1), False)
+        return other
 
     def cholesky(self, outputs: Tensor) -> Tensor:
         """L, ``(D, D)`` with the parameter's leading axes in front, ready to broadcast against

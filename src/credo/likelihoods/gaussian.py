@@ -27,6 +27,7 @@ class Gaussian(NormalNoise):
     """
 
     name: ClassVar[str] = "gaussian"
+    log_size: ClassVar[str | None] = "log_std"
     log_std: Tensor
 
     def __init__(

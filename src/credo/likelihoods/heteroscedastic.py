@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -34,6 +34,19 @@ class Heteroscedastic(NormalNoise):
             )
         super().__init__(min_std=min_std)
         self.min_std = min_std
+        self.scale: Tensor | None  # of targets in units of their own, (D,)
+        self.register_buffer("scale", None, persistent=False)
+
+    @property
+    def learns_size(self) -> bool:
+        """Always."""
+        return True
+
+    def in_units(self, std: Tensor) -> Self:
+        """Given means that are ``std`` times as large, and raw deviations as they were."""
+        other = self.frozen()
+        other._buffers["scale"] = std.clone()
+        return other
 
     def split(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and deviation, each ``(..., N, D)``, of outputs ``(..., N, 2 D)``."""
@@ -44,7 +57,10 @@ class Heteroscedastic(NormalNoise):
                 "deviation for every target, so an even number: double the network's last layer."
             )
         mean, raw_std = outputs.chunk(2, -1)
-        return mean, self.min_std + softplus(raw_std)
+        return mean, self._scaled(self.min_std + softplus(raw_std))
+
+    def _scaled(self, std: Tensor) -> Tensor:
+        return std if self.scale is None else std * self.scale.to(std)
 
     def marginals(self, outputs: Tensor) -> Normal:
         """``Normal`` with batch shape ``(..., N, D)``."""
@@ -56,7 +72,7 @@ class Heteroscedastic(NormalNoise):
         them.
         """
         _, std = self.split(outputs)
-        slope = torch.sigmoid(outputs.chunk(2, -1)[1])
+        slope = self._scaled(torch.sigmoid(outputs.chunk(2, -1)[1]))
         return torch.diag_embed(torch.cat([std.pow(-2), 2.0 * (slope / std).square()], -1))
 
     def student(self) -> Likelihood:

@@ -26,6 +26,7 @@ class Laplace(ContinuousLikelihood):
     """
 
     name: ClassVar[str] = "laplace"
+    log_size: ClassVar[str | None] = "log_scale"
     log_scale: Tensor
 
     def __init__(

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from credo.likelihoods.base import Likelihood
+from credo.likelihoods.continuous_likelihood import ContinuousLikelihood
 from credo.likelihoods.fisher_information import NormalNoiseTerms
 
 
@@ -100,6 +101,11 @@ class Soft(Likelihood):
 
     def monitor(self) -> dict[str, float]:
         return self.inside.monitor()
+
+    def in_units(self, std: Tensor) -> Soft:
+        """Of a likelihood of real targets inside: that of targets ``std`` times as large."""
+        assert isinstance(self.inside, ContinuousLikelihood)
+        return Soft(self.inside.in_units(std), self.outputs)
 
     def frozen(self) -> Soft:
         return Soft(self.inside.frozen(), self.outputs)

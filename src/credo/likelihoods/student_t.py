@@ -28,6 +28,7 @@ class StudentT(ContinuousLikelihood):
     """
 
     name: ClassVar[str] = "student_t"
+    log_size: ClassVar[str | None] = "log_scale"
     log_df: Tensor
     log_scale: Tensor
 

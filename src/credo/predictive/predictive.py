@@ -4,6 +4,7 @@ follows from them, with where the uncertainty comes from.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 from typing import NamedTuple, final
 
@@ -35,6 +36,13 @@ def decompose(outputs: Tensor, likelihood: Likelihood) -> Uncertainty:
     """
     aleatoric, epistemic = likelihood.uncertainty(outputs)
     return Uncertainty(aleatoric + epistemic, aleatoric, epistemic)
+
+
+def joined(parts: Iterable[tuple[Predictive, Tensor]]) -> tuple[Predictive, Tensor]:
+    """Predictions with their targets, batch by batch, as one of all data."""
+    predictions, targets = zip(*parts, strict=True)
+    outputs = torch.cat([p.outputs for p in predictions], 1)
+    return Predictive(outputs, predictions[0].likelihood), torch.cat(targets).to(outputs.device)
 
 
 def mutual_information(outputs: Tensor, likelihood: Likelihood) -> Tensor:

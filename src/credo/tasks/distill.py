@@ -29,6 +29,7 @@ from credo.core.errors import CredoError, NetworkError, RunError, SettingError, 
 from credo.core.settings import positive, renamed, whole
 from credo.core.tree import Tree, map_leaves, num_rows, take
 from credo.data.checks import check_inputs, check_pair
+from credo.data.intake import intake
 from credo.data.source import Arrays, Source
 from credo.engine.fit_job import Callback
 from credo.engine.method import Method, make_method
@@ -36,7 +37,7 @@ from credo.engine.run import Run
 from credo.likelihoods.base import Likelihood, get
 from credo.likelihoods.soft import Soft
 from credo.tasks.fidelity import fidelity
-from credo.tasks.teaching import Jitter, Perturb, Perturbed, Teacher
+from credo.tasks.teaching import Jitter, Perturb, Perturbed, Teacher, check_units, in_units, inside
 
 # draws behind a soft target; those at perturbed inputs are made anew for every batch
 SAMPLES = {"training": 100, "perturbed": 10}
@@ -115,17 +116,22 @@ def distill(
     own = (
         teacher.model.likelihood.student() if likelihood is None else copy.deepcopy(get(likelihood))
     )
-    outputs = _check_student(teacher, BNN(student, own), x)
+    check_units(teacher, own)
+    outputs = _check_student(teacher, BNN(student, own, standardise=False), x)
     held_out = None if test is None else _held_out(teacher, test)
     x = map_leaves(lambda leaf: leaf.to(home), x)
-    targets = Teacher(teacher, own, count)
-    taught = BNN(student, Soft(own, outputs))
+    units, given = teacher.standardised, x  # the student's are the teacher's
+    if units is not None:
+        given, perturb = units.inputs(x, teacher.dtype), in_units(perturb, units, teacher.dtype)
+    targets = Teacher(inside(teacher), own, count)
+    taught = BNN(student, Soft(own, outputs), standardise=units or False)
     source: Any
     if inputs == "perturbed":
-        feed = Perturbed(x, perturb or Jitter(x, noise), targets)
+        feed = Perturbed(given, perturb or Jitter(given, noise), targets)
         source = Source(feed, num_rows(x), taught.dtype)
     else:
-        source = x, targets.at(x, seed)
+        source = given, targets.at(given, seed)
+        source = source if units is None else intake(source, dtype=taught.dtype)
     directory = None if run is None else Run.of(run)
     if directory is not None:
         asked = {"inputs": inputs, "noise": noise, "perturb": perturb is not None, "samples": count}
@@ -167,7 +173,7 @@ def _inputs(teacher: BNN, data: Any, name: str) -> Tree:
     """Checked inputs of x or (x, y)."""
     return check_inputs(
         data[0] if isinstance(data, tuple) and len(data) == 2 else data,
-        dtype=teacher.dtype,
+        dtype=None if teacher.standardised else teacher.dtype,
         name=name,
     )
 
@@ -243,6 +249,7 @@ def _state(teacher: BNN) -> dict[str, Any]:
         "buffers": teacher.buffers,
         "likelihood": teacher.model.likelihood.state_dict(),
         "frozen": teacher.model.frozen(),
+        "standardised": {} if teacher.standardised is None else teacher.standardised.tensors(),
     }
     return {
         f"{part}/{name}": tensor

@@ -4,6 +4,8 @@ perturbed anew in every epoch.
 
 from __future__ import annotations
 
+import copy
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, final
@@ -14,16 +16,47 @@ from torch import Tensor
 from credo.bnn import BNN
 from credo.core.errors import DataError, SettingError
 from credo.core.seeds import generator, isolated, mix
+from credo.core.standardised import Standardised
 from credo.core.tree import Tree, map_named_leaves, named_leaves, num_rows, split, take
 from credo.data.checks import check_inputs
 from credo.data.source import Batch
 from credo.engine.outputs import Draws, sampled_outputs, with_drawn
 from credo.likelihoods.base import Likelihood
+from credo.likelihoods.continuous_likelihood import ContinuousLikelihood
 
 ROWS = 1024  # inputs the teacher predicts at once
 ROUNDING = 1e-6  # deviation, relative to the largest value, that is rounding alone
 
 Perturb = Callable[[Any, torch.Generator], Any]
+
+
+def inside(bnn: BNN) -> BNN:
+    """The model itself, which takes and gives standardised units, where it has any."""
+    if bnn.standardised is None:
+        return bnn
+    view = copy.copy(bnn)
+    view._model = replace(bnn.model, standardised=None, _local=threading.local())
+    return view
+
+
+def in_units(
+    perturb: Perturb | None, units: Standardised, dtype: torch.dtype | None
+) -> Perturb | None:
+    """A user's function of x as one of inputs in standardised units."""
+    if perturb is None:
+        return None
+    return lambda z, source: units.inputs(check_inputs(perturb(units.raw_inputs(z), source)), dtype)
+
+
+def check_units(teacher: BNN, own: Likelihood) -> None:
+    """A student of a teacher with standardised targets learns the size of its noise, too."""
+    units = teacher.standardised
+    learned = isinstance(own, ContinuousLikelihood) and own.learns_size
+    if units is not None and units.y_std is not None and not learned:
+        raise SettingError(
+            f"The teacher's targets are standardised, and the student's {own.name} likelihood does "
+            "not learn the size of its noise; give one that does, such as 'heteroscedastic'."
+        )
 
 
 @final

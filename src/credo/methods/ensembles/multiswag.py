@@ -40,7 +40,7 @@ class MultiSWAG(Method, SwagSettings, MemberSettings, DescentSettings):
         "generalization."
     )
     tries: ClassVar[bool] = True
-    settles: ClassVar[bool] = False
+    fixed_length: ClassVar[bool] = True
     afterwards: ClassVar[str | None] = (
         "statistics of batch normalisation for every draw, where the network has any"
     )
@@ -78,7 +78,6 @@ class MultiSWAG(Method, SwagSettings, MemberSettings, DescentSettings):
             step_maker(self.vectorise),
             decay=swag_schedule(self, self.lr_schedule),
             compile=self.compile,
-            fixed=True,
         )
         return Fitted(
             swag_posterior(model, fit_job, path, self.num_members, self.num_draws), last.buffers

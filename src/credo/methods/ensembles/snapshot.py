@@ -37,7 +37,7 @@ class Snapshot(Method, MemberSettings, DescentSettings):
     )
     reference: ClassVar[str] = "Huang et al. 2017, Snapshot ensembles: train 1, get M for free."
     tries: ClassVar[bool] = True
-    settles: ClassVar[bool] = False
+    fixed_length: ClassVar[bool] = True
     afterwards: ClassVar[str | None] = (
         "statistics of batch normalisation for every copy, where the network has any"
     )
@@ -70,7 +70,6 @@ class Snapshot(Method, MemberSettings, DescentSettings):
             step_maker(self.vectorise),
             decay=_restarting(self.num_cycles, fit_job.epochs),
             compile=self.compile,
-            fixed=True,
         )
         values, likelihood_params = path.taken()
         buffers = {}

@@ -41,7 +41,7 @@ class SWAG(Method, SwagSettings, MemberSettings, DescentSettings):
         "Maddox et al. 2019, A simple baseline for Bayesian uncertainty in deep learning."
     )
     tries: ClassVar[bool] = True
-    settles: ClassVar[bool] = False
+    fixed_length: ClassVar[bool] = True
     afterwards: ClassVar[str | None] = (
         "statistics of batch normalisation for every draw, where the network has any"
     )
@@ -77,6 +77,5 @@ class SWAG(Method, SwagSettings, MemberSettings, DescentSettings):
             step_maker(self.vectorise),
             decay=swag_schedule(self, self.lr_schedule),
             compile=self.compile,
-            fixed=True,
         )
         return Fitted(swag_posterior(model, fit_job, path, 1, self.num_draws), last.buffers)

@@ -37,7 +37,7 @@ class Exact(Method):
     )
     target: ClassVar[str] = "exact"
     fidelity: ClassVar[str] = "exact"
-    settles: ClassVar[bool] = False
+    fixed_length: ClassVar[bool] = True
     teachable: ClassVar[bool] = False
     conformance_settings: ClassVar[dict[str, Any]] = {}
     exceptions: ClassVar[dict[str, str]] = {

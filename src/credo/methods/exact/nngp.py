@@ -42,7 +42,7 @@ class NNGP(Method):
         "processes; Matthews et al. 2018."
     )
     batch_size: ClassVar[int | None] = None
-    settles: ClassVar[bool] = False
+    fixed_length: ClassVar[bool] = True
     fidelity: ClassVar[str] = "approximate"  # exact for the limit, which is another model
     teachable: ClassVar[bool] = False
     conformance_settings: ClassVar[dict[str, Any]] = {}

@@ -56,7 +56,7 @@ class SVGD(Method):
     summary: ClassVar[str] = "Stein variational gradient descent: particles that repel each other."
     reference: ClassVar[str] = "Liu and Wang 2016, Stein variational gradient descent."
     lr: ClassVar[float | None] = 1e-2
-    settles: ClassVar[bool] = False
+    fixed_length: ClassVar[bool] = True
     tolerance: ClassVar[float] = 0.12  # a hundred particles have four fifths of the variance
     conformance_settings: ClassVar[dict[str, Any]] = {
         "epochs": 800,
