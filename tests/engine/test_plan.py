@@ -238,3 +238,14 @@ def test_validation_is_part_of_the_time():
     bnn, data = credo.BNN(Slow(3, 1), credo.likelihoods.Gaussian(std=0.5)), problem()[1]
     plan = bnn.plan(data, "map", epochs=1_000, validation=data)
     assert plan.seconds > 2
+
+
+@pytest.mark.parametrize(("name", "steps"), [("vi", 5_000), ("hmc", None)])
+def test_a_trial_does_not_wait_for_a_step_for_ever(monkeypatch, name, steps):
+    monkeypatch.setattr(plan_timing, "PATIENCE", 0.0)
+    bnn, data = problem()
+    plan = bnn.plan(data, name)
+    assert plan.seconds is None and plan.steps == steps and plan.lr == 0.01
+    assert "not one step was done" in str(plan)
+    if steps is None:
+        assert ("length", "not known") in plan.rows()

@@ -24,7 +24,7 @@ from credo.data.checks import Asked
 from credo.engine.fit_job import FitJob, FitOptions
 from credo.engine.method import Method
 from credo.engine.model import Model
-from credo.engine.plan_timing import Timing, compiles
+from credo.engine.plan_timing import PATIENCE, Timing, compiles
 from credo.engine.trial import alternatives
 
 
@@ -70,7 +70,7 @@ class Plan:
         out = [("batch size", f"{batch}, {_count(self.batches, 'batch', 'batches')} per epoch")]
         most = "at most " if self.settles else ""
         if self.steps is None:
-            out.append(("length", "no steps: a closed form"))
+            out.append(("length", "no steps: a closed form" if self.lr is None else "not known"))
         elif self.epochs is None:
             out.append(("length", _count(self.steps, "move")))
         else:
@@ -132,7 +132,7 @@ def plan_of(
         epochs=fit_job.epochs if timing.has_epochs else None,
         steps=steps,
         settles=timing.ran.settling,
-        lr=None if steps is None else fit_job.lr,
+        lr=None if steps is None and not timing.ran.gave_up else fit_job.lr,
         settings=settings,
         chosen=tuple(name for name in settings if settings[name] != before[name]),
         num_chains=settings.get("num_chains") if filled.is_sampler else None,
@@ -160,10 +160,12 @@ def _notes(timing: Timing, options: FitOptions) -> Iterator[str]:
             f"The time is that of about {leapfrog:.3g} leapfrog steps per move, as in a trial of "
             f"{_count(moves, 'move')}."
         )
-    if timing.num_warmup and not timing.method.takes_epochs and moves <= timing.short:
+    if 0 < moves <= timing.short and not timing.method.takes_epochs:
         yield "The trial was over in its warm-up: moves may take another time after it."
     if compiles(timing.method):
         yield "Not timed: compile=True, and compiling alone takes longer than a plan may."
+    elif timing.ran.gave_up:
+        yield f"Not timed: in {PATIENCE:g} seconds of the trial not one step was done."
     elif timing.elapsed is None:
         yield "Not timed: it takes no steps, and part of the data does not tell of all."
     if timing.method.afterwards is not None and timing.steps() is not None:

@@ -17,6 +17,7 @@ from statistics import fmean, median
 from typing import Any, final
 
 import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from credo.core.errors import CredoError
@@ -27,6 +28,7 @@ from credo.engine.method import Method
 from credo.engine.model import Model
 
 SECONDS, MOVING = 0.7, 1.5  # of the trial of a descent and of a sampler, after its first step
+PATIENCE = 20.0  # seconds for a first step
 EPOCHS, BATCHES = 20, 8  # of the trial of a descent at most, and batches in each
 WARMUP, DRAWS = 20, 40  # moves of the trial of a sampler at most
 ROWS = 1_000  # that a method without steps is tried on at most
@@ -46,6 +48,8 @@ class TimedJob(FitJob):
     total: int | None = None  #: steps that the loop would take
     marks: list[float] = field(default_factory=list)  #: before its first step and after every one
     settling: bool = False  #: whether it would end when its objective has settled
+    began: float = field(default_factory=time.perf_counter)
+    gave_up: bool = False  #: before a first step was done
     synchronise: Callable[[], None] = field(default=lambda: None)
 
     def is_late(self, seconds: float, cools: bool) -> bool:
@@ -68,6 +72,12 @@ class TimedJob(FitJob):
                 raise _Over
 
         yield advance
+
+    def check(self, *_: Any) -> None:
+        """Called at every forward pass of a module: a trial does not wait for a step for ever."""
+        if len(self.marks) < 2 and time.perf_counter() - self.began > PATIENCE:
+            self.gave_up = True
+            raise _Over
 
     @property
     def durations(self) -> list[float]:
@@ -139,7 +149,7 @@ class Timing:
             few=few,
             num_warmup=num_warmup,
             short=short,
-            elapsed=None if part and not ran.marks else elapsed,
+            elapsed=None if ran.gave_up or (part and not ran.marks) else elapsed,
             learned=learned,
             peak=_peak(model.device, before),
             error=error,
@@ -149,14 +159,17 @@ class Timing:
     def has_epochs(self) -> bool:
         """Whether the loop goes through epochs, in steps of an epoch or of a batch."""
         epochs = self.fit_job.epochs
-        return self.method.takes_epochs and self.ran.total in (epochs, epochs * self.few)
+        total = epochs if self.ran.gave_up else self.ran.total
+        return self.method.takes_epochs and total in (epochs, epochs * self.few)
 
     def steps(self) -> int | None:
-        """Steps or moves of a whole fit, or at most; None where there is no loop."""
-        if self.ran.total is None:
-            return None
+        """Steps or moves of a whole fit, or at most; None where there is no loop, or where the
+        trial has not come to it.
+        """
         if self.has_epochs:
             return self.fit_job.epochs * self.batches
+        if self.ran.total is None:
+            return None
         return self.ran.total + self.num_warmup - self.short
 
     def seconds(self) -> float | None:
@@ -227,7 +240,8 @@ def _watched(method: Method, model: Model, ran: TimedJob) -> tuple[int, str | No
     def note(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         optimizers[id(optimizer)] = optimizer
 
-    error, hook = None, register_optimizer_step_post_hook(note)
+    error = None
+    hooks = register_optimizer_step_post_hook(note), register_module_forward_pre_hook(ran.check)
     try:
         method.fit(model, ran)
     except _Over:
@@ -237,7 +251,8 @@ def _watched(method: Method, model: Model, ran: TimedJob) -> tuple[int, str | No
             raise
         error = str(raised)
     finally:
-        hook.remove()
+        for hook in hooks:
+            hook.remove()
     ran.synchronise()
     return sum(map(_learned, optimizers.values())), error
 
