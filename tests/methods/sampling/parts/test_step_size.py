@@ -56,10 +56,10 @@ def test_a_given_lr_stays():
 
 
 def test_the_step_is_held_once_the_warm_up_is_over():
-    steps, _ = search()
+    steps, _ = search(until=2000)
     start = steps.start(POSITION)
-    changed = [i for i in range(150) if steps.at(start, i, POSITION) is not start]
-    assert len(changed) == TIMES + 1 and changed[0] == 0 and changed[-1] == 100
+    changed = [i for i in range(2050) if steps.at(start, i, POSITION) is not start]
+    assert len(changed) == TIMES + 1 and changed[0] == 0 and changed[-1] == 2000
 
 
 def test_the_same_step_is_found_again():
