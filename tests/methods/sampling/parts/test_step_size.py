@@ -43,9 +43,11 @@ def test_a_preconditioner_changes_the_curvature():
 
 def test_small_batches_shorten_the_step_until_their_heat_is_a_tenth():
     all_data, batches = search()[0], search(batch_size=4)[0]
-    wide, found = (s.at(s.start(POSITION), 0, POSITION) for s in (all_data, batches))
+    wide, found = (s.at(s.start(POSITION), 100, POSITION) for s in (all_data, batches))
     assert float(found.noise) == pytest.approx(HEAT) and float(found.lr) < float(wide.lr) / 5
     assert batches.told(found) is found.noise
+    early = batches.at(batches.start(POSITION), 0, POSITION)
+    assert float(early.lr) == pytest.approx(float(wide.lr), rel=0.5)  # on their way there
 
 
 def test_a_given_lr_stays():
