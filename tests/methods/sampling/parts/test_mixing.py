@@ -52,7 +52,7 @@ def test_chains_apart_go_on_until_the_budget_is_spent():
     assert mixing.end(draws_of(size, apart=5.0), 499.0, False) is None
     ended = mixing.end(draws_of(size, apart=5.0), 500.0, False)
     assert ended is not None and ended["ended"] == "budget" and ended["r_hat"] > 1.3
-    assert mixing.end(draws_of(10), 500.0, False) is None  # never with fewer than twenty draws
+    assert mixing.end(draws_of(9), 500.0, False) is None  # never with fewer than ten draws
     last = mixing.end(draws_of(33, apart=5.0), 0.0, True)
     assert last is not None and last["ended"] == "budget"
 

@@ -43,9 +43,11 @@ def test_a_preconditioner_changes_the_curvature():
 
 def test_small_batches_shorten_the_step_until_their_heat_is_a_tenth():
     all_data, batches = search()[0], search(batch_size=4)[0]
-    wide, found = (s.at(s.start(POSITION), 0, POSITION) for s in (all_data, batches))
+    wide, found = (s.at(s.start(POSITION), 100, POSITION) for s in (all_data, batches))
     assert float(found.noise) == pytest.approx(HEAT) and float(found.lr) < float(wide.lr) / 5
     assert batches.told(found) is found.noise
+    early = batches.at(batches.start(POSITION), 0, POSITION)
+    assert float(early.lr) == pytest.approx(float(wide.lr), rel=0.5)  # on their way there
 
 
 def test_a_given_lr_stays():
@@ -56,10 +58,10 @@ def test_a_given_lr_stays():
 
 
 def test_the_step_is_held_once_the_warm_up_is_over():
-    steps, _ = search()
+    steps, _ = search(until=2000)
     start = steps.start(POSITION)
-    changed = [i for i in range(150) if steps.at(start, i, POSITION) is not start]
-    assert len(changed) == TIMES + 1 and changed[0] == 0 and changed[-1] == 100
+    changed = [i for i in range(2050) if steps.at(start, i, POSITION) is not start]
+    assert len(changed) == TIMES + 1 and changed[0] == 0 and changed[-1] == 2000
 
 
 def test_the_same_step_is_found_again():

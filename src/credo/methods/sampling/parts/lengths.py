@@ -13,7 +13,7 @@ from credo.engine.fit_job import Problem
 
 WARMUP, DRAWS = 1000, 1000  # moves of samplers on all data, at most
 MAX_STEPS, MAX_DEPTH = 1000, 10  # of a trajectory
-LEAST = 20  # moves and draws, however dear a gradient is
+LEAST = 10  # moves and draws, however dear a gradient is
 SHARE = 1.5  # warm-up moves over the root of the budget: trajectories may be as long as it
 MEASURED = 1.4  # steps taken per step of a trajectory in the warm-up, with those that measure it
 LR = 1e-2  # of what is fitted alongside, in a warm-up of its usual length
@@ -72,13 +72,13 @@ def stochastic_lengths(settings: Chained, problem: Problem) -> dict[str, Any]:
     """
     warmup, chains = settings.num_warmup, settings.num_chains
     gradients = problem.num_gradients(chains, problem.batch_of_chains())
-    steps = max(10 * LEAST, int(STEP * gradients))
+    steps = max(20 * LEAST, int(STEP * gradients))
     warmup = min(STEPS, int(0.3 * steps)) if warmup is None else warmup
-    thin = min(THIN, max(1, (steps - warmup) // (5 * LEAST)))
+    thin = min(THIN, max(1, (steps - warmup) // (10 * LEAST)))
     draws = min(most_draws(problem, chains), max(LEAST, (steps - warmup) // thin))
     return {"num_warmup": warmup, "num_draws": draws, "thin": thin}
 
 
 def most_draws(problem: Problem, chains: int) -> int:
     """Draws of every chain that memory has room for."""
-    return min(DRAWS, max(2 * LEAST, NUMBERS // (chains * max(problem.num_weights, 1))))
+    return min(DRAWS, max(4 * LEAST, NUMBERS // (chains * max(problem.num_weights, 1))))

@@ -5,8 +5,9 @@ With a the largest curvature of U = -log p(D, w), found by the power iteration o
 slopes, and V the variance of the batches' slope in its direction, a step eta = lr / N makes the
 steepest direction too wide by a share of order eta a (``sgld``) and heats it by eta V / 2 for
 ``sgld``, eta V / (1 - (1 - friction)^2) with momentum. The step is the largest that keeps both
-within the limits of the method. It is found anew some twenty times until the warm-up ends, because
-curvature differs from place to place and grows as learned noise falls; and held from then on.
+within the limits of the method; the heat counts once nothing is fitted alongside any more. It is
+found anew up to twenty times until the warm-up ends, because curvature differs from place to place
+and grows as learned noise falls; and held from then on.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from credo.core.tree import map_tensors
 from credo.engine.fit_job import FitJob
 from credo.kernels.log_density import normal
 from credo.methods.sampling.parts.density import Batch, Density
+from credo.methods.sampling.parts.fitted_alongside import SHARE_OF_WARMUP
 
-TIMES = 20  # a step is found, over the warm-up
+TIMES, EVERY = 20, 40  # a step is found so often, but not more than once in so many moves
 ROUNDS = 8  # of the power iteration
 ROWS = 1024  # examples whose curvature stands for that of all
 BATCHES = 8  # whose slopes give the variance
@@ -50,6 +52,8 @@ class StepSearch:
         self.density, self.fit_job, self.until = density, fit_job, until
         self.steepest, self.heating = steepest, heating
         self.num_data = fit_job.source.num_data
+        times = max(3, min(TIMES, until // EVERY))
+        self.when = {until * part // times for part in range(times + 1)}
 
     def start(self, position: Tensor) -> Step:
         """Before the first move."""
@@ -63,16 +67,18 @@ class StepSearch:
 
     def at(self, step: Step, index: int, position: Tensor, scale: Tensor | float = 1.0) -> Step:
         """That of move ``index`` of chains at ``position`` under the preconditioner ``scale``."""
-        due = index in {self.until * part // TIMES for part in range(TIMES + 1)}
-        if self.fit_job.lr_given or not due:
+        if self.fit_job.lr_given or index not in self.when:
             return step
         root = scale.sqrt() if isinstance(scale, Tensor) else 1.0
-        rows = self._batches(index, min(ROWS, self.num_data), 1)[0]
+        few = min(ROWS, self.num_data, 2 * (self.fit_job.batch_size or ROWS))
+        rows = self._batches(index, few, 1)[0]
         curvature, direction = self._steepest(index, position, root, rows)
         size = self.fit_job.batch_size
         variance = 0.0 if size is None else self._variance(index, position, root * direction, size)
         heating = self.heating * variance
-        eta = min(self.steepest / max(curvature, 1e-12), HEAT / max(heating, 1e-30))
+        eta = self.steepest / max(curvature, 1e-12)
+        if index >= SHARE_OF_WARMUP * self.until:  # before, chains are on their way
+            eta = min(eta, HEAT / max(heating, 1e-30))
         like = step.lr
         return Step(
             torch.full_like(like, eta * self.num_data), torch.full_like(like, eta * heating)
