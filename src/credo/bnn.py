@@ -16,7 +16,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from credo.core.errors import CredoError
+from credo.core.errors import CredoError, Finding
 from credo.core.settings import positive, renamed
 from credo.core.shell import unwrap
 from credo.core.sites import select
@@ -192,7 +192,7 @@ class BNN(Summary):
         model = self._make_model(options.device, prior, method)
         fit_job = FitJob.on(data, options, method, model, asked, self.dtype)
         trial = None
-        if method.tries and self._prior_open and prior is self.prior:
+        if method.tries and options.is_open and self._prior_open and prior is self.prior:
             prior, method, trial = run_trial(model, method, fit_job.source, options)
             units, model = model.standardised, self._make_model(options.device, prior, method)
             data, asked = fit_job.source, units or False
@@ -219,6 +219,28 @@ class BNN(Summary):
             run.finish(fitted.numbers(model), config | described)
         tell(fitted.findings, options.strict)
         return self
+
+    @property
+    def trial(self) -> Mapping[str, Any] | None:
+        """What was tried on held-out rows before the fit, and what was chosen by it; None where
+        nothing was.
+        """
+        return self._result().trial
+
+    def diagnose(self) -> list[Finding]:
+        """What is wrong with the fit, each finding with its evidence and a remedy; an empty list
+        where nothing is.
+        """
+        return list(self._result().findings)
+
+    def relevance(self, name: str | None = None) -> Tensor:
+        """Learned prior standard deviation of each input feature ``(in_features,)``: near zero, the
+        feature was switched off (ARD).
+
+        Of the weight called ``name``, by default the first layer's. Needs a prior learned per input
+        or per weight, such as "ard".
+        """
+        return self.model.relevance(name)
 
     def _show(self, model: Model, fitted: Fitted) -> None:
         """What callbacks find: draws, since shortcuts are for a finished method."""

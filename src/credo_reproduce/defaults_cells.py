@@ -171,6 +171,10 @@ def judged(cell: Cell, problem: Problem, model: BNN | VAE) -> dict[str, Any]:
     else:
         scores = model.evaluate(problem.test, seed=cell.seed)
     if problem.kind == "conjugate" and not cell.trial:
+        units = bnn.standardised  # the posterior's, as the network sees its inputs
+        if units is not None:
+            x, y = problem.train
+            problem = problem._replace(train=(units.inputs(x, x.dtype), y))
         scores |= distance(cell.method, problem, bnn.posterior, cell.seed)
     return found | {name: finite(value) for name, value in scores.items()}
 

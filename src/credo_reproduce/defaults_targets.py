@@ -144,9 +144,10 @@ def _near(result: Mapping[str, Any], best: float | None) -> tuple[bool | None, s
     return bool(nll - best <= NLL), f"{nll - best:+.2f}"
 
 
-def best_known(rows: list[Mapping[str, Any]]) -> float | None:
-    """Of all cells of one problem and seed: for a generative model the exact answer; else the best
-    test nll that a search has found; else that of map at its defaults or of the base rate.
+def best_known(rows: list[Mapping[str, Any]], method: str) -> float | None:
+    """For a method, of all cells of one problem and seed: for a generative model the exact answer;
+    else the best test nll that a search among settings of this method has found; else that of map
+    at its defaults or of the base rate.
 
     In regression whose posterior is known only another model, such as a Gaussian process, is judged
     by its nll, and no other model has to have that of the right one.
@@ -155,7 +156,7 @@ def best_known(rows: list[Mapping[str, Any]]) -> float | None:
     exact = [row["exact_nll"] for row in fitted if row.get("exact_nll") is not None]
     if exact and fitted[0]["problem"] in GENERATIVE:
         return exact[0]
-    searched = [row["nll"] for row in fitted if row["trial"] > 0]
+    searched = [row["nll"] for row in fitted if row["trial"] > 0 and row["method"] == method]
     if searched:
         return min(searched)
     known = [row["base_nll"] for row in fitted]

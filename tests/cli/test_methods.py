@@ -35,7 +35,7 @@ def test_the_plan_of_a_fit_to_a_table_follows_the_page(shell, prices):
     page, plan = result.stdout.split(f"For {prices}:\n")
     assert "Reference:" in page
     assert plan.startswith("vi on 60 examples, 49 random weights\n")
-    assert "all 60, 1 batch per epoch" in plan and "at most 5,000 epochs, 5,000 steps" in plan
+    assert "all 60, 1 batch per epoch" in plan and "at most 8,000 epochs, 8,000 steps" in plan
     assert "the objective has settled" in plan
 
 
@@ -61,8 +61,8 @@ def test_what_goes_with_a_table(shell, words, message):
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("vi", "epochs until the objective has settled, 5,000 steps at most on few data; "),
-        ("swag", "epochs for 5,000 steps, on few data; --batch-size 128; --lr 0.01"),
+        ("vi", "epochs until the objective has settled, 8,000 steps at most on few data; "),
+        ("swag", "epochs for 3,000 steps, on few data; --batch-size 128; --lr by the size"),
         ("map", "--lr by the size of the network"),
         ("sgld", "as many moves as its settings say; --batch-size all where"),
         ("exact", "Defaults: one pass over the data, without steps"),

@@ -51,7 +51,7 @@ def test_every_method_has_a_plan(name):
     assert all(torch.equal(t, values[n]) for n, t in bnn.net.state_dict().items())
     assert not bnn.is_fitted and bnn.history == []
     assert plan.seconds is not None and plan.seconds > 0 and plan.memory > 0
-    assert plan.settles == (methods[name].settles and methods[name].takes_epochs)
+    assert plan.settles == (methods[name].takes_epochs and not methods[name].fixed_length)
     assert {n for n in settings if plan.settings[n] != settings[n]} == set(plan.chosen)
     assert (plan.epochs is None) == (not methods[name].takes_epochs or plan.steps is None)
     assert json.loads(json.dumps(plan.to_dict())) == plan.to_dict()
@@ -240,12 +240,12 @@ def test_validation_is_part_of_the_time():
     assert plan.seconds > 2
 
 
-@pytest.mark.parametrize(("name", "steps"), [("vi", 5_000), ("hmc", None)])
+@pytest.mark.parametrize(("name", "steps"), [("vi", 8_000), ("hmc", None)])
 def test_a_trial_does_not_wait_for_a_step_for_ever(monkeypatch, name, steps):
     monkeypatch.setattr(plan_timing, "PATIENCE", 0.0)
     bnn, data = problem()
     plan = bnn.plan(data, name)
-    assert plan.seconds is None and plan.steps == steps and plan.lr == 0.01
+    assert plan.seconds is None and plan.steps == steps and plan.lr is not None
     assert "not one step was done" in str(plan)
     if steps is None:
         assert ("length", "not known") in plan.rows()

@@ -161,12 +161,14 @@ def test_judging(result, best, word, text):
 def test_what_is_best_known():
     base = fitted(nll=0.9, base_nll=0.6)
     mapped = fitted(nll=0.5, base_nll=0.6, method="map")
-    assert best_known([]) is None and best_known([{"status": "time"}]) is None
-    assert best_known([base]) == 0.6 and best_known([base, mapped]) == 0.5
-    assert best_known([base, mapped, fitted(nll=0.55, base_nll=0.6, trial=1)]) == 0.55
+    assert best_known([], "vi") is None and best_known([{"status": "time"}], "vi") is None
+    assert best_known([base], "vi") == 0.6 and best_known([base, mapped], "vi") == 0.5
+    searched = fitted(nll=0.55, base_nll=0.6, trial=1)
+    assert best_known([base, mapped, searched], searched["method"]) == 0.55
+    assert best_known([base, mapped, searched], "another") == 0.5
     exact = fitted(nll=0.7, base_nll=0.6, exact_nll=0.3)
-    assert best_known([exact | {"problem": "linear_vae"}]) == 0.3
-    assert best_known([exact | {"problem": "linear_20"}]) == 0.6
+    assert best_known([exact | {"problem": "linear_vae"}], "vi") == 0.3
+    assert best_known([exact | {"problem": "linear_20"}], "vi") == 0.6
 
 
 def test_a_plan_has_every_method_and_generative_models_apart(monkeypatch):

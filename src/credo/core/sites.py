@@ -27,6 +27,11 @@ LINEAR_MODULES = (
 )
 
 
+def is_deep(sites: Iterable[Site]) -> bool:
+    """Whether there are weights of more than one layer."""
+    return sum(len(site.shape) >= 2 for site in sites) > 1
+
+
 @dataclass(frozen=True)
 class Site:
     """One parameter of the network.

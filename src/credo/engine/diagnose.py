@@ -8,6 +8,7 @@ finding carries.
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -16,28 +17,29 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from credo.core.errors import Finding, FindingError, FindingWarning
+from credo.core.errors import CredoError, Finding, FindingError, FindingWarning
 from credo.core.registry import Registry
 from credo.core.seeds import Streams
 from credo.data.source import Arrays, Source
-from credo.engine.base_rate import constant_nll
 from credo.engine.fit_job import FitJob, Problem
 from credo.engine.method import Method
 from credo.engine.model import Fitted, Model
 from credo.engine.settling import fall, tolerance
 from credo.engine.validation import validation_nll
+from credo.likelihoods.base import Likelihood
 from credo.posteriors import kl
 
-MATERIAL = 0.01  # nats per example that a fall must promise to be worth a word
+MATERIAL = 0.01  # nats per example by which a fit must beat a constant
+FALLING = 0.03  # nats per example that a fall must promise to be worth a word
 FULL_RATE = 2 / 3  # of a fit, after which its learning rate falls or has fallen
 SAME = 0.05  # of a logarithm, by which a standard deviation has not moved
 R_HAT, LEAST_DRAWS, DIVERGENT, PARETO_K = 1.05, 100.0, 0.01, 0.7
 ALIKE = 1e-3  # sd of members over the size of their weights
 COLLAPSED = 0.01  # nats per weight below which a prior says no more than the posterior
 ROWS = 1000  # of the training data, on which a doubtful fit is asked to predict
-BY_HEART, LEARNED = 0.01, 2.5  # nats per example: of labels, and gained over a constant
+BY_HEART, LEARNED = 0.01, 2.0  # nats per example: of labels, and gained over a constant
 DRAWS = 8  # where a KL is sampled; their own streams, so that the global generator stays as found
 
 
@@ -133,6 +135,35 @@ def _against_constant(case: Case) -> tuple[str, float, float, int]:
     return "training", score(case.fitted.posterior, case.fitted.buffers), constant, len(y)
 
 
+def constant_nll(likelihood: Likelihood, y: Tensor, scored: Tensor | None = None) -> float:
+    """Mean negative log-likelihood of ``scored`` (by default of ``y`` itself) under the constant
+    outputs, and the learned noise, that fit the checked targets ``y`` best; infinite where
+    nobody knows them.
+    """
+    try:
+        own = copy.deepcopy(likelihood).double()
+        width = own.num_outputs(y)
+        outputs = torch.zeros(width, dtype=torch.float64, device=y.device, requires_grad=True)
+        moved = [outputs, *(p for p in own.parameters() if p.requires_grad)]
+        mover = torch.optim.LBFGS(moved, max_iter=100, line_search_fn="strong_wolfe")
+
+        def nll(targets: Tensor) -> Tensor:
+            return -own.log_prob(outputs.expand(len(targets), width), targets).mean()
+
+        def closure() -> Tensor:
+            mover.zero_grad()
+            loss = nll(y)
+            loss.backward()
+            return loss
+
+        with torch.enable_grad():
+            mover.step(closure)
+            found = float(nll(y if scored is None else scored).detach())
+        return found if math.isfinite(found) else math.inf
+    except (CredoError, RuntimeError, ValueError, NotImplementedError):
+        return math.inf  # a likelihood whose constant nobody knows
+
+
 @checks.register("learned by heart")
 def learned_by_heart(case: Case) -> Finding | None:
     """Points without a prior that reproduce every training target: their probabilities and their
@@ -174,7 +205,7 @@ def still_falling(case: Case) -> Finding | None:
         return None
     drop, error = fall(losses)
     least = max(
-        MATERIAL * case.problem.num_data, tolerance(case.problem.num_data, case.problem.num_weights)
+        FALLING * case.problem.num_data, tolerance(case.problem.num_data, case.problem.num_weights)
     )
     if drop <= max(3.0 * error, least):
         return None

@@ -31,13 +31,14 @@ if TYPE_CHECKING:
     from credo.priors import Prior
 
 CHECKPOINT_SECONDS = 5.0  # how much work a killed run may lose
-STEPS = 5_000  # of a fit whose length is not given, where these take less than WORK
-EPOCHS = 100  # at least these, however large the data
-WORK = 3e12  # products of weights and examples that a default fit may take beyond EPOCHS
+STEPS = 8_000  # of a fit whose length is not given, where these take less than WORK
+LEAST_STEPS = 800  # at least these, however large the network
+LARGE, EPOCHS = 10_000, 100  # of more examples than LARGE at least so many passes
+WORK = 1e12  # products of weights and examples, forward and back, that a default fit may take
 ADAM_LR, LEAST_ADAM_LR = 1e-2, 3e-4
 SMALL = 10_000  # P up to which Adam's rate holds
 CHEAP = 200_000  # N P up to which a chain's step takes all data
-CHAIN_WORK = 1.5e11  # products that chains of no given length may take: under a minute of one core
+CHAIN_WORK = 1e11  # products that chains of no given length may take: under a minute of one core
 CALLS, ROW = 4e6, 200  # products that a gradient's calls cost whatever its size, and a row of data
 
 Callback = Callable[[dict[str, Any]], bool | None]
@@ -73,15 +74,17 @@ class Problem:
         return max(ADAM_LR * share, LEAST_ADAM_LR)
 
     def num_steps(self, batch_size: int | None) -> int:
-        """Steps that a fit of no given length may take: 5,000, or fewer where a step is dear, and
-        never less than 100 passes over the data.
+        """Steps that a fit of no given length may take: 8,000, or fewer where a step is dear; never
+        less than 800, and of more than 10,000 examples never less than 100 passes.
         """
         size = min(batch_size or self.num_data, self.num_data)
-        affordable = int(WORK / (6 * max(self.num_weights, 1) * size))
-        return max(EPOCHS * math.ceil(self.num_data / size), min(STEPS, affordable))
+        affordable = int(WORK / (3 * max(self.products, self.num_weights, 1) * size))
+        passes = EPOCHS if self.num_data > LARGE else 1
+        least = max(LEAST_STEPS, passes * math.ceil(self.num_data / size))
+        return max(least, min(STEPS, affordable))
 
     def num_gradients(self, chains: int, batch_size: int | None = None) -> int:
-        """Gradients of all chains at once that chains of no given length may take: 1.5e11 products,
+        """Gradients of all chains at once that chains of no given length may take: 1e11 products,
         under a minute of one core.
         """
         size = min(batch_size or self.num_data, self.num_data)
@@ -127,6 +130,11 @@ class FitOptions:
     def taken_from(cls, arguments: dict[str, Any]) -> FitOptions:
         """Those of the arguments that are options; the others are left there."""
         return cls(**{n: arguments.pop(n) for n in FIT_ARGUMENTS if n in arguments})
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nothing is asked of the length and the rate of the fit."""
+        return self.epochs is None and self.lr is None and self.max_seconds is None
 
     def check(self, method: Method) -> None:
         """Refuse what no fit by this method can do, before any data are looked at."""
@@ -179,7 +187,7 @@ class FitJob:
     def of(cls, options: FitOptions, method: Method, source: Source, model: Model) -> FitJob:
         """With the method's defaults for this problem for what is not asked for."""
         problem = Problem.of(model, source)
-        if method.is_sampler and method.settles:
+        if method.settles and options.epochs is None:
             problem = replace(problem, products=products_per_example(model, source))
         asked = options.batch_size
         size = method.usual_batch_size(problem) if asked is None else asked

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-LEAST_STEPS, LEAST_EPOCHS = 800, 8  # before the first test
+LEAST_STEPS, LEAST_EPOCHS = 1_500, 8  # before the first test
 BLOCKS = 5  # of a quarter, for the error of its mean
 COOLING = 0.5  # epochs of a falling rate, as a share of those at the full rate
 GROWTH = 1.1  # from one test to the next

@@ -1,18 +1,16 @@
 """What a fitted model can be asked besides predictions: its objective in parts, weights of its
-draws, relevance of inputs, the trial before its fit, and what is wrong with it.
+draws, and what its prior was.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
 
-from credo.core.errors import Finding
 from credo.core.settings import renamed
-from credo.engine.model import Fitted, Model
+from credo.engine.model import Model
 from credo.engine.objective import log_weights, objective
 from credo.posteriors import Posterior
 from credo.predictive import Predictive
@@ -35,9 +33,6 @@ class Summary(ABC):
         """The fitted posterior."""
 
     @abstractmethod
-    def _result(self) -> Fitted: ...
-
-    @abstractmethod
     def _predict_all(
         self,
         data: Any,
@@ -46,19 +41,6 @@ class Summary(ABC):
         batch_size: int | None = None,
         shortcut: str | None = None,
     ) -> tuple[Predictive, Tensor]: ...
-
-    @property
-    def trial(self) -> Mapping[str, Any] | None:
-        """What was tried on held-out rows before the fit, and what was chosen by it; None where
-        nothing was.
-        """
-        return self._result().trial
-
-    def diagnose(self) -> list[Finding]:
-        """What is wrong with the fit, each finding with its evidence and a remedy; an empty list
-        where nothing is.
-        """
-        return list(self._result().findings)
 
     @renamed(samples="num_samples", warn=False)
     def objective(
@@ -83,15 +65,6 @@ class Summary(ABC):
         """
         predictive, y = self._predict_all(data, num_samples, seed, shortcut="weights")
         return log_weights(self.model, self.posterior, predictive, y, seed)
-
-    def relevance(self, name: str | None = None) -> Tensor:
-        """Learned prior standard deviation of each input feature ``(in_features,)``: near zero, the
-        feature was switched off (ARD).
-
-        Of the weight called ``name``, by default the first layer's. Needs a prior learned per input
-        or per weight, such as "ard".
-        """
-        return self.model.relevance(name)
 
     @property
     def updated(self) -> bool:

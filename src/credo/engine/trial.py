@@ -24,9 +24,10 @@ from torch.distributions import Normal
 
 from credo.core.errors import CredoError
 from credo.core.seeds import generator
+from credo.core.sites import is_deep
 from credo.core.tree import take
 from credo.data.source import Arrays, Source
-from credo.engine.base_rate import constant_nll
+from credo.engine.diagnose import constant_nll
 from credo.engine.fit_job import FitJob, FitOptions
 from credo.engine.method import Method
 from credo.engine.model import Fitted, Model
@@ -49,18 +50,16 @@ def alternatives(
     """
     if not (method.tries and _is_due(model, source, options)):
         return {}
-    return {"prior": WIDTHS, **method.alternatives(model)}
+    narrower = WIDTHS if is_deep(model.sites.values()) else ()
+    found = {"prior": narrower, **method.alternatives(model)}
+    return found if any(found.values()) else {}
 
 
 def _is_due(model: Model, source: Source, options: FitOptions) -> bool:
-    layers = sum(len(site.shape) >= 2 for site in (model.random | model.point).values())
     weights = sum(site.numel for site in (model.random | model.point).values())
     return (
-        options.epochs is None
-        and options.lr is None
-        and options.max_seconds is None
+        options.is_open
         and source.arrays() is not None
-        and layers > 1
         and weights <= MOST_WEIGHTS
         and LEAST_ROWS <= source.num_data <= MOST_ROWS
     )
@@ -79,18 +78,18 @@ def run_trial(
     x, y = arrays
     order = torch.randperm(len(y), generator=generator(options.seed, "trial")).to(y.device)
     count = max(round(HELD_OUT * len(y)), 1)
-    held, rest = order[:count], order[count:]
+    kept_back, rest = order[:count], order[count:]
     train = Source(Arrays(take(x, rest), y[rest]), len(rest))
-    small = FitOptions(batch_size=options.batch_size, seed=options.seed, progress=False)
+    asked = FitOptions(batch_size=options.batch_size, seed=options.seed, progress=False)
 
     def losses(width: float, settings: Mapping[str, Any]) -> Tensor:
         """Negative log-likelihood of every held-out row; infinite where the fit fails."""
         own = model.under(prior_of(width, method), method.adapt)
         candidate = replace(method, **settings).for_trial()
         try:
-            fit_job = FitJob.of(small, candidate, train, own)
+            fit_job = FitJob.of(asked, candidate, train, own)
             fitted = candidate.for_problem(fit_job.problem).fit(own, fit_job)
-            return held_out_losses(own, candidate, fitted, take(x, held), y[held])
+            return held_out_losses(own, candidate, fitted, take(x, kept_back), y[kept_back])
         except CredoError:
             return torch.full((count,), math.inf, dtype=torch.float64)
 
@@ -98,7 +97,7 @@ def run_trial(
         return {"prior_std": width, **settings, "held_out_nll": finite(float(found.mean()))}
 
     check = model.likelihood.check_targets
-    base = constant_nll(model.likelihood, check(y[rest]), check(y[held]))
+    base = constant_nll(model.likelihood, check(y[rest]), check(y[kept_back]))
     at: tuple[float, dict[str, Any]] = (1.0, {})
     best = losses(*at)
     tried = [row(*at, best)]

@@ -50,7 +50,7 @@ def test_the_evidence_tunes_the_width(per):
     x, y = classes()
     how = {"epochs": 100, "lr": 0.02, "progress": False}
     before = classifier().fit((x, y), "laplace", tune="none", **how)
-    after = classifier().fit((x, y), "laplace", per=per, **how)
+    after = classifier().fit((x, y), "laplace", tune="evidence", per=per, **how)
     assert all(
         torch.equal(v, after.posterior.mean()[n]) for n, v in before.posterior.mean().items()
     )

@@ -51,6 +51,7 @@ class MultiSWAG(Method, SwagSettings, MemberSettings, DescentSettings):
         "lr": 0.01,
         "start": 0.25,
         "num_members": 2,
+        "optimizer": "sgd",
     }
     exceptions: ClassVar[dict[str, str]] = {
         "conjugate_covariance": "the covariance is that of the optimizer's path, which only by "

@@ -51,6 +51,7 @@ class SWAG(Method, SwagSettings, MemberSettings, DescentSettings):
         "batch_size": 16,
         "lr": 0.01,
         "start": 0.25,
+        "optimizer": "sgd",
     }
     exceptions: ClassVar[dict[str, str]] = {
         "conjugate_covariance": "the covariance is that of the optimizer's path, which only by "

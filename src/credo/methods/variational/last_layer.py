@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from credo.core.errors import NetworkError, SettingError
 from credo.core.settings import setting
 from credo.engine.elbo_fit import ElboSettings, elbo_fit
-from credo.engine.fit_job import FitJob
+from credo.engine.fit_job import FitJob, Problem
 from credo.engine.linear_gaussian import conjugate, regression
 from credo.engine.method import Method, methods
 from credo.engine.model import Fitted, Model
@@ -23,6 +23,8 @@ from credo.engine.training_loop import DescentSettings
 from credo.estimators import estimators, pathwise_estimators
 from credo.methods.variational.parts.settings import DensitySettings
 from credo.posteriors import Full, Gaussian, Start, startable
+
+FULL = 300  #: weights of the last layer up to which its whole covariance is kept
 
 
 @methods.register("last_layer")
@@ -44,14 +46,22 @@ class LastLayer(Method, DescentSettings, ElboSettings, DensitySettings):
     tolerance: ClassVar[float] = 0.05
     conformance_settings: ClassVar[dict[str, Any]] = {"epochs": 300, "batch_size": None, "lr": 0.02}
 
-    posterior: str = setting(
-        "full", "Posterior family of the last layer.", choices=startable(Gaussian)
+    posterior: str | None = setting(
+        None,
+        "Posterior family of the last layer; None takes 'full' of up to 300 weights, and 'kron' of "
+        "more.",
+        kind=str,
+        choices=startable(Gaussian),
     )
     estimator: str = setting("weights", "How noise enters training.", choices=pathwise_estimators())
     rank: int = setting(4, "Factors of the low-rank family.", ge=1)
     layers: Any = setting(
         "last", "Which layers are random: 'last', or name patterns.", kind=(str, tuple, list)
     )
+
+    def by_problem(self, problem: Problem) -> dict[str, Any]:
+        """All covariances cost the square of the number of weights in every step."""
+        return {"posterior": "full" if problem.num_weights <= FULL else "kron"}
 
     def adapt(self, model: Model) -> Model:
         """Only the last layer is random."""
@@ -61,6 +71,7 @@ class LastLayer(Method, DescentSettings, ElboSettings, DensitySettings):
         """Learn features with q over the last layer, then put q at its closed form on them."""
         start = Start(self.init_std, rank=self.rank, seed=fit_job.seed)
         values = model.start_values(self.init, fit_job.seed)
+        assert self.posterior is not None  # by_problem has set it
         posterior = model.posterior(self.posterior, values, start)
         estimator = estimators[self.estimator]
         fitted = elbo_fit(model, fit_job, posterior, estimator, self, self, kl=self.kl)

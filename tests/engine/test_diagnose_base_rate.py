@@ -7,7 +7,7 @@ import torch
 from scipy import stats
 
 import credo
-from credo.engine.base_rate import constant_nll
+from credo.engine.diagnose import constant_nll
 
 
 def test_labels_have_the_entropy_of_their_shares():
