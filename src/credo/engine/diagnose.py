@@ -26,6 +26,7 @@ from credo.data.source import Arrays, Source
 from credo.engine.fit_job import FitJob, Problem
 from credo.engine.method import Method
 from credo.engine.model import Fitted, Model
+from credo.engine.outputs import Draws, sampled_outputs
 from credo.engine.settling import fall, tolerance
 from credo.engine.validation import validation_nll
 from credo.likelihoods.base import Likelihood
@@ -39,6 +40,7 @@ R_HAT, LEAST_DRAWS, DIVERGENT, PARETO_K = 1.05, 100.0, 0.01, 0.7
 ALIKE = 1e-3  # sd of members over the size of their weights
 COLLAPSED = 0.01  # nats per weight below which a prior says no more than the posterior
 ROWS = 1000  # of the training data, on which a doubtful fit is asked to predict
+DEAR = 0.3  # nats per example that noise may cost
 BY_HEART, LEARNED = 0.01, 2.0  # nats per example: of labels, and gained over a constant
 DRAWS = 8  # where a KL is sampled; their own streams, so that the global generator stays as found
 
@@ -113,8 +115,8 @@ def _against_constant(case: Case) -> tuple[str, float, float, int]:
     nothing = "", math.inf, math.nan, 1
     trial, held_out = case.fitted.trial, case.fit_job.validation
     if held_out is not None and case.history and "validation_nll" in case.history[-1]:
-        y = likelihood.check_targets(source.targets())
-        constant = constant_nll(likelihood, y, likelihood.check_targets(held_out.targets()))
+        y = _checked(case, source.targets())
+        constant = constant_nll(likelihood, y, _checked(case, held_out.targets()))
         units = case.model.standardised
         constant += 0.0 if units is None else units.log_volume  # the history is in units of y
         return "validation", case.history[-1]["validation_nll"], constant, held_out.num_data
@@ -126,13 +128,17 @@ def _against_constant(case: Case) -> tuple[str, float, float, int]:
     if not losses or case.fitted.posterior.process is not None:
         return nothing
     count = case.problem.num_data
-    constant = constant_nll(likelihood, likelihood.check_targets(source.targets()))
+    constant = constant_nll(likelihood, _checked(case, source.targets()))
     loss = losses[-1] / count  # an average over draws, whose mixture may predict better
     if loss > constant + MATERIAL or loss < constant - max(MATERIAL, 2.0 / math.sqrt(count)):
         return "training", loss, constant, count
     x, y = next(iter(source(None, min(ROWS, count))))
     score = validation_nll(case.model, Source(Arrays(x, y), len(y)))
     return "training", score(case.fitted.posterior, case.fitted.buffers), constant, len(y)
+
+
+def _checked(case: Case, y: Tensor) -> Tensor:
+    return case.model.likelihood.check_targets(case.model.move(y))
 
 
 def constant_nll(likelihood: Likelihood, y: Tensor, scored: Tensor | None = None) -> float:
@@ -166,9 +172,7 @@ def constant_nll(likelihood: Likelihood, y: Tensor, scored: Tensor | None = None
 
 @checks.register("learned by heart")
 def learned_by_heart(case: Case) -> Finding | None:
-    """Points without a prior that reproduce every training target: their probabilities and their
-    noise say nothing of new data.
-    """
+    """Points without a trial that reproduce every training target say nothing of new data."""
     posterior, rows = case.fitted.posterior, case.problem.num_data
     point = [f for f in posterior.factors if f.atoms is not None]
     weights = sum(s.numel for s in (case.model.random | case.model.point).values())
@@ -177,9 +181,9 @@ def learned_by_heart(case: Case) -> Finding | None:
     if not (free and losses and weights > rows):
         return None
     likelihood, source = case.model.likelihood, case.fit_job.source
-    constant = constant_nll(likelihood, likelihood.check_targets(source.targets()))
-    known = constant - losses[-1] > LEARNED if _has_noise(case) else losses[-1] < BY_HEART
-    if not known:
+    constant = constant_nll(likelihood, _checked(case, source.targets()))
+    noisy = any(True for _ in likelihood.parameters())
+    if not (constant - losses[-1] > LEARNED if noisy else losses[-1] < BY_HEART):
         return None
     evidence = (
         f"{weights} weights give {rows} targets a training nll of {losses[-1]:.2g} each, where a "
@@ -189,8 +193,34 @@ def learned_by_heart(case: Case) -> Finding | None:
     return Finding("learned by heart", "warning", evidence, remedy)
 
 
-def _has_noise(case: Case) -> bool:
-    return any(True for _ in case.model.likelihood.parameters())
+@checks.register("noise costs more than it may")
+@torch.no_grad()
+def noise_is_dear(case: Case) -> Finding | None:
+    """Draws of the weights predict the training data much worse than their mean does: many more
+    weights than data can tell keep noise that the network as a whole does not bear.
+    """
+    losses = [row["nll"] / case.problem.num_data for row in case.history if "nll" in row]
+    posterior = case.fitted.posterior
+    random = any(f.atoms is None for f in posterior.factors)
+    if case.method.is_sampler or posterior.process is not None or not (random and losses):
+        return None
+    if case.method.shortcut is not None or not math.isfinite(losses[-1]):
+        return None
+    model, buffers = case.model, case.fitted.buffers
+    x, y = next(iter(case.fit_job.source(None, min(ROWS, case.problem.num_data))))
+    try:
+        outputs, _ = sampled_outputs(model, Draws.mean(posterior, model), x, buffers, 0)
+    except CredoError:
+        return None  # a posterior without a mean
+    at_mean = -float(model.likelihood.log_prob(outputs[0], _checked(case, y)).mean())
+    if losses[-1] - at_mean < DEAR:
+        return None
+    evidence = (
+        f"the training nll of draws is {losses[-1]:.3g} per example, that of their mean "
+        f"{at_mean:.3g}"
+    )
+    remedy = "use more data, a smaller network, 'laplace' or 'deep_ensemble', or beta below 1"
+    return Finding("noise costs more than it may", "warning", evidence, remedy)
 
 
 @checks.register("still falling")

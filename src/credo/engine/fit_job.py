@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 CHECKPOINT_SECONDS = 5.0  # how much work a killed run may lose
 STEPS = 8_000  # of a fit whose length is not given, where these take less than WORK
-LEAST_STEPS = 800  # at least these, however large the network
+LEAST_STEPS = 500  # at least these, however large the network
 LARGE, EPOCHS = 10_000, 100  # of more examples than LARGE at least so many passes
-WORK = 1e12  # products of weights and examples, forward and back, that a default fit may take
+WORK = 6e11  # products of weights and examples, forward and back, that a default fit may take
 ADAM_LR, LEAST_ADAM_LR = 1e-2, 3e-4
 SMALL = 10_000  # P up to which Adam's rate holds
 CHEAP = 200_000  # N P up to which a chain's step takes all data
@@ -75,7 +75,7 @@ class Problem:
 
     def num_steps(self, batch_size: int | None) -> int:
         """Steps that a fit of no given length may take: 8,000, or fewer where a step is dear; never
-        less than 800, and of more than 10,000 examples never less than 100 passes.
+        less than 500, and of more than 10,000 examples never less than 100 passes.
         """
         size = min(batch_size or self.num_data, self.num_data)
         affordable = int(WORK / (3 * max(self.products, self.num_weights, 1) * size))
@@ -99,7 +99,7 @@ class Problem:
         count = math.ceil(self.num_data / size) if size else 1
         return None if count == 1 else math.ceil(self.num_data / count)
 
-    def chain_batch_size(self, usual: int) -> int | None:
+    def chain_batch_size(self, usual: int | None) -> int | None:
         """All data where N P is at most 200,000: then a step on all of them is as cheap, and its
         slope has no noise of its own, which would widen the posterior.
         """
@@ -191,6 +191,8 @@ class FitJob:
             problem = replace(problem, products=products_per_example(model, source))
         asked = options.batch_size
         size = method.usual_batch_size(problem) if asked is None else asked
+        if asked is None and options.epochs is None and method.takes_epochs:
+            size = problem.chain_batch_size(size)
         size = None if size is None or size >= source.num_data else size
         epochs = options.epochs
         if epochs is None:

@@ -3,7 +3,7 @@
 A fifth of the rows is held out and the method is fitted to the others, first with the prior N(0, 1)
 and the usual settings, then with one thing changed at a time: a narrower prior, a smaller drop
 rate, whatever the method names. A change stays, and the next one in its row is tried, where the
-nll of held-out rows falls by more than the standard error of the difference; while a constant
+nll of held-out rows falls by more than twice the standard error of the difference; while a constant
 predicts better than all so far, the whole row is tried. The fit itself then sees all rows. What
 was tried, and how well a constant does on the same rows, stays with the fit.
 
@@ -39,6 +39,7 @@ from credo.priors import Fixed, Prior, as_prior
 HELD_OUT = 0.2
 LEAST_ROWS, MOST_ROWS, MOST_WEIGHTS = 60, 20_000, 20_000
 DRAWS = 32
+SURE = 2.0  # standard errors by which a candidate must be better
 WIDTHS = (0.4, 0.2, 0.1)  #: narrower priors, tried in this order
 
 
@@ -50,8 +51,7 @@ def alternatives(
     """
     if not (method.tries and _is_due(model, source, options)):
         return {}
-    narrower = WIDTHS if is_deep(model.sites.values()) else ()
-    found = {"prior": narrower, **method.alternatives(model)}
+    found = {"prior": WIDTHS, **method.alternatives(model)}
     return found if any(found.values()) else {}
 
 
@@ -59,6 +59,7 @@ def _is_due(model: Model, source: Source, options: FitOptions) -> bool:
     weights = sum(site.numel for site in (model.random | model.point).values())
     return (
         options.is_open
+        and is_deep(model.sites.values())
         and source.arrays() is not None
         and weights <= MOST_WEIGHTS
         and LEAST_ROWS <= source.num_data <= MOST_ROWS
@@ -108,7 +109,7 @@ def run_trial(
             found = losses(*then)
             tried.append(row(*then, found))
             gain = best - found
-            if float(gain.mean()) > float(gain.std()) / math.sqrt(count):
+            if float(gain.mean()) > SURE * float(gain.std()) / math.sqrt(count):
                 at, best = then, found
             elif float(best.mean()) < base:  # else go on: nothing so far predicts at all
                 break

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from credo.core.settings import setting
-from credo.core.sites import is_deep
 from credo.curvature.log_evidence import log_evidence, prior_at_mode
 from credo.curvature.structures import STRUCTURES, Measured
 from credo.curvature.sweep import Sweep
@@ -132,9 +131,9 @@ class Laplace(Method, DescentSettings):
     def alternatives(self, model: Model) -> Mapping[str, Sequence[Any]]:
         """The evidence finds the width; with far more weights than data it may be too narrow for
         the mode, and the linearised posterior under it too wide. A network that is trained already
-        has seen the rows that would be held out, and a linear one needs no correction.
+        has seen the rows that would be held out.
         """
-        if not (self.train and is_deep(model.sites.values())):
+        if not self.train:
             return {"prior": ()}
         sharper = SHARPER if self.sharpness is None and self.tune != "validation" else ()
         return {"prior": (), "sharpness": sharper, "tune": ("none",) if self.tune is None else ()}
