@@ -4,14 +4,35 @@ from __future__ import annotations
 
 import copy
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from credo.core.errors import CredoError
+from credo.data.source import Source
 from credo.likelihoods.base import Likelihood
 
 STEPS = 100  # of LBFGS
+ROWS = 1000  # of data that are modelled themselves
+
+
+def base_rate(likelihood: Likelihood, train: Source, scored: Source | None = None) -> float:
+    """``constant_nll`` of what is modelled of these data: targets, or the first of the data
+    themselves.
+    """
+    try:
+        own, values = _modelled(likelihood, train)
+        others = None if scored is None else _modelled(likelihood, scored)[1]
+    except CredoError:
+        return math.inf
+    return constant_nll(own, values, others)
+
+
+def _modelled(likelihood: Any, source: Source) -> tuple[Likelihood, Tensor]:
+    if likelihood.of_inputs:
+        return likelihood.modelled(next(iter(source(None, ROWS)))[0])
+    return likelihood, likelihood.check_targets(source.targets())
 
 
 def constant_nll(likelihood: Likelihood, y: Tensor, scored: Tensor | None = None) -> float:

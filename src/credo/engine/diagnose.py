@@ -22,7 +22,7 @@ from credo.core.errors import Finding, FindingError, FindingWarning
 from credo.core.registry import Registry
 from credo.core.seeds import Streams
 from credo.data.source import Arrays, Source
-from credo.engine.base_rate import constant_nll
+from credo.engine.base_rate import base_rate
 from credo.engine.fit_job import FitJob, Problem
 from credo.engine.method import Method
 from credo.engine.model import Fitted, Model
@@ -111,8 +111,7 @@ def _against_constant(case: Case) -> tuple[str, float, float, int]:
     nothing = "", math.inf, math.nan, 1
     trial, held_out = case.fitted.trial, case.fit_job.validation
     if held_out is not None and case.history and "validation_nll" in case.history[-1]:
-        y = likelihood.check_targets(source.targets())
-        constant = constant_nll(likelihood, y, likelihood.check_targets(held_out.targets()))
+        constant = base_rate(likelihood, source, held_out)
         units = case.model.standardised
         constant += 0.0 if units is None else units.log_volume  # the history is in units of y
         return "validation", case.history[-1]["validation_nll"], constant, held_out.num_data
@@ -124,7 +123,7 @@ def _against_constant(case: Case) -> tuple[str, float, float, int]:
     if not losses or case.fitted.posterior.process is not None:
         return nothing
     count = case.problem.num_data
-    constant = constant_nll(likelihood, likelihood.check_targets(source.targets()))
+    constant = base_rate(likelihood, source)
     loss = losses[-1] / count  # an average over draws, whose mixture may predict better
     if loss > constant + MATERIAL or loss < constant - max(MATERIAL, 2.0 / math.sqrt(count)):
         return "training", loss, constant, count
@@ -146,7 +145,7 @@ def learned_by_heart(case: Case) -> Finding | None:
     if not (free and losses and weights > rows):
         return None
     likelihood, source = case.model.likelihood, case.fit_job.source
-    constant = constant_nll(likelihood, likelihood.check_targets(source.targets()))
+    constant = base_rate(likelihood, source)
     known = constant - losses[-1] > LEARNED if _has_noise(case) else losses[-1] < BY_HEART
     if not known:
         return None

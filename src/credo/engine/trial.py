@@ -26,7 +26,7 @@ from credo.core.errors import CredoError
 from credo.core.seeds import generator
 from credo.core.tree import take
 from credo.data.source import Arrays, Source
-from credo.engine.base_rate import constant_nll
+from credo.engine.base_rate import base_rate
 from credo.engine.fit_job import FitJob, FitOptions
 from credo.engine.method import Method
 from credo.engine.model import Fitted, Model
@@ -79,26 +79,26 @@ def run_trial(
     x, y = arrays
     order = torch.randperm(len(y), generator=generator(options.seed, "trial")).to(y.device)
     count = max(round(HELD_OUT * len(y)), 1)
-    held, rest = order[:count], order[count:]
+    out, rest = order[:count], order[count:]
     train = Source(Arrays(take(x, rest), y[rest]), len(rest))
-    small = FitOptions(batch_size=options.batch_size, seed=options.seed, progress=False)
+    brief = FitOptions(batch_size=options.batch_size, seed=options.seed, progress=False)
 
     def losses(width: float, settings: Mapping[str, Any]) -> Tensor:
         """Negative log-likelihood of every held-out row; infinite where the fit fails."""
         own = model.under(prior_of(width, method), method.adapt)
         candidate = replace(method, **settings).for_trial()
         try:
-            fit_job = FitJob.of(small, candidate, train, own)
+            fit_job = FitJob.of(brief, candidate, train, own)
             fitted = candidate.for_problem(fit_job.problem).fit(own, fit_job)
-            return held_out_losses(own, candidate, fitted, take(x, held), y[held])
+            return held_out_losses(own, candidate, fitted, take(x, out), y[out])
         except CredoError:
             return torch.full((count,), math.inf, dtype=torch.float64)
 
     def row(width: float, settings: Mapping[str, Any], found: Tensor) -> dict[str, Any]:
         return {"prior_std": width, **settings, "held_out_nll": finite(float(found.mean()))}
 
-    check = model.likelihood.check_targets
-    base = constant_nll(model.likelihood, check(y[rest]), check(y[held]))
+    unseen = Source(Arrays(take(x, out), y[out]), count)
+    base = base_rate(model.likelihood, train, unseen)
     at: tuple[float, dict[str, Any]] = (1.0, {})
     best = losses(*at)
     tried = [row(*at, best)]
