@@ -8,7 +8,6 @@ finding carries.
 
 from __future__ import annotations
 
-import copy
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -17,19 +16,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from credo.core.errors import CredoError, Finding, FindingError, FindingWarning
 from credo.core.registry import Registry
 from credo.core.seeds import Streams
 from credo.data.source import Arrays, Source
-from credo.engine.fit_job import FitJob, Problem
+from credo.engine.fit_job import FitJob, Problem, base_rate
 from credo.engine.method import Method
 from credo.engine.model import Fitted, Model
 from credo.engine.outputs import Draws, sampled_outputs
 from credo.engine.settling import fall, tolerance
 from credo.engine.validation import validation_nll
-from credo.likelihoods.base import Likelihood
 from credo.posteriors import kl
 
 MATERIAL = 0.01  # nats per example by which a fit must beat a constant
@@ -115,8 +113,7 @@ def _against_constant(case: Case) -> tuple[str, float, float, int]:
     nothing = "", math.inf, math.nan, 1
     trial, held_out = case.fitted.trial, case.fit_job.validation
     if held_out is not None and case.history and "validation_nll" in case.history[-1]:
-        y = _checked(case, source.targets())
-        constant = constant_nll(likelihood, y, _checked(case, held_out.targets()))
+        constant = base_rate(likelihood, source, held_out)
         units = case.model.standardised
         constant += 0.0 if units is None else units.log_volume  # the history is in units of y
         return "validation", case.history[-1]["validation_nll"], constant, held_out.num_data
@@ -128,46 +125,13 @@ def _against_constant(case: Case) -> tuple[str, float, float, int]:
     if not losses or case.fitted.posterior.process is not None:
         return nothing
     count = case.problem.num_data
-    constant = constant_nll(likelihood, _checked(case, source.targets()))
+    constant = base_rate(likelihood, source)
     loss = losses[-1] / count  # an average over draws, whose mixture may predict better
     if loss > constant + MATERIAL or loss < constant - max(MATERIAL, 2.0 / math.sqrt(count)):
         return "training", loss, constant, count
     x, y = next(iter(source(None, min(ROWS, count))))
     score = validation_nll(case.model, Source(Arrays(x, y), len(y)))
     return "training", score(case.fitted.posterior, case.fitted.buffers), constant, len(y)
-
-
-def _checked(case: Case, y: Tensor) -> Tensor:
-    return case.model.likelihood.check_targets(case.model.move(y))
-
-
-def constant_nll(likelihood: Likelihood, y: Tensor, scored: Tensor | None = None) -> float:
-    """Mean negative log-likelihood of ``scored`` (by default of ``y`` itself) under the constant
-    outputs, and the learned noise, that fit the checked targets ``y`` best; infinite where
-    nobody knows them.
-    """
-    try:
-        own = copy.deepcopy(likelihood).double()
-        width = own.num_outputs(y)
-        outputs = torch.zeros(width, dtype=torch.float64, device=y.device, requires_grad=True)
-        moved = [outputs, *(p for p in own.parameters() if p.requires_grad)]
-        mover = torch.optim.LBFGS(moved, max_iter=100, line_search_fn="strong_wolfe")
-
-        def nll(targets: Tensor) -> Tensor:
-            return -own.log_prob(outputs.expand(len(targets), width), targets).mean()
-
-        def closure() -> Tensor:
-            mover.zero_grad()
-            loss = nll(y)
-            loss.backward()
-            return loss
-
-        with torch.enable_grad():
-            mover.step(closure)
-            found = float(nll(y if scored is None else scored).detach())
-        return found if math.isfinite(found) else math.inf
-    except (CredoError, RuntimeError, ValueError, NotImplementedError):
-        return math.inf  # a likelihood whose constant nobody knows
 
 
 @checks.register("learned by heart")
@@ -181,7 +145,7 @@ def learned_by_heart(case: Case) -> Finding | None:
     if not (free and losses and weights > rows):
         return None
     likelihood, source = case.model.likelihood, case.fit_job.source
-    constant = constant_nll(likelihood, _checked(case, source.targets()))
+    constant = base_rate(likelihood, source)
     noisy = any(True for _ in likelihood.parameters())
     if not (constant - losses[-1] > LEARNED if noisy else losses[-1] < BY_HEART):
         return None
@@ -212,7 +176,9 @@ def noise_is_dear(case: Case) -> Finding | None:
         outputs, _ = sampled_outputs(model, Draws.mean(posterior, model), x, buffers, 0)
     except CredoError:
         return None  # a posterior without a mean
-    at_mean = -float(model.likelihood.log_prob(outputs[0], _checked(case, y)).mean())
+    at_mean = -float(
+        model.likelihood.log_prob(outputs[0], model.likelihood.check_targets(model.move(y))).mean()
+    )
     if losses[-1] - at_mean < DEAR:
         return None
     evidence = (

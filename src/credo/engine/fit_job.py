@@ -1,7 +1,10 @@
-"""One fit: what a method is given besides the model, and what its defaults depend on."""
+"""One fit: what a method is given besides the model, what its defaults depend on, and the constant
+prediction that it must beat.
+"""
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import sys
@@ -13,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor
 
-from credo.core.errors import SettingError
+from credo.core.errors import CredoError, SettingError
 from credo.core.settings import positive, whole
 from credo.data.checks import Asked
 from credo.data.intake import in_standard_units, intake
@@ -23,6 +26,7 @@ from credo.engine.model import Fitted, Model
 from credo.engine.run import Run
 from credo.engine.settling import COOLING
 from credo.engine.validation import validation_nll
+from credo.likelihoods.base import Likelihood
 from credo.likelihoods.continuous_likelihood import ContinuousLikelihood
 from credo.posteriors import Posterior
 
@@ -98,6 +102,13 @@ class Problem:
         size = self.chain_batch_size(max(128, CHEAP // max(self.num_weights, 1)))
         count = math.ceil(self.num_data / size) if size else 1
         return None if count == 1 else math.ceil(self.num_data / count)
+
+    def descent_batch_size(self, usual: int | None) -> int | None:
+        """All data where there are fewer weights than examples and a step on all is as cheap; more
+        weights than examples are kept from learning them by heart by the noise of batches, too.
+        """
+        few = self.num_weights < self.num_data
+        return self.chain_batch_size(usual) if few else usual
 
     def chain_batch_size(self, usual: int | None) -> int | None:
         """All data where N P is at most 200,000: then a step on all of them is as cheap, and its
@@ -192,7 +203,7 @@ class FitJob:
         asked = options.batch_size
         size = method.usual_batch_size(problem) if asked is None else asked
         if asked is None and options.epochs is None and method.takes_epochs:
-            size = problem.chain_batch_size(size)
+            size = problem.descent_batch_size(size)
         size = None if size is None or size >= source.num_data else size
         epochs = options.epochs
         if epochs is None:
@@ -323,3 +334,53 @@ def checked_sources(
             held_out, _ = in_standard_units(options.validation, held_out, units, **parts)
     model.check(example, given.targets())
     return source, held_out
+
+
+# --- what a fit must beat ------------------------------------------------------------------------
+
+
+def base_rate(likelihood: Likelihood, train: Source, scored: Source | None = None) -> float:
+    """``constant_nll`` of what is modelled of these data: targets, or the first of the data
+    themselves.
+    """
+    try:
+        own, values = _modelled(likelihood, train)
+        others = None if scored is None else _modelled(likelihood, scored)[1]
+    except CredoError:
+        return math.inf
+    return constant_nll(own, values, others)
+
+
+def _modelled(likelihood: Any, source: Source) -> tuple[Likelihood, Tensor]:
+    if likelihood.of_inputs:
+        return likelihood.modelled(next(iter(source(None, 1000)))[0])
+    return likelihood, likelihood.check_targets(source.targets())
+
+
+def constant_nll(likelihood: Likelihood, y: Tensor, scored: Tensor | None = None) -> float:
+    """Mean negative log-likelihood of ``scored`` (by default of ``y`` itself) under the constant
+    outputs, and the learned noise, that fit the checked targets ``y`` best; infinite where
+    nobody knows them.
+    """
+    try:
+        own = copy.deepcopy(likelihood).double()
+        width = own.num_outputs(y)
+        outputs = torch.zeros(width, dtype=torch.float64, device=y.device, requires_grad=True)
+        moved = [outputs, *(p for p in own.parameters() if p.requires_grad)]
+        mover = torch.optim.LBFGS(moved, max_iter=100, line_search_fn="strong_wolfe")
+
+        def nll(targets: Tensor) -> Tensor:
+            return -own.log_prob(outputs.expand(len(targets), width), targets).mean()
+
+        def closure() -> Tensor:
+            mover.zero_grad()
+            loss = nll(y)
+            loss.backward()
+            return loss
+
+        with torch.enable_grad():
+            mover.step(closure)
+            found = float(nll(y if scored is None else scored).detach())
+        return found if math.isfinite(found) else math.inf
+    except (CredoError, RuntimeError, ValueError, NotImplementedError):
+        return math.inf  # a likelihood whose constant nobody knows

@@ -7,7 +7,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import Any, Self
 
 import torch
@@ -29,12 +29,14 @@ from credo.generative.bounds import Bound
 from credo.generative.codes import Code, codes
 from credo.generative.latent_queries import LatentQueries
 from credo.generative.network import LatentNet
+from credo.generative.own_units import Units
 from credo.generative.priors import LatentPrior, make_prior
 from credo.generative.unlabelled_data import DataCheck, first_data, source_of
 from credo.generative.vae_evidence import Evidence
 from credo.likelihoods.base import Likelihood, get
 
 BOUND = {f.name for f in fields(Bound)}
+AT_ONCE = 2_000_000  # N P up to which a fit of no given length takes all data in a step
 
 
 class LatentModel(LatentQueries):
@@ -77,6 +79,7 @@ class LatentModel(LatentQueries):
             )
         self.binarise = binarise
         self._bnn = None
+        self._units: Units | None = None
 
     @classmethod
     def restore(
@@ -140,8 +143,12 @@ class LatentModel(LatentQueries):
         check = DataCheck(self._likelihood, self._dtype, self.binarise)
         source = source_of(x, check, num_data)
         example = first_data(source, 2)
-        net = self._build(tuple(example.shape[1:]))
+        parts = self._likelihood, self.encoder, self.decoder
+        units = None if self.weight_prior is not None else Units.of(source, *parts)
+        net = self._build(tuple(example.shape[1:]), units)
         self._check_decoder(net, check.targets(example))
+        if chosen.settles and epochs is None and batch_size is None and not bound.kl_warmup:
+            batch_size, bound = self._at_once(net, source.num_data, bound)
         size = positive("batch_size", batch_size, chosen.batch_size or source.num_data)
         steps = (
             bound.kl_warmup * source.num_batches(min(size, source.num_data))
@@ -190,19 +197,34 @@ class LatentModel(LatentQueries):
         """The bound that training maximises."""
         return Bound(**settings)
 
+    def _at_once(self, net: LatentNet, rows: int, bound: Bound) -> tuple[int | None, Bound]:
+        """Batch size and bound where neither is given: all data, where that costs next to nothing.
+        What noise is left is then that of z, and the path derivative's vanishes as q becomes exact.
+        """
+        if rows * sum(p.numel() for p in net.parameters()) > AT_ONCE:
+            return None, bound
+        plain = bound.gradient is None and bound.bound == "elbo" and not bound.free_bits
+        doubly = plain and self.code.gradients[0] == "reparameterised"
+        return rows, replace(bound, gradient="doubly") if doubly else bound
+
     def _names(self) -> list[str]:
         """The decoder's random parameters by the names they have in the whole network."""
         chosen, _ = select(self.decoder, self.random)
         return [f"decoder.{name}" for name in chosen]
 
-    def _build(self, shape: tuple[int, ...]) -> LatentNet:
-        prior = copy.deepcopy(self._prior)
+    def _build(self, shape: tuple[int, ...], units: Units | None) -> LatentNet:
+        prior, likelihood = copy.deepcopy(self._prior), copy.deepcopy(self._likelihood)
         prior.prepare(shape)
-        parts = copy.deepcopy(self.code), prior, copy.deepcopy(self._likelihood)
-        return LatentNet(self.encoder, self.decoder, *parts, shape, self.binarise)
+        nets = self.encoder, self.decoder
+        if units is not None:
+            nets = units.around(*nets)
+            units.widen(likelihood)
+        self._units = units
+        return LatentNet(*nets, copy.deepcopy(self.code), prior, likelihood, shape, self.binarise)
 
     def _describe(self, net: LatentNet) -> dict[str, Any]:
-        return {
+        units = {} if self._units is None else {"standardised": self._units.config()}
+        return units | {
             "kind": type(self).__name__,
             "latent_dim": self.latent_dim,
             "posterior": {"name": self.code.name, **self.code.arguments},

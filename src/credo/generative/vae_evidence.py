@@ -26,6 +26,7 @@ class Evidence(Likelihood):
     name: ClassVar[str] = "evidence"
     discrete: ClassVar[bool] = True
     metric_family: ClassVar[str] = "values"
+    of_inputs: ClassVar[bool] = True
     sums: Tensor
 
     def __init__(self, **arguments: Any) -> None:
@@ -54,6 +55,14 @@ class Evidence(Likelihood):
 
     def check_training_targets(self, y: Any) -> Tensor:
         return torch.as_tensor(y)
+
+    def modelled(self, x: Tensor) -> tuple[Likelihood, Tensor]:
+        """The data, and the likelihood that they have given the decoder's outputs."""
+        if self.config().get("binarise"):
+            raise CredoError("Data that are drawn anew in every step have no constant to compare.")
+        about = self.config()["data"]
+        own = likelihoods[about["name"]].from_config(about["config"])
+        return own, own.check_targets(x.flatten(1))
 
     def num_outputs(self, y: Tensor) -> int:
         """Bound and KL."""

@@ -17,6 +17,7 @@ from credo.generative.autoencoders import kinds
 from credo.generative.bounds import Bound
 from credo.generative.codes import codes
 from credo.generative.latent_model import LatentModel
+from credo.generative.own_units import Units
 from credo.generative.priors import priors
 from credo.generative.vae_evidence import Evidence
 from credo.likelihoods.base import likelihoods
@@ -45,7 +46,7 @@ def load(
         model: LatentModel = kinds[about["kind"]].restore(
             encoder, decoder, code, data, made, about["binarise"]
         )
-        net = model._build(tuple(about["shape"]))
+        net = model._build(tuple(about["shape"]), Units.stored(about.get("standardised")))
         net.train_on(Bound(**about["bound"]), [])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunError(

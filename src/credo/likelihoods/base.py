@@ -42,6 +42,7 @@ class Likelihood(nn.Module, ABC):
     latents_per_target: ClassVar[int | None] = 1
     #: Whether y is one label out of C classes, whose probabilities ``(..., N, C)`` are ``probs``.
     one_of_classes: ClassVar[bool] = False
+    of_inputs: ClassVar[bool] = False  #: whether it scores inputs, which ``modelled`` gives
     #: What targets must be for anything to be learned from them.
     varying: ClassVar[str] = "values that vary"
 
