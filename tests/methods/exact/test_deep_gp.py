@@ -12,6 +12,7 @@ from credo import BNN
 from credo.conformance import check
 from credo.core.errors import CredoError, DataError, SettingError
 from credo.core.seeds import isolated
+from credo.engine.fit_job import Problem
 from credo.likelihoods import Gaussian
 from credo.nets import lstm_classifier, mlp
 
@@ -184,3 +185,9 @@ def test_without_the_package_the_error_says_what_to_install(monkeypatch):
         SettingError, match=r"deep_gp needs the package 'gpytorch': pip install 'credo-bayes\[gp\]'"
     ):
         quick()
+
+
+@pytest.mark.parametrize("name", ["deep_gp", "dkl"])
+def test_the_work_of_large_data_is_bounded(name):
+    method, problem = credo.methods.make_method(name, {}), Problem(20_000, 301)
+    assert method.usual_steps(problem, 128) == 5000 < problem.num_steps(128)

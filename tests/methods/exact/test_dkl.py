@@ -14,6 +14,7 @@ from credo.conformance import check
 from credo.core.errors import CredoError, NetworkError, SettingError
 from credo.core.seeds import isolated
 from credo.likelihoods import Gaussian
+from credo.methods.exact.parts.process_fit import as_they_start
 from credo.nets import mlp
 
 needs_gpytorch = pytest.mark.skipif(
@@ -242,3 +243,52 @@ def test_the_objective_counts_the_processes():
         bnn.log_weights((x, torch.sin(2 * x)))
     with pytest.raises(credo.CredoError, match="The prior of 'sparse_gp' is a Gaussian process"):
         bnn.predict(x, source="prior")
+
+
+def few(num_data, seed):
+    """A table of five columns, standardised, and 500 rows to test on."""
+    source = torch.Generator().manual_seed(seed)
+    x = torch.randn(num_data + 500, 5, generator=source)
+    y = torch.sin(x @ torch.randn(5, 1, generator=source)) + 0.5 * x[:, :1]
+    y = y + 0.3 * torch.randn(len(y), 1, generator=source)
+    return (x[:num_data], y[:num_data]), (x[num_data:], y[num_data:])
+
+
+def above_constant(method, num_data, seed):
+    """By how much the test nll at defaults is above that of one normal."""
+    train, test = few(num_data, seed)
+    with isolated(seed):
+        fitted = BNN(mlp(5, (50,), 1), "gaussian").fit(train, method, seed=seed, progress=False)
+    constant = torch.distributions.Normal(train[1].mean(), train[1].std(correction=0))
+    return fitted.evaluate(test)["nll"] + float(constant.log_prob(test[1]).mean())
+
+
+@needs_gpytorch
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("num_data", [20, 60, 1000])
+def test_defaults_are_no_worse_than_a_constant(num_data, seed):
+    assert above_constant("dkl", num_data, seed) < 0.1
+
+
+@needs_gpytorch
+def test_features_of_few_data_stay_and_others_are_held_by_a_prior():
+    x, y = data(20)
+    net = perceptron()
+    fitted = BNN(net, "gaussian").fit((x, y), "dkl", max_seconds=0.2, progress=False)
+    assert torch.equal(fitted.posterior.mean()["0.weight"], net[0].weight)
+    wide, narrow = (
+        quick(perceptron(), "gaussian", (x, y), epochs=200, lr=0.01),
+        BNN(perceptron(), "gaussian", prior={"0.*": torch.distributions.Normal(0.0, 1e-2)}),
+    )
+    narrow.fit((x, y), "dkl", epochs=200, lr=0.01, num_inducing=8, progress=False)
+    sizes = [bnn.posterior.mean()["0.weight"].abs().max() for bnn in (wide, narrow)]
+    assert sizes[1] < 0.2 < sizes[0] < 3.0
+    model = wide.model
+    (points,) = (family for family in wide.posterior.factors if family.atoms == 1)
+    expected = sum(
+        torch.distributions.Normal(0.0, 6**-0.5).log_prob(v).sum() for v in points.mean().values()
+    )
+    assert float(credo.posteriors.kl(points, as_they_start(model, points))) == pytest.approx(
+        -float(expected)
+    )

@@ -19,10 +19,11 @@ from typing import Any, ClassVar
 from credo.core.errors import SettingError
 from credo.core.seeds import generator
 from credo.core.settings import setting
-from credo.engine.fit_job import FitJob
+from credo.engine.fit_job import FitJob, Problem
 from credo.engine.method import Method, methods
 from credo.engine.model import Fitted, Model
 from credo.methods.exact.parts.process_fit import (
+    MAX_STEPS,
     ProcessElbo,
     ProcessSettings,
     descend_on_process,
@@ -88,6 +89,10 @@ class DeepGPMethod(Method, ProcessSettings):
                 f"deep_gp: widths={self.widths!r} is not valid; expected whole numbers from 1, "
                 "such as (5,) or (5, 5)."
             )
+
+    def usual_steps(self, problem: Problem, batch_size: int | None) -> int:
+        """As many as of other methods, and 5,000 at most."""
+        return min(problem.num_steps(batch_size), MAX_STEPS)
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Place inducing points among the inputs, descend."""

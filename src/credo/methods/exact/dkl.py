@@ -5,10 +5,13 @@ f_c(x) ~ GP(m_c, k_c(h(x), h(x'))) for every output c, h the layers below, k an 
 sparse, N(a, S) at ``inducing`` points. Maximises sum_n E_q(f)[log p(y_n given f(x_n))] - KL[q(u),
 p(u)] over q, inducing points, kernels, the likelihood and h together, in batches, for any
 likelihood. Features are moved and scaled by fixed numbers, their means and deviations over the data
-as the network starts, so that kernels start at the right length; nothing bounds them after that.
-Fails by feature collapse: h has no prior and may map inputs unlike any in the data onto features of
-the data, where the process is then sure of itself, or overfit as a network does. Uncertainty grows
-away from the data only as far as features do. Needs the package gpytorch (``credo-bayes[gp]``).
+as the network starts, so that kernels start at the right length. The weights of h have a normal
+prior as wide as layers start, or the one that the user names for them: with none, features of few
+data are learned by heart. Of fewer than 60 data a fit of no given length learns the process alone,
+on h as it starts. Fails by feature collapse: h may map inputs unlike any in the data onto
+features of the data, where the process is then sure of itself, or overfit as a network does.
+Uncertainty grows away from the data only as far as features do. Needs the package gpytorch
+(``credo-bayes[gp]``).
 """
 
 from __future__ import annotations
@@ -19,10 +22,11 @@ from typing import Any, ClassVar
 
 from credo.core.seeds import generator
 from credo.core.settings import setting
-from credo.engine.fit_job import FitJob
+from credo.engine.fit_job import FitJob, Problem
 from credo.engine.method import Method, methods
 from credo.engine.model import Fitted, Model
 from credo.methods.exact.parts.process_fit import (
+    MAX_STEPS,
     ProcessElbo,
     ProcessSettings,
     descend_on_process,
@@ -30,6 +34,8 @@ from credo.methods.exact.parts.process_fit import (
     last_layer,
 )
 from credo.posteriors.gaussian_process import SparseGP, given, gpytorch_of
+
+LEAST_ROWS = 60  # that features are learned from, where the length of the fit is not given
 
 
 @methods.register("dkl")
@@ -68,6 +74,10 @@ class DKL(Method, ProcessSettings):
         10.0, "Learning rate of the process, as a multiple of the network's.", gt=0.0
     )
 
+    def usual_steps(self, problem: Problem, batch_size: int | None) -> int:
+        """As many as of other methods, and 5,000 at most."""
+        return min(problem.num_steps(batch_size), MAX_STEPS)
+
     def adapt(self, model: Model) -> Model:
         """Only the last layer is random; the layers below are point estimates."""
         return model.narrow("last")
@@ -81,5 +91,6 @@ class DKL(Method, ProcessSettings):
         features = first_inputs(model, fit_job, points, lambda shell, x: given(shell, x, *layer))
         seeded = generator(fit_job.seed, "inducing")
         process = SparseGP.start(layer.path, features, layer.outputs, self.num_inducing, seeded)
-        learner = ProcessElbo(model, model.with_points([process], values))
+        holds = fit_job.settles and fit_job.source.num_data < LEAST_ROWS
+        learner = ProcessElbo(model, model.with_points([process], values), holds=holds)
         return descend_on_process(learner, fit_job, self.lr_schedule, self.faster)

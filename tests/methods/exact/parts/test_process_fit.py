@@ -105,12 +105,18 @@ def test_gradients_reach_all_but_the_last_layer():
     assert set(learner.posterior.names) == {"0.weight", "0.bias"}
 
 
-def test_points_have_a_prior_where_one_is_named():
-    _, flat = setup()
+def test_points_have_the_prior_that_is_named_or_one_as_wide_as_they_start():
+    _, usual = setup()
     model, named = setup(prior={"0.weight": Normal(0.0, 0.5)})
-    kl = [float(learner(X, Y)[1].detach()) for learner in (flat, named)]
-    cost = -Normal(0.0, 0.5).log_prob(model.values()["0.weight"]).sum()
-    assert kl[1] - kl[0] == pytest.approx(float(cost), rel=1e-6)
+    values = model.values()
+    start = sum(Normal(0.0, 6**-0.5).log_prob(values[n]).sum() for n in ("0.weight", "0.bias"))
+    known = Normal(0.0, 0.5).log_prob(values["0.weight"]).sum()
+    for learner, density in ((usual, start), (named, known)):
+        kl = learner(X, Y)[1].detach() - learner.process.own_kl().detach()
+        assert float(kl) == pytest.approx(-float(density), rel=1e-6)
+    held = ProcessElbo(model, usual.posterior, holds=True)
+    assert torch.equal(held(X, Y)[1], held.process.own_kl())
+    assert all(not p.requires_grad for f, _ in usual.points for p in f.parameters())
 
 
 def test_a_learned_prior_has_nothing_to_learn_from():

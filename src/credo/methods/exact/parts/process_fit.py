@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast, final
 
 import torch
 from torch import Tensor
+from torch.distributions import Normal
 
 from credo.core.errors import DataError, NetworkError, SettingError
 from credo.core.seeds import generator, isolated, mix
@@ -20,9 +22,12 @@ from credo.engine.model import Fitted, Model
 from credo.engine.outputs import Draws, sampled_outputs
 from credo.engine.step import Step
 from credo.engine.training_loop import Learner, decays, train
-from credo.posteriors import Params, Posterior, kl
+from credo.posteriors import Family, FamilyPrior, Params, Posterior, kl
 from credo.posteriors.gaussian_process import SparseProcess, described
+from credo.priors import Factorised, Fixed, Flat
 
+WIDE = 3.0**-0.5  # deviation of the prior of features, times the root of a layer's inputs
+MAX_STEPS = 5_000  # of a fit whose length is not given, however large the data
 MAX_EXAMPLES = 2048  # examples at most, that scales and inducing points are taken from
 
 
@@ -32,11 +37,15 @@ class ProcessElbo(Learner):
     p(u)] of the process.
 
     The expectation is the likelihood's own, in closed form or by quadrature; where hidden layers
-    are drawn it is averaged over ``train_samples`` draws. Point estimates beside the process have a
-    flat prior, or one that the user named for them, which then counts to the KL.
+    are drawn it is averaged over ``train_samples`` draws. Point estimates beside the process have
+    the prior that the user named for them, else N(0, 1 / (3 I)) where a layer has I inputs, as wide
+    as layers start: flat, the features of few data are learned by heart. It counts to the KL.
+    ``holds``: they stay as they are.
     """
 
-    def __init__(self, model: Model, posterior: Posterior, train_samples: int = 1) -> None:
+    def __init__(
+        self, model: Model, posterior: Posterior, train_samples: int = 1, holds: bool = False
+    ) -> None:
         super().__init__()
         if model.prior.parts():
             raise SettingError(
@@ -51,8 +60,13 @@ class ProcessElbo(Learner):
         self.buffers_ = Buffers(model.buffers())
         self._model = [model]  # in a list, so that the network is not registered
         self.points = [
-            (family, model.prior_over(family)) for family in posterior.factors if family.atoms == 1
+            (family, model.prior_over(family) or as_they_start(model, family))
+            for family in posterior.factors
+            if family.atoms == 1 and not holds
         ]
+        if holds:
+            for family in posterior.factors:
+                family.requires_grad_(family.atoms != 1)
 
     @property
     def model(self) -> Model:
@@ -73,8 +87,7 @@ class ProcessElbo(Learner):
         nll = -self.likelihood.expected_log_prob(mean, var, y).mean(0).sum()
         total = self.process.own_kl()
         for family, prior in self.points:
-            if prior is not None:
-                total = total + kl(family, prior)
+            total = total + kl(family, prior)
         return nll, total
 
     def fitted(self) -> Fitted:
@@ -82,6 +95,20 @@ class ProcessElbo(Learner):
 
     def monitor(self) -> dict[str, float]:
         return self.posterior.monitor() | self.likelihood.monitor()
+
+
+def as_they_start(model: Model, family: Family) -> FamilyPrior:
+    """N(0, 1 / (3 I)) over weights and biases of layers with I inputs, the variance that PyTorch
+    starts most layers with; flat over what else there is.
+    """
+    sites = {name: model.sites[name] for name in family.shapes}
+    inputs = {s.module: math.prod(s.shape[1:]) for s in sites.values() if len(s.shape) > 1}
+    parts: dict[str, Any] = {}
+    for name, site in sites.items():
+        known = inputs.get(site.module)
+        own = Fixed(Normal(0.0, WIDE / math.sqrt(known)) if known else Flat())
+        parts[name] = family.restrict(own.at(site), name)
+    return Factorised(parts, family.shapes)
 
 
 @final
