@@ -165,7 +165,7 @@ def test_what_a_fit_refuses_a_plan_refuses_alike(name, arguments):
 
 def test_a_long_fit_is_tried_on_a_part_of_the_data():
     bnn, data = problem(rows=5_000)
-    plan = bnn.plan(data, "vi")
+    plan = bnn.plan(data, "vi", batch_size=128)
     assert (plan.num_data, plan.batches) == (5_000, 40)
     assert bnn.plan(data, "exact").seconds is None
     assert "not known" in str(bnn.plan(data, "exact"))
