@@ -29,7 +29,7 @@ from credo.methods.sampling.parts.step_size import Step, StepSearch
 from credo.methods.sampling.parts.stochastic_gradient import StochasticGradient
 
 DRAWS = 100  # of every chain
-STEEPEST = 1.0  # eta a at the top of a cycle
+STEEPEST = 0.25  # eta a at the top of a cycle, from where the curvature may still grow
 
 
 class CSGMCMCState(NamedTuple):
