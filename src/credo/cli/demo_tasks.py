@@ -5,6 +5,7 @@ shows.
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
@@ -12,6 +13,8 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from credo.cli.guard import say
+from credo.core.errors import FindingWarning
 from credo.data import letters, load
 
 LEVEL = 0.9  # probability of the intervals shown
@@ -169,17 +172,22 @@ def _fit(
         torch.manual_seed(0)
         bnn = credo.BNN(net(*shape), likelihood, entry.prior)
     started = time.perf_counter()
-    bnn.fit(
-        pair,
-        method=entry.method,
-        epochs=epochs,
-        batch_size=64,
-        lr=entry.lr or lr,
-        seed=0,
-        progress=False,
-        **entry.settings,
-    )
-    return bnn, time.perf_counter() - started
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FindingWarning)  # they are said below
+        bnn.fit(
+            pair,
+            method=entry.method,
+            epochs=epochs,
+            batch_size=64,
+            lr=entry.lr or lr,
+            seed=0,
+            progress=False,
+            **entry.settings,
+        )
+    seconds = time.perf_counter() - started
+    for finding in bnn.diagnose():
+        say(f"  found: {finding.name} ({finding.evidence})")
+    return bnn, seconds
 
 
 def _samples(fast: bool) -> int:
