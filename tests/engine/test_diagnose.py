@@ -138,3 +138,13 @@ def test_r_hat_and_effective_draws():
 
 def test_every_check_says_what_it_looks_for():
     assert all(check.__doc__ for check in checks.values())
+
+
+def test_a_check_that_cannot_be_made_is_a_finding_and_the_fit_is_kept(monkeypatch):
+    def broken(case):
+        raise RuntimeError("no copy of this\nmore")
+
+    monkeypatch.setitem(checks, "members alike", broken)
+    (found,) = bnn().fit((X, Y), "map", progress=False).diagnose()
+    assert found.name == "not checked"
+    assert found.evidence == "'members alike' could not be checked: no copy of this"

@@ -72,8 +72,18 @@ checks: Registry[Callable[[Case], Finding | None]] = Registry("check of a fit")
 
 
 def diagnose(case: Case) -> list[Finding]:
-    """The findings of all checks; empty where nothing is wrong."""
-    return [finding for check in checks.values() if (finding := check(case)) is not None]
+    """The findings of all checks; empty where nothing is wrong. A check that cannot be made, as of a
+    likelihood that cannot be copied, is a finding itself: a fit that is done must not be lost.
+    """
+    found = []
+    for name, check in checks.items():
+        try:
+            finding = check(case)
+        except (RuntimeError, CredoError) as error:
+            evidence = f"{name!r} could not be checked: {str(error).splitlines()[0]}"
+            finding = Finding("not checked", "warning", evidence, "look at predictions yourself")
+        found += [] if finding is None else [finding]
+    return found
 
 
 def tell(findings: Sequence[Finding], strict: bool) -> None:
