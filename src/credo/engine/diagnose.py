@@ -72,8 +72,8 @@ checks: Registry[Callable[[Case], Finding | None]] = Registry("check of a fit")
 
 
 def diagnose(case: Case) -> list[Finding]:
-    """The findings of all checks; empty where nothing is wrong. A check that cannot be made, as of a
-    likelihood that cannot be copied, is a finding itself: a fit that is done must not be lost.
+    """The findings of all checks; empty where nothing is wrong. A check that cannot be made, as of
+    a likelihood that cannot be copied, is a finding itself: a fit that is done must not be lost.
     """
     found = []
     for name, check in checks.items():
