@@ -21,6 +21,7 @@ from torch import nn
 from credo.core.errors import CredoError, Finding, FindingError, FindingWarning
 from credo.core.registry import Registry
 from credo.core.seeds import Streams
+from credo.core.sites import is_deep
 from credo.data.source import Arrays, Source
 from credo.engine.fit_job import FitJob, Problem, base_rate
 from credo.engine.method import Method
@@ -331,8 +332,8 @@ def few_draws_carry_the_weight(case: Case) -> Finding | None:
 def members_alike(case: Case) -> Finding | None:
     """Networks of a set that are one and the same have no disagreement to show."""
     families = [f for f in case.fitted.posterior.factors if f.name == "samples"]
-    if case.method.is_sampler or not families:
-        return None
+    if case.method.is_sampler or not families or not is_deep(case.model.sites.values()):
+        return None  # one layer has one optimum
     draws = torch.cat([family.state_dict()["flat"] for family in families], 1).double()
     size = float(draws.square().mean().sqrt())
     if len(draws) < 2 or float(draws.std(0).square().mean().sqrt()) > ALIKE * size:
