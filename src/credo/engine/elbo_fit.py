@@ -35,12 +35,23 @@ class ElboSettings:
     """Settings of every method that maximises an ELBO: its draws and the weight of its KL."""
 
     train_samples: int = setting(1, "Draws per step, over which the objective is averaged.", ge=1)
-    beta: float = setting(1.0, "Weight of the KL; other than 1 tempers the posterior.", gt=0.0)
+    beta: float | None = setting(
+        None,
+        "Weight of the KL; other than 1 tempers the posterior. None: 1, or what a trial on "
+        "held-out rows chooses.",
+        gt=0.0,
+        kind=(int, float),
+    )
     kl_schedule: str = setting("constant", "KL weight schedule.", choices=tuple(schedules.names()))
     kl_warmup: int = setting(
         0, "Epochs over which the KL weight rises to beta, for 'linear', 'cosine' and 'late'.", ge=0
     )
     autocast: bool = setting(False, "Run the network in bfloat16 where torch deems it safe.")
+
+    @property
+    def kl_weight(self) -> float:
+        """``beta``, or 1."""
+        return 1.0 if self.beta is None else self.beta
 
 
 def elbo_fit(
@@ -66,7 +77,7 @@ def elbo_fit(
     return descend(
         elbo,
         fit_job,
-        beta=objective.beta,
+        beta=objective.kl_weight,
         schedule=schedules[objective.kl_schedule],
         warmup=objective.kl_warmup,
         decay=decays[descent.lr_schedule],

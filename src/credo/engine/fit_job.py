@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 CHECKPOINT_SECONDS = 5.0  # how much work a killed run may lose
 STEPS = 8_000  # of a fit whose length is not given, where these take less than WORK
-LEAST_STEPS = 500  # at least these, however large the network
+LEAST_STEPS, FEWEST = 500, 150  # at least these, however large the network, or many of them
 LARGE, EPOCHS = 10_000, 100  # of more examples than LARGE at least so many passes
 WORK = 6e11  # products of weights and examples, forward and back, that a default fit may take
 ADAM_LR, LEAST_ADAM_LR = 1e-2, 3e-4
 SMALL = 10_000  # P up to which Adam's rate holds
 CHEAP = 200_000  # N P up to which a chain's step takes all data
-CHAIN_WORK = 1e11  # products that chains of no given length may take: under a minute of one core
-CALLS, ROW = 4e6, 200  # products that a gradient's calls cost whatever its size, and a row of data
+CHAIN_WORK = 1.2e11  # products that chains of no given length may take: under a minute of one core
+CALLS = 4e6  # products that the calls of a gradient cost whatever its size
 
 Callback = Callable[[dict[str, Any]], bool | None]
 
@@ -77,22 +77,23 @@ class Problem:
         share = min(1.0, math.sqrt(SMALL / max(self.num_weights, 1)))
         return max(ADAM_LR * share, LEAST_ADAM_LR)
 
-    def num_steps(self, batch_size: int | None) -> int:
-        """Steps that a fit of no given length may take: 8,000, or fewer where a step is dear; never
-        less than 500, and of more than 10,000 examples never less than 100 passes.
+    def num_steps(self, batch_size: int | None, copies: int = 1) -> int:
+        """Steps that a fit of no given length may take, of so many ``copies`` of the network: 8,000,
+        or fewer where a step is dear; never less than 500 (of several copies 150), and of more than
+        10,000 examples never less than 100 passes.
         """
         size = min(batch_size or self.num_data, self.num_data)
-        affordable = int(WORK / (3 * max(self.products, self.num_weights, 1) * size))
+        work = 3 * copies * max(self.products, self.num_weights, 1) * size
         passes = EPOCHS if self.num_data > LARGE else 1
-        least = max(LEAST_STEPS, passes * math.ceil(self.num_data / size))
-        return max(least, min(STEPS, affordable))
+        least = max(LEAST_STEPS // copies, FEWEST, passes * math.ceil(self.num_data / size))
+        return max(least, min(STEPS, int(WORK / work)))
 
     def num_gradients(self, chains: int, batch_size: int | None = None) -> int:
-        """Gradients of all chains at once that chains of no given length may take: 1e11 products,
+        """Gradients of all chains at once that chains of no given length may take: 1.2e11 products,
         under a minute of one core.
         """
         size = min(batch_size or self.num_data, self.num_data)
-        cost = CALLS + chains * size * (max(self.products, self.num_weights) + ROW)
+        cost = CALLS + chains * size * max(self.products, self.num_weights, 1)
         return max(1, int(CHAIN_WORK / cost))
 
     def batch_of_chains(self) -> int | None:
@@ -198,7 +199,7 @@ class FitJob:
     def of(cls, options: FitOptions, method: Method, source: Source, model: Model) -> FitJob:
         """With the method's defaults for this problem for what is not asked for."""
         problem = Problem.of(model, source)
-        if method.settles and options.epochs is None:
+        if options.epochs is None and (method.settles or method.takes_epochs):
             problem = replace(problem, products=products_per_example(model, source))
         asked = options.batch_size
         size = method.usual_batch_size(problem) if asked is None else asked

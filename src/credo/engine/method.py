@@ -91,7 +91,12 @@ class Method(metaclass=Configurable):
 
     def usual_steps(self, problem: Problem, batch_size: int | None) -> int:
         """Steps that a fit may take where no epochs are given."""
-        return problem.num_steps(batch_size)
+        return problem.num_steps(batch_size, self.copies)
+
+    @property
+    def copies(self) -> int:
+        """Networks that a step trains, or draws that it takes of one: so much dearer is a step."""
+        return 1
 
     def usual_batch_size(self, problem: Problem) -> int | None:
         """Examples in a batch where none is given; None for all of them."""

@@ -56,6 +56,10 @@ class DeepEnsemble(Method, MemberSettings, DescentSettings):
         ge=0.0,
     )
 
+    @property
+    def copies(self) -> int:
+        return self.num_members
+
     def for_trial(self) -> Self:
         """One member tells how wide the prior of all should be."""
         return replace(self, num_members=1)

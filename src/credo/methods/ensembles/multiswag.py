@@ -67,7 +67,7 @@ class MultiSWAG(Method, SwagSettings, MemberSettings, DescentSettings):
         return replace(self, num_members=1)
 
     def usual_steps(self, problem: Problem, batch_size: int | None) -> int:
-        return min(problem.num_steps(batch_size), STEPS)
+        return min(problem.num_steps(batch_size, self.num_members), STEPS)
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Descend, then gather along all paths at once."""

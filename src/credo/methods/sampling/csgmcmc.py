@@ -29,6 +29,7 @@ from credo.methods.sampling.parts.step_size import Step, StepSearch
 from credo.methods.sampling.parts.stochastic_gradient import StochasticGradient
 
 DRAWS = 100  # of every chain
+EXPLORATION, SHORTER = 0.8, 0.5  # shares of a cycle
 STEEPEST = 0.25  # eta a at the top of a cycle, from where the curvature may still grow
 
 
@@ -85,7 +86,14 @@ class CSGMCMC(Method, StochasticGradientSettings, ChainSettings):
         kind=int,
     )
     num_cycles: int = setting(4, "Cycles of the step size; num_draws is divided among them.", ge=1)
-    exploration: float = setting(0.8, "Share of a cycle without noise and draws.", ge=0.0, le=0.99)
+    exploration: float | None = setting(
+        None,
+        "Share of a cycle without noise and draws. None: 0.8 where num_draws is given; else 0.5, "
+        "since the noise must warm up again what has cooled.",
+        ge=0.0,
+        le=0.99,
+        kind=(int, float),
+    )
     friction: float = setting(0.1, "Share of the momentum lost per step.", gt=0.0, le=1.0)
 
     def __post_init__(self) -> None:
@@ -104,7 +112,7 @@ class CSGMCMC(Method, StochasticGradientSettings, ChainSettings):
             or_else(self.num_draws, max(usual, self.num_cycles)),
             or_else(self.thin, THIN),
             self.num_cycles,
-            self.exploration,
+            EXPLORATION if self.exploration is None else self.exploration,
         )
 
     def usual_batch_size(self, problem: Problem) -> int | None:
@@ -114,8 +122,9 @@ class CSGMCMC(Method, StochasticGradientSettings, ChainSettings):
         """As many steps in all as other samplers may take."""
         if not self.settles:
             return {}
-        found = stochastic_lengths(self, problem)
-        steps = found["num_draws"] * found["thin"] * (1 - self.exploration)
+        exploration = SHORTER if self.exploration is None else self.exploration
+        found = stochastic_lengths(self, problem) | {"exploration": exploration}
+        steps = found["num_draws"] * found["thin"] * (1 - exploration)
         thin = min(THIN, max(1, int(steps) // DRAWS))
         draws = min(DRAWS, max(self.num_cycles, int(steps) // thin))
         draws -= draws % self.num_cycles

@@ -8,6 +8,7 @@ learning rate above Adam's; a large ``hess_init`` starts with little noise.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -22,6 +23,7 @@ from credo.engine.training_loop import DescentSettings
 from credo.estimators import estimators, pathwise_estimators
 from credo.methods.variational.parts.ivon_optimizer import Newton, ivon
 from credo.methods.variational.parts.settings import DensitySettings
+from credo.methods.variational.parts.tempered import tempered
 from credo.posteriors import Start
 
 START_STD, LEAST_HESSIAN, BATCH = 0.012, 0.1, 128
@@ -41,6 +43,7 @@ class IVON(Method, DescentSettings, ElboSettings, DensitySettings):
     )
     lr: ClassVar[float | None] = 0.2
     target: ClassVar[str] = "mean_field"
+    tries: ClassVar[bool] = True
     tolerance: ClassVar[float] = 0.1
     conformance_settings: ClassVar[dict[str, Any]] = {
         "epochs": 1500,
@@ -84,6 +87,9 @@ class IVON(Method, DescentSettings, ElboSettings, DensitySettings):
         hess_init = max(LEAST_HESSIAN, 1.0 / (problem.num_data * START_STD**2))
         return {"hess_init": hess_init, "point_lr": problem.adam_lr}
 
+    def alternatives(self, model: Model) -> Mapping[str, Sequence[Any]]:
+        return tempered(self)
+
     def usual_batch_size(self, problem: Problem) -> int | None:
         """All data where a step on them is cheap: with a step of lr on B of N examples the last
         mean has a deviation of sqrt(lr N / (2 B)) in units of the posterior's.
@@ -102,7 +108,8 @@ class IVON(Method, DescentSettings, ElboSettings, DensitySettings):
         values = model.start_values(self.init, fit_job.seed)
         posterior = model.posterior("mean_field", values, Start(self.init_std))
         assert self.hess_init is not None and self.point_lr is not None  # by_problem has set them
-        newton = Newton(self.beta1, self.beta2, self.hess_init, fit_job.source.num_data / self.beta)
+        size = fit_job.source.num_data / self.kl_weight
+        newton = Newton(self.beta1, self.beta2, self.hess_init, size)
         compiled = self.compile is True
         optimizer = partial(ivon, newton=newton, point_lr=self.point_lr, compile=compiled)
         estimator = estimators[self.estimator]

@@ -81,7 +81,7 @@ class LastLayer(Method, DescentSettings, ElboSettings, DensitySettings):
     def _solve(self, model: Model, fit_job: FitJob, fitted: Fitted) -> None:
         """The closed form on the learned features, where there is one."""
         for family in fitted.posterior.factors:
-            if isinstance(family, Full) and self.beta == 1.0 and conjugate(model):
+            if isinstance(family, Full) and self.kl_weight == 1.0 and conjugate(model):
                 try:
                     solved = regression(
                         model, fit_job, fitted.posterior.mean(), fitted.buffers, family.layout

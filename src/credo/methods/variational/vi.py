@@ -8,6 +8,7 @@ see which of the two parts moves.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -19,6 +20,7 @@ from credo.engine.model import Fitted, Model
 from credo.engine.training_loop import DescentSettings
 from credo.estimators import estimators, weight_estimators
 from credo.methods.variational.parts.settings import DensitySettings, FamilySettings
+from credo.methods.variational.parts.tempered import tempered
 from credo.posteriors import Start
 
 
@@ -39,6 +41,7 @@ class VI(Method, DescentSettings, ElboSettings, DensitySettings, FamilySettings)
         1e-2
     )
     target: ClassVar[str] = "mean_field"
+    tries: ClassVar[bool] = True
     tolerance: ClassVar[float] = 0.1
     conformance_settings: ClassVar[dict[str, Any]] = {
         "epochs": 600,
@@ -51,6 +54,9 @@ class VI(Method, DescentSettings, ElboSettings, DensitySettings, FamilySettings)
     temperature: float = setting(
         0.5, "Temperature of the Gumbel relaxation of discrete weights.", gt=0.0
     )
+
+    def alternatives(self, model: Model) -> Mapping[str, Sequence[Any]]:
+        return tempered(self)
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Begin with q around the network's values and maximise the ELBO."""

@@ -18,6 +18,7 @@ from credo.kernels.cooling import anneal
 from credo.kernels.hamiltonian import Integrator
 from credo.kernels.warmup import WarmUp
 from credo.methods.sampling.parts.density import Density
+from credo.methods.sampling.parts.descent import descend
 from credo.methods.sampling.parts.full_batch import FullBatch
 from credo.methods.sampling.parts.lengths import DRAWS, STEP_DRAWS, STEPS, THIN, WARMUP
 from credo.methods.sampling.parts.mixing import Mixing
@@ -33,14 +34,14 @@ from credo.posteriors import Posterior, Samples
 @final
 @dataclass(frozen=True)
 class Chains:
-    """Chains on ``density`` that start at ``position`` ``(C, P)``: annealed from there before the
-    first move, or as it is. Their draws are stored in "memory" or on "disk".
+    """Chains on ``density`` that start at ``position`` ``(C, P)``: as it is, or annealed or
+    descended from there before the first move. Their draws are stored in "memory" or on "disk".
     """
 
     fit_job: FitJob
     density: Density
     position: Tensor
-    annealed: bool = False
+    approach: str | None = None
     store: str = "memory"
 
     @classmethod
@@ -51,12 +52,15 @@ class Chains:
         num_chains: int,
         fit_job: FitJob,
         store: str = "memory",
+        descends: bool = False,
     ) -> Chains:
-        """At ``start_values``."""
+        """At ``start_values``; with ``descends`` random ones only show where descents begin."""
         starts = start_values(model, init, num_chains, fit_job.seed)
         density = Density(model, {n: v[0] for n, v in starts.items()})
         position = density.layout.join({n: starts[n] for n in model.random})
-        return cls(fit_job, density, position, init == "annealing", store)
+        approach = "anneal" if init == "annealing" else None
+        approach = "descend" if descends and init == "random" else approach
+        return cls(fit_job, density, position, approach, store)
 
     def run(self, name: str, moves: Moves[Any], schedule: DrawSchedule) -> Tensor:
         """Draws ``(C, D, P)`` of the method ``name``; the last row of the history has their
@@ -74,10 +78,12 @@ class Chains:
         return fitted_draws(self.density, draws, num_chains or len(draws))
 
     def _first(self) -> Tensor:
-        """Positions before the first move; a run that is resumed need not anneal again."""
+        """Positions before the first move; a run that is resumed need not find them again."""
         run, seed, device = self.fit_job.run, self.fit_job.seed, self.position.device
-        if not self.annealed or (run is not None and run.restore() is not None):
+        if self.approach is None or (run is not None and run.restore() is not None):
             return self.position
+        if self.approach == "descend":
+            return descend(self.density, self.fit_job, self.position)
         target = FullBatch.of(self.density, self.fit_job.source, self.fit_job.batch_size)
         return anneal(
             Integrator(target), self.position, generator(seed, "annealing", device=device)
@@ -100,7 +106,8 @@ def start_chains(model: Model, settings: ChainSettings, fit_job: FitJob) -> Chai
     """Chains as their settings say; refused where their draws would have no place."""
     if settings.store == "disk" and fit_job.run is None:
         raise SettingError("store='disk' keeps draws in the run's directory; give one with run=.")
-    return Chains.start(model, settings.init, settings.num_chains, fit_job, settings.store)
+    start = model, settings.init, settings.num_chains, fit_job, settings.store
+    return Chains.start(*start, descends=fit_job.settles)
 
 
 def full_batch_schedule(settings: FullBatchSettings, warmup: int = WARMUP) -> SteadySchedule:

@@ -21,7 +21,6 @@ from credo.core.tree import take
 from credo.core.vectorise import VmapOrLoop
 from credo.engine.model import Model
 from credo.kernels.log_density import differentiable
-from credo.likelihoods.categorical import LabelLikelihood
 from credo.posteriors import Params
 
 Batch = tuple[Any, Tensor]
@@ -127,14 +126,12 @@ class Density:
         return self.model.likelihood.log_prob(self.model.outputs(shell, x), y).double().sum()
 
     def outputs(self, flat: Tensor, x: Any) -> Tensor:
-        """What the network says at ``x``, ``(C, ...)``: of labels the log probabilities."""
-        likelihood, shell = self.model.likelihood, self.model.shell()
+        """What the network says at ``x``, ``(C, ...)``."""
+        shell = self.model.shell()
 
         def one(weights: Tensor) -> Tensor:
             shell.place(self.layout.split(weights))
-            outputs = self.model.outputs(shell, x)
-            known = isinstance(likelihood, LabelLikelihood)
-            return likelihood.probs(outputs).clamp_min(1e-30).log() if known else outputs
+            return self.model.outputs(shell, x)
 
         def place() -> None:
             shell.train(False)

@@ -7,13 +7,15 @@ warm-up at most; chains may end before it is spent, when they have mixed (``mixi
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
+from credo.core.errors import SettingError
 from credo.engine.fit_job import Problem
 
 WARMUP, DRAWS = 1000, 1000  # moves of samplers on all data, at most
 MAX_STEPS, MAX_DEPTH = 1000, 10  # of a trajectory
 LEAST = 10  # moves and draws, however dear a gradient is
+TOO_FEW = 50  # gradients, with which chains on all data come nowhere
 SHARE = 1.5  # warm-up moves over the root of the budget: trajectories may be as long as it
 MEASURED = 1.4  # steps taken per step of a trajectory in the warm-up, with those that measure it
 LR = 1e-2  # of what is fitted alongside, in a warm-up of its usual length
@@ -25,6 +27,8 @@ NUMBERS = 250_000_000  # of all draws together, at most: a gigabyte
 
 class Chained(Protocol):
     """Settings that say how many chains there are and how long they run."""
+
+    name: ClassVar[str]
 
     @property
     def num_chains(self) -> int: ...
@@ -41,6 +45,12 @@ def full_batch_lengths(
     warm-up.
     """
     budget = problem.num_gradients(settings.num_chains)
+    if budget < TOO_FEW:
+        raise SettingError(
+            f"{settings.name}: its moves see all {problem.num_data} examples, and the budget of a "
+            f"fit at defaults pays for {budget} gradients of this network, which is too few to "
+            "sample with; use 'sghmc' or 'deep_ensemble', or give num_warmup and num_draws."
+        )
     warmup = settings.num_warmup
     if warmup is None:
         usual = 0.5 * budget / cost if cost else SHARE * math.sqrt(budget)

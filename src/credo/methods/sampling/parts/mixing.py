@@ -14,8 +14,11 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from credo.core.errors import CredoError
 from credo.core.tree import take
 from credo.data.source import Source
+from credo.likelihoods.base import Likelihood
+from credo.likelihoods.categorical import LabelLikelihood
 from credo.methods.sampling.parts.density import Density
 from credo.metrics.chain_diagnostics import MIN_DRAWS, ess_bulk, rhat
 
@@ -49,16 +52,42 @@ class Mixing:
 
     @torch.no_grad()
     def measured(self, draws: Tensor) -> dict[str, float]:
-        """The largest R-hat and the smallest bulk ESS of outputs; nothing of too few draws."""
+        """The largest R-hat and the smallest bulk ESS of outputs, and of what is predicted with
+        them; nothing of too few draws.
+        """
         if draws.shape[1] < MIN_DRAWS:
             return {}
         step = -(-draws.shape[1] // MOST)
         shown = draws[:, (draws.shape[1] - 1) % step :: step]
         flat = shown.flatten(0, 1)
         parts = [self.density.outputs(part, self.inputs) for part in flat.split(AT_ONCE)]
-        outputs = torch.cat([part.flatten(1).cpu() for part in parts])
-        values = outputs.unflatten(0, shown.shape[:2])
-        return {"r_hat": _worst(rhat(values), 1.0), "ess": _worst(ess_bulk(values), -1.0)}
+        outputs = torch.cat(parts).unflatten(0, shown.shape[:2])
+        likelihood = self.density.model.likelihood
+        labels = isinstance(likelihood, LabelLikelihood)
+        seen = likelihood.probs(outputs).clamp_min(1e-30).log() if labels else outputs
+        values = seen.flatten(2).cpu()
+        found = {"r_hat": _worst(rhat(values), 1.0), "ess": _worst(ess_bulk(values), -1.0)}
+        return found | predicted_mixing(likelihood, outputs)
+
+
+def predicted_mixing(likelihood: Likelihood, outputs: Tensor) -> dict[str, float]:
+    """How far chains agree in y itself, by their network outputs ``(C, D, N, F)``: the largest
+    sqrt(1 + B / W), with B the variance between the mean predictions of half chains and W the mean
+    predictive variance within them, noise included; and the smallest number of independent draws
+    of y whose mean is as well known. Nothing where y has no moments.
+    """
+    try:
+        mean, noise = (t.double().flatten(2).cpu() for t in likelihood.moments(outputs))
+    except (CredoError, NotImplementedError):
+        return {}
+    half = mean.shape[1] // 2
+    parts = torch.cat([mean[:, :half], mean[:, -half:]])
+    noises = torch.cat([noise[:, :half], noise[:, -half:]])
+    within = (parts.var(1) + noises.mean(1)).mean(0).clamp_min(1e-30)
+    ratio = (1.0 + parts.mean(1).var(0) / within).sqrt()
+    spread = mean.flatten(0, 1).var(0)
+    count = ess_bulk(mean) * (1.0 + noise.flatten(0, 1).mean(0) / spread.clamp_min(1e-30))
+    return {"r_hat_y": float(ratio.max()), "ess_y": _worst(count, -1.0)}
 
 
 def _looks() -> frozenset[int]:
