@@ -24,7 +24,8 @@ from credo.core.standardised import Standardised
 from credo.data.checks import Asked, standardise_asked, taken
 from credo.data.intake import intake
 from credo.engine import saved_model
-from credo.engine.diagnose import Case, diagnose, tell
+from credo.engine.diagnose import diagnose, tell
+from credo.engine.findings import Case
 from credo.engine.fit_job import FIT_ARGUMENTS, Callback, FitJob, FitOptions
 from credo.engine.model import Fitted, Model
 from credo.engine.outputs import Draws, sampled_outputs, with_drawn
