@@ -9,25 +9,35 @@ import numpy as np
 from credo.core.errors import Finding
 from credo.engine.findings import Case, new_checks
 
-R_HAT, LEAST_DRAWS, DIVERGENT, PARETO_K = 1.05, 100.0, 0.01, 0.7
+R_HAT, LEAST_DRAWS = 1.05, 100.0  # of outputs and of the log density
+R_HAT_Y, LEAST_DRAWS_Y = 1.1, 40.0  # of y, whose noise the chains share
+DIVERGENT = 0.01  # of trajectories
 
 checks = new_checks()
 
 
 @checks.register("chains not mixed")
 def chains_not_mixed(case: Case) -> Finding | None:
-    """The chains differ by more between them than within them: in the network's outputs at a few
-    inputs, where these were looked at, else in their log density.
+    """The chains differ by more between them than within them: in what they predict of y, noise
+    included, where that was recorded; else in the network's outputs, else in their log density.
     """
     densities = _log_densities(case)
     if densities is None or len(densities) < 2:
         return None
-    known = case.history[-1].get("r_hat")
-    value = split_r_hat(densities) if known is None else known
-    if not value > R_HAT:
+    row = case.history[-1]
+    outputs, predicted = row.get("r_hat"), row.get("r_hat_y")
+    if predicted is not None:
+        most, value, what = R_HAT_Y, predicted, f"predictions of y by {len(densities)} chains have"
+    elif outputs is not None:
+        most, value, what = R_HAT, outputs, f"the worst output of {len(densities)} chains has"
+    else:
+        value = split_r_hat(densities)
+        most, what = R_HAT, f"the log density of {len(densities)} chains has"
+    if not value > most:
         return None
-    what = "log density" if known is None else "worst output"
-    evidence = f"the {what} of {len(densities)} chains has R-hat {value:.3f}"
+    evidence = f"{what} R-hat {value:.3f}"
+    if predicted is not None and outputs is not None:
+        evidence += f" (worst output {outputs:.3f})"
     remedy = "raise num_warmup and num_draws, and compare predictions with credo.audit.diagnose"
     return Finding("chains not mixed", "serious", evidence, remedy)
 
@@ -46,30 +56,26 @@ def divergent_trajectories(case: Case) -> Finding | None:
 
 @checks.register("few effective draws")
 def few_effective_draws(case: Case) -> Finding | None:
-    """Draws repeat each other: of all chains they count as few, by the network's outputs where
-    these were looked at, else by the log density.
+    """Draws repeat each other: of all chains they count as few, by what they predict of y where
+    that was recorded; else by the network's outputs, else by the log density.
     """
     densities = _log_densities(case)
     if densities is None or not np.isfinite(densities).all():
         return None
-    known = case.history[-1].get("ess")
-    count = effective_draws(densities) if known is None else known
-    if count >= min(LEAST_DRAWS, 0.5 * densities.size):
+    row = case.history[-1]
+    outputs, predicted = row.get("ess"), row.get("ess_y")
+    if predicted is not None:
+        least, count, what = LEAST_DRAWS_Y, predicted, "predictions of y"
+    elif outputs is not None:
+        least, count, what = LEAST_DRAWS, outputs, "worst output"
+    else:
+        least, count, what = LEAST_DRAWS, effective_draws(densities), "log density"
+    if not count < min(least, 0.5 * densities.size):
         return None
-    what = "log density" if known is None else "worst output"
     evidence = f"{densities.size} draws count as {count:.0f} by their {what}"
+    if predicted is not None and outputs is not None:
+        evidence += f" (as {outputs:.0f} by their worst output)"
     return Finding("few effective draws", "warning", evidence, "raise num_draws or thin")
-
-
-@checks.register("weights carried by few draws")
-def few_draws_carry_the_weight(case: Case) -> Finding | None:
-    """Importance weights with a heavy tail: their averages do not settle."""
-    found = [row["pareto_k"] for row in case.history if row.get("pareto_k") is not None]
-    if not found or found[-1] <= PARETO_K:
-        return None
-    evidence = f"the weights' Pareto k is {found[-1]:.2f}, above {PARETO_K}"
-    remedy = "use a richer proposal, or hmc"
-    return Finding("weights carried by few draws", "serious", evidence, remedy)
 
 
 def _log_densities(case: Case) -> np.ndarray | None:

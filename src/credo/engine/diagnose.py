@@ -28,6 +28,8 @@ def diagnose(case: Case) -> list[Finding]:
     """
     found = []
     for name, check in checks.items():
+        if name in chain_checks.checks and not case.method.is_sampler:
+            continue
         try:
             finding = check(case)
         except (RuntimeError, CredoError) as error:

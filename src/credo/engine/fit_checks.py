@@ -8,12 +8,10 @@ import torch
 
 from credo.core.errors import CredoError, Finding
 from credo.core.seeds import Streams
-from credo.data.source import Arrays, Source
-from credo.engine.findings import ROWS, Case, new_checks
+from credo.engine.findings import Case, new_checks
 from credo.engine.fit_job import base_rate
 from credo.engine.outputs import Draws, sampled_outputs
 from credo.engine.settling import fall, tolerance
-from credo.engine.validation import validation_nll
 from credo.posteriors import kl
 
 MATERIAL = 0.01  # nats per example by which a fit must beat a constant
@@ -68,9 +66,7 @@ def _against_constant(case: Case) -> tuple[str, float, float, int]:
     loss = losses[-1] / count  # an average over draws, whose mixture may predict better
     if loss > constant + MATERIAL or loss < constant - max(MATERIAL, 2.0 / math.sqrt(count)):
         return "training", loss, constant, count
-    x, y = next(iter(source(None, min(ROWS, count))))
-    score = validation_nll(case.model, Source(Arrays(x, y), len(y)))
-    return "training", score(case.fitted.posterior, case.fitted.buffers), constant, len(y)
+    return "training", case.nll, constant, len(case.rows[1])
 
 
 @checks.register("learned by heart")
@@ -110,19 +106,16 @@ def noise_is_dear(case: Case) -> Finding | None:
     if case.method.shortcut is not None or not math.isfinite(losses[-1]):
         return None
     model, buffers = case.model, case.fitted.buffers
-    x, y = next(iter(case.fit_job.source(None, min(ROWS, case.problem.num_data))))
+    x, y = case.rows
     try:
         outputs, _ = sampled_outputs(model, Draws.mean(posterior, model), x, buffers, 0)
     except CredoError:
         return None  # a posterior without a mean
-    at_mean = -float(
-        model.likelihood.log_prob(outputs[0], model.likelihood.check_targets(model.move(y))).mean()
-    )
+    targets = model.likelihood.check_targets(y)
+    at_mean = -float(model.likelihood.log_prob(outputs[0], targets).mean())
     if losses[-1] - at_mean < DEAR:
         return None
-    mixture = validation_nll(model, Source(Arrays(x, y), len(y)))(posterior, buffers)
-    units = model.standardised
-    mixture -= 0.0 if units is None else units.log_volume
+    mixture = case.nll
     if mixture - at_mean < DEAR / 2:  # single draws cost, but not all of them together
         return None
     evidence = (
