@@ -6,7 +6,6 @@ from torch import nn
 from zoo.findings import X, Y, bnn, names
 
 import credo
-from credo.engine.diagnose import sentence
 
 pytestmark = pytest.mark.filterwarnings("ignore::credo.core.errors.FindingWarning")
 
@@ -14,7 +13,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::credo.core.errors.FindingWarnin
 def test_a_fit_that_is_much_too_short():
     found = bnn().fit((X, Y), "vi", epochs=5).diagnose()
     assert [f.name for f in found if f.severity == "serious"][-1] == "spread at its start"
-    assert "init_std=0.01" in found[-1].evidence and "train longer" in sentence(found[-1])
+    assert "init_std=0.01" in found[-1].evidence and "train longer" in found[-1].sentence
     assert "still falling" in names(bnn().fit((X, Y), "map", epochs=40, lr=1e-3))
 
 

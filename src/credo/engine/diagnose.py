@@ -39,14 +39,9 @@ def diagnose(case: Case) -> list[Finding]:
     return found
 
 
-def tell(findings: Sequence[Finding], strict: bool) -> None:
+def tell(findings: Sequence[Finding], strict: bool = False) -> None:
     """Warn of each finding; with ``strict`` all of them are one error, and the fit is kept."""
     if strict and findings:
-        raise FindingError(" ".join(map(sentence, findings)))
+        raise FindingError(" ".join(finding.sentence for finding in findings))
     for finding in findings:
-        warnings.warn(sentence(finding), FindingWarning, stacklevel=4)
-
-
-def sentence(finding: Finding) -> str:
-    """A finding in one line."""
-    return f"{finding.name} ({finding.severity}): {finding.evidence}; {finding.remedy}."
+        warnings.warn(finding.sentence, FindingWarning, stacklevel=4)

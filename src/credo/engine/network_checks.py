@@ -116,7 +116,8 @@ def wider_than_targets(case: Case) -> Finding | None:
     if sizes is None:
         return None
     total, noise = sizes
-    if not total > WIDE * _slack(case) or noise > LOUD * _slack(case):
+    told = case.model.likelihood.learns_size and noise > LOUD * _slack(case)
+    if told or not total > WIDE * _slack(case):
         return None
     evidence = (
         f"in the median the predictive sd is {total:.3g} times that of the targets, the noise of y "
