@@ -22,7 +22,7 @@ from credo.core.shell import unwrap
 from credo.core.sites import select
 from credo.core.standardised import Standardised
 from credo.data.checks import Asked, standardise_asked, taken
-from credo.data.input_range import InputRange
+from credo.data.input_range import InputRange, Outside
 from credo.data.intake import intake
 from credo.engine import saved_model
 from credo.engine.diagnose import diagnose, tell
@@ -263,7 +263,7 @@ class BNN(Summary):
         """
         watch = self._watch(source)
         given = watch.seen(self._inputs(x))
-        tell(watch.findings)
+        watch.tell()
         return self._predict(given, num_samples, seed, batch_size, shortcut, source, vectorise)
 
     def _predict(
@@ -307,6 +307,10 @@ class BNN(Summary):
             return None
         return chosen_shortcut(shortcut, source, preferred)
 
+    def _watch(self, source: str = "posterior") -> Outside:
+        known = self._fitted.inputs if self._fitted and source == "posterior" else None
+        return Outside(known, self.standardised)
+
     def _inputs(self, x: Any) -> Any:
         return taken(x, self.dtype, self.standardised)
 
@@ -332,7 +336,7 @@ class BNN(Summary):
         watch = self._watch()
         pairs = ((watch.seen(self._inputs(x)), y) for x, y in batches)
         all_of_them = joined((self._predict(x, count, seed, None, shortcut), y) for x, y in pairs)
-        tell(watch.findings)
+        watch.tell()
         return all_of_them
 
     def update(self, data: Any, **fit_settings: Any) -> Self:

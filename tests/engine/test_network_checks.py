@@ -3,21 +3,16 @@
 import pytest
 import torch
 from torch import nn
-from zoo.findings import X, Y, bnn, names
+from zoo.findings import X, Y, bnn, case, hidden, moved, names
 
 import credo
-from credo.engine.findings import Case
-from credo.engine.fit_job import FitJob, FitOptions
-from credo.engine.model import Fitted
 from credo.engine.network_checks import (
     checks,
-    dead_units_of_layers,
     noise_exploded,
     not_a_number,
     rates_collapsed,
     wider_than_targets,
 )
-from credo.methods import make_method
 
 pytestmark = pytest.mark.filterwarnings("ignore::credo.core.errors.FindingWarning")
 
@@ -37,18 +32,6 @@ def test_normalisation_that_no_data_have_set():
     net = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 1))
     fitted = bnn(net).fit((X, Y), "sgld", num_warmup=5, num_draws=4, thin=1)
     assert "untrained normalisation" in names(fitted)
-
-
-def case(fitted, data=(X, Y), method=None):
-    """The case of a model that is fitted, as after its fit."""
-    options, chosen = FitOptions(), fitted.method if method is None else make_method(method, {})
-    fit_job = FitJob.on(data, options, chosen, fitted.model, False, torch.float32)
-    return Case(fitted.model, chosen, Fitted(fitted.posterior, fitted.buffers), fit_job)
-
-
-def hidden(activation=nn.ReLU):
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(5, 20), activation(), nn.Linear(20, 1))
 
 
 @pytest.mark.parametrize("method", ("map", "vi", "laplace"))
@@ -100,28 +83,6 @@ def test_rates_at_their_bounds(rate):
     else:
         lost = "no network" if rate > 0.9 else "no uncertainty"
         assert found.severity == "warning" and found.evidence.endswith(lost)
-
-
-@torch.no_grad()
-def moved(fitted, shift, scale=1.0):
-    """The same fit with another first layer."""
-    values = fitted.posterior.mean()
-    values["0.weight"].mul_(scale)
-    values["0.bias"].add_(shift)
-    return fitted
-
-
-@pytest.mark.parametrize("activation", (nn.ReLU, nn.Tanh, lambda: nn.ReLU(inplace=True)))
-def test_units_that_are_dead(activation):
-    fitted = bnn(hidden(activation)).fit((X, Y), "map", epochs=200, lr=0.01, progress=False)
-    assert dead_units_of_layers(case(fitted)) is None
-    found = dead_units_of_layers(case(moved(fitted, -100.0)))
-    assert "20 of 20 units behind '1'" in found.evidence and "0 when the network" in found.evidence
-
-
-def test_units_that_a_prior_has_switched_off_are_not_dead():
-    fitted = bnn(hidden()).fit((X, Y), "map", epochs=200, lr=0.01, progress=False)
-    assert dead_units_of_layers(case(moved(fitted, -0.5, scale=0.0))) is None
 
 
 def test_a_number_that_is_none():

@@ -9,15 +9,17 @@ of a long tail, nor a plot that goes on for a while on both sides.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any, Self, final
 
 import torch
 from torch import Tensor
 
-from credo.core.errors import Finding
+from credo.core.errors import Finding, FindingWarning
 from credo.core.standardised import Standardised
-from credo.data.source import Source, is_real_table
+from credo.core.tree import is_real_table
+from credo.data.source import Source
 
 MOST_COLUMNS = 10_000
 FAR = 1.001  # widths beyond; a grid may end one width away
@@ -119,3 +121,8 @@ class Outside:
         )
         remedy = "check the units and the order of columns, or do not rely on predictions there"
         return [Finding("inputs out of range", "warning", evidence, remedy)]
+
+    def tell(self) -> None:
+        """Warn of them, once."""
+        for finding in self.findings:
+            warnings.warn(finding.sentence, FindingWarning, stacklevel=4)

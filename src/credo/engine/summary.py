@@ -25,8 +25,6 @@ class Summary(ABC):
 
     _used: Prior  # the prior of the last fit: after update, the posterior before it
 
-    _fitted: Fitted | None
-
     @property
     @abstractmethod
     def model(self) -> Model:
@@ -53,10 +51,8 @@ class Summary(ABC):
     @abstractmethod
     def _result(self) -> Fitted: ...
 
-    def _watch(self, source: str = "posterior") -> Outside:
-        """What notes inputs outside of those of the fit."""
-        fitted = self._fitted if source == "posterior" else None
-        return Outside(fitted and fitted.inputs, fitted and self.model.standardised)
+    @abstractmethod
+    def _watch(self) -> Outside: ...
 
     @property
     def trial(self) -> Mapping[str, Any] | None:
