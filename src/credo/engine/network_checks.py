@@ -143,8 +143,8 @@ def _sizes(case: Case) -> tuple[float, float] | None:
     targets = likelihood.check_targets(case.fit_job.source.targets()).double()
     size = targets.reshape(len(targets), -1).std(0)
     predictive = case.predictive
-    _, noise, spread = predictive.likelihood.mixture_moments(predictive.outputs)
-    ratios = torch.stack([noise + spread, noise]).double().sqrt() / size.to(noise.device)
+    _, noise, doubt = predictive.likelihood.mixture_moments(predictive.outputs)
+    ratios = torch.stack([noise + doubt, noise]).double().sqrt() / size.to(noise.device)
     total, alone = ratios.flatten(1).median(1).values.tolist()
     return (total, alone) if math.isfinite(total) else None
 
