@@ -1,7 +1,7 @@
 """Do good fits stay silent? 100 fits with no setting given, what ``diagnose`` says of those that
 predict well, and how long it takes.
 
-    python benchmarks/false_alarms.py    # a quarter of an hour of one core
+    python benchmarks/false_alarms.py    # about a quarter of an hour of one core
     python benchmarks/false_alarms.py --number 5 --out /tmp/some.json
 
 Linear regression, a sine with a gap, two crescents and scikit-learn's wine, breast cancer and
