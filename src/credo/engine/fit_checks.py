@@ -29,7 +29,8 @@ checks = new_checks()
 @checks.register("no better than a constant")
 def no_better_than_constant(case: Case) -> Finding | None:
     """Predictions are those of the best constant: nothing of the inputs has arrived in the network,
-    as where the noise of the weights has drowned the data. By the rows that a trial or the user
+    as where the noise of the weights has drowned the data. A KL that dwarfs what the data say ends
+    here too, and is in the evidence. By the rows that a trial or the user
     held out, where there are such; else by the training data.
     """
     where, nll, constant, rows = _against_constant(case)
