@@ -16,15 +16,17 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from credo.core.errors import CredoError, Finding
+from credo.core.errors import CredoError
 from credo.core.settings import positive, renamed
 from credo.core.shell import unwrap
 from credo.core.sites import select
 from credo.core.standardised import Standardised
 from credo.data.checks import Asked, standardise_asked, taken
+from credo.data.input_range import InputRange, Outside
 from credo.data.intake import intake
 from credo.engine import saved_model
-from credo.engine.diagnose import Case, diagnose, tell
+from credo.engine.diagnose import diagnose, tell
+from credo.engine.findings import Case
 from credo.engine.fit_job import FIT_ARGUMENTS, Callback, FitJob, FitOptions
 from credo.engine.model import Fitted, Model
 from credo.engine.outputs import Draws, sampled_outputs, with_drawn
@@ -189,6 +191,7 @@ class BNN(Summary):
     def _fit(
         self, data: Any, method: Method, prior: Prior, options: FitOptions, asked: Asked
     ) -> Self:
+        earlier = () if prior is self.prior else (self._result().inputs,)  # of an update
         model = self._make_model(options.device, prior, method)
         fit_job = FitJob.on(data, options, method, model, asked, self.dtype)
         trial = None
@@ -210,7 +213,8 @@ class BNN(Summary):
             self._fitted, self._model, self.method = before
             raise
         fitted.posterior.requires_grad_(False)
-        fitted = replace(fitted, trial=trial)
+        seen = InputRange.of(fit_job.source, model.standardised, *earlier)
+        fitted = replace(fitted, trial=trial, inputs=seen)
         fitted = replace(fitted, findings=diagnose(Case(model, method, fitted, fit_job)))
         self._fitted, self._model, self.method = fitted, model, method
         self.history, self._used = fit_job.history, prior
@@ -219,28 +223,6 @@ class BNN(Summary):
             run.finish(fitted.numbers(model), config | described)
         tell(fitted.findings, options.strict)
         return self
-
-    @property
-    def trial(self) -> Mapping[str, Any] | None:
-        """What was tried on held-out rows before the fit, and what was chosen by it; None where
-        nothing was.
-        """
-        return self._result().trial
-
-    def diagnose(self) -> list[Finding]:
-        """What is wrong with the fit, each finding with its evidence and a remedy; an empty list
-        where nothing is.
-        """
-        return list(self._result().findings)
-
-    def relevance(self, name: str | None = None) -> Tensor:
-        """Learned prior standard deviation of each input feature ``(in_features,)``: near zero, the
-        feature was switched off (ARD).
-
-        Of the weight called ``name``, by default the first layer's. Needs a prior learned per input
-        or per weight, such as "ard".
-        """
-        return self.model.relevance(name)
 
     def _show(self, model: Model, fitted: Fitted) -> None:
         """What callbacks find: draws, since shortcuts are for a finished method."""
@@ -279,15 +261,30 @@ class BNN(Summary):
         method prefers a shortcut. A seed fixes every draw; batching and vectorising do not change
         them.
         """
+        watch = self._watch(source)
+        given = watch.seen(self._inputs(x))
+        watch.tell()
+        return self._predict(given, num_samples, seed, batch_size, shortcut, source, vectorise)
+
+    def _predict(
+        self,
+        x: Any,
+        num_samples: int,
+        seed: int,
+        batch_size: int | None,
+        shortcut: str | None,
+        source: str = "posterior",
+        vectorise: bool | None = None,
+    ) -> Predictive:
         name = self._chosen(shortcut, source)
         if name is None:
             draws = self._draws(source, num_samples, seed)
         elif name == "mean":
             draws = Draws.mean(self.posterior, self.model)
         else:
-            count, given = positive("num_samples", num_samples, 1), self._inputs(x)
+            count = positive("num_samples", num_samples, 1)
             run = partial(shortcut_named(name).outputs, self.model, self.posterior)
-            outputs = run(given, self.buffers, count, batch_size=batch_size)
+            outputs = run(x, self.buffers, count, batch_size=batch_size)
             return Predictive(*self.model.told(outputs, self.model.likelihood))
         return Predictive(*self._forward(draws, x, seed, batch_size, vectorise))
 
@@ -301,7 +298,7 @@ class BNN(Summary):
                 self.model, self.posterior, draws, self._inputs(x), self.buffers, None
             )
             return self.model.told(found, self.model.likelihood)[0]
-        return self._forward(draws, x, seed, None, None)[0]
+        return self._forward(draws, self._inputs(x), seed, None, None)[0]
 
     def _chosen(self, shortcut: str | None, source: str) -> str | None:
         """The shortcut that is asked for, or that the method predicts with; None for draws."""
@@ -310,13 +307,17 @@ class BNN(Summary):
             return None
         return chosen_shortcut(shortcut, source, preferred)
 
+    def _watch(self, source: str = "posterior") -> Outside:
+        known = self._fitted.inputs if self._fitted and source == "posterior" else None
+        return Outside(known, self.standardised)
+
     def _inputs(self, x: Any) -> Any:
         return taken(x, self.dtype, self.standardised)
 
     def _forward(
         self, draws: Draws, x: Any, seed: int, batch_size: int | None, vectorise: bool | None
     ) -> tuple[Tensor, Likelihood]:
-        model, x = self.model, self._inputs(x)
+        model = self.model
         outputs, extra = sampled_outputs(model, draws, x, self.buffers, seed, batch_size, vectorise)
         return model.told(outputs, with_drawn(model.likelihood, extra))
 
@@ -332,7 +333,11 @@ class BNN(Summary):
         self, data: Any, count: int, seed: int, size: int | None = None, shortcut: str | None = None
     ) -> tuple[Predictive, Tensor]:
         batches = intake(data, dtype=None if self.standardised else self.dtype)(None, size)
-        return joined((self.predict(x, count, seed, shortcut=shortcut), y) for x, y in batches)
+        watch = self._watch()
+        pairs = ((watch.seen(self._inputs(x)), y) for x, y in batches)
+        all_of_them = joined((self._predict(x, count, seed, None, shortcut), y) for x, y in pairs)
+        watch.tell()
+        return all_of_them
 
     def update(self, data: Any, **fit_settings: Any) -> Self:
         """Learn from more data: the posterior becomes the prior, and the same method runs again

@@ -143,3 +143,16 @@ def test_images_of_the_wrong_shape_are_refused_in_python_too():
     with pytest.raises(credo.CredoError, match=r"27") as caught:
         bnn.fit((torch.zeros(4, 1, 27, 28), torch.tensor([0, 1, 2, 3])), epochs=1, progress=False)
     assert "\n" not in str(caught.value)
+
+
+def test_inputs_far_from_those_of_the_fit_are_one_line(runs, shell, new):
+    result = shell("predict", runs / "price", new, "--out", "p.csv")
+    assert "out of range" not in result.stderr
+    frame = pd.read_csv(new)
+    numbers = frame.select_dtypes("number").columns
+    frame[numbers] = 1000.0 * frame[numbers] + 1000.0
+    frame.to_csv(new, index=False)
+    result = shell("predict", runs / "price", new, "--out", "p.csv")
+    assert result.exit_code == 0, result.stderr
+    (line,) = [line for line in result.stderr.splitlines() if "out of range" in line]
+    assert line.startswith("credo: inputs out of range (warning): column ")

@@ -69,7 +69,6 @@ def fit(
     """Fit a network with a posterior to a table and write a run directory."""
     from credo.data.intake import intake
     from credo.data.table import read_table
-    from credo.engine.diagnose import sentence
     from credo.methods import make_method
     from credo.priors import presets
 
@@ -98,7 +97,7 @@ def fit(
     bnn = _train(files, source, out, existed, resume, prior, method=chosen, seed=seed, **options)
     _print_relevance(bnn, files)
     for finding in bnn.diagnose():
-        say(f"credo: {sentence(finding)}")
+        say(f"credo: {finding.sentence}")
     say(
         f"{out}: {method} on {len(frame)} rows, {files.schema.target.task} of {target!r}. Next: "
         f"credo predict {out} NEW.csv"

@@ -10,12 +10,13 @@ import functools
 import os
 import sys
 import traceback
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import typer
 
-from credo.core.errors import CredoError
+from credo.core.errors import CredoError, FindingWarning
 
 # Conditions of the user's machine that no code of ours can mend.
 _OUTSIDE = {
@@ -38,7 +39,8 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:
         try:
-            command(*args, **kwargs)
+            with said_findings():
+                command(*args, **kwargs)
         except CredoError as error:
             _refuse(str(error))
         except BrokenPipeError:  # the reader, such as ``head``, has seen enough
@@ -60,6 +62,22 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
 def say(message: str) -> None:
     """A line on stderr, so that stdout stays clean for results."""
     typer.echo(message, err=True)
+
+
+@contextlib.contextmanager
+def said_findings() -> Iterator[None]:
+    """Findings that are warned of are a line on stderr, without the place in the source."""
+    with warnings.catch_warnings():
+        plain = warnings.showwarning
+
+        def show(message: Any, category: type[Warning], *where: Any, **more: Any) -> None:
+            if issubclass(category, FindingWarning):
+                say(f"credo: {message}")
+            else:
+                plain(message, category, *where, **more)
+
+        warnings.showwarning = show
+        yield
 
 
 def is_terminal() -> bool:

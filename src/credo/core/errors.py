@@ -39,7 +39,7 @@ def nearest(given: str, known: Iterable[str]) -> str:
 
 
 class FindingWarning(UserWarning):
-    """A fit has findings."""
+    """A fit has findings, or the inputs of a prediction."""
 
 
 class FindingError(CredoError):
@@ -56,3 +56,8 @@ class Finding:
     severity: str
     evidence: str
     remedy: str
+
+    @property
+    def sentence(self) -> str:
+        """All of it in one line."""
+        return f"{self.name} ({self.severity}): {self.evidence}; {self.remedy}."

@@ -140,3 +140,8 @@ def structure(tree: Tree) -> tuple[Any, ...]:
     found, spec = pytree.tree_flatten(tree)
     kinds = [(leaf.dim(), leaf.dtype) if isinstance(leaf, Tensor) else type(leaf) for leaf in found]
     return (str(spec), *kinds)
+
+
+def is_real_table(x: Any) -> bool:
+    """Whether it is one tensor ``(N, D)`` of real numbers."""
+    return isinstance(x, Tensor) and x.dim() == 2 and x.is_floating_point()

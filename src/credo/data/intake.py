@@ -21,8 +21,9 @@ from torch.utils.data.distributed import DistributedSampler
 
 from credo.core.errors import DataError
 from credo.core.standardised import Standardised
+from credo.core.tree import is_real_table
 from credo.data.checks import Asked, check_pair
-from credo.data.source import Arrays, Columns, Indexed, Source, Stream, as_tree, is_real_table
+from credo.data.source import Arrays, Columns, Indexed, Source, Stream, as_tree
 
 _PAIR = "expected (x, y), a Dataset, a DataLoader, or an iterable of (x, y) batches"
 

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 
 from credo.core.errors import DataError
 from credo.core.seeds import LOCK
-from credo.core.tree import Tree, named_leaves, take
+from credo.core.tree import Tree, is_real_table, named_leaves, take
 from credo.data.checks import check_pair
 
 Batch = tuple[Tree, Tensor]
@@ -316,11 +316,6 @@ class Source:
             yield check_batch(batch, count, self._dtype)
         if count < 0:
             raise DataError("The data gave no batches; pass at least one example.")
-
-
-def is_real_table(x: Any) -> bool:
-    """Whether it is one tensor ``(N, D)`` of real numbers."""
-    return isinstance(x, Tensor) and x.dim() == 2 and x.is_floating_point()
 
 
 def check_batch(batch: Any, count: int, dtype: torch.dtype | None) -> Batch:

@@ -21,6 +21,7 @@ from credo.core.shell import Shell, pick
 from credo.core.sites import Site, by_dtype, choose
 from credo.core.standardised import Standardised
 from credo.core.tree import map_tensors, tensors
+from credo.data.input_range import InputRange
 from credo.data.source import Arrays, Source
 from credo.likelihoods.base import Likelihood
 from credo.posteriors import Delta, Family, FamilyPrior, Params, Posterior, Start, families
@@ -101,13 +102,8 @@ class Model:
     def values(self, state: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
         """Copies of the network's parameters on the model's device, from ``state`` where given."""
         own = dict(self.net.named_parameters())
-        known = {
-            n
-            for n, _ in [
-                *self.net.named_parameters(remove_duplicate=False),
-                *self.net.named_buffers(remove_duplicate=False),
-            ]
-        }
+        tables = self.net.named_parameters, self.net.named_buffers
+        known = {name for named in tables for name, _ in named(remove_duplicate=False)}
         for name in state or {}:
             if name not in known:
                 raise NetworkError(f"init holds {name!r}, which the network does not have.")
@@ -337,13 +333,14 @@ class Model:
 @dataclass(frozen=True)
 class Fitted:
     """What a method returns: the posterior, the network's buffers as training left them; the trial
-    before it, if there was one, and what was found wrong afterwards.
+    before it, if there was one, what was found wrong afterwards, and where inputs were seen.
     """
 
     posterior: Posterior
     buffers: Mapping[str, Tensor]
     findings: Sequence[Finding] = ()
     trial: Mapping[str, Any] | None = None
+    inputs: InputRange | None = None
 
     def to(self, device: torch.device) -> Fitted:
         """On another device, with no parameter trainable."""
@@ -363,6 +360,7 @@ class Fitted:
             "likelihood": model.likelihood.state_dict(),
             "buffers": self.buffers,
             "prior": nn.ModuleList(model.prior.parts()).state_dict(),
+            "inputs": {} if self.inputs is None else self.inputs.tensors(),
             "standardised": {} if model.standardised is None else model.standardised.tensors(),
         }
         return {

@@ -25,6 +25,7 @@ from credo.core.atomic import (
 )
 from credo.core.errors import Finding, RunError
 from credo.core.standardised import Standardised
+from credo.data.input_range import InputRange
 from credo.engine.model import Fitted, Model
 from credo.likelihoods.base import Likelihood, likelihoods
 from credo.posteriors import Posterior
@@ -186,5 +187,6 @@ def unpack(
             f"{path} does not fit together: {str(error).splitlines()[0]}; restore it from a copy."
         ) from error
     findings = [Finding(**each) for each in config.get("findings", ())]
-    fitted = Fitted(posterior, part("buffers"), findings, config.get("trial"))
+    seen = InputRange.stored(part("inputs"))
+    fitted = Fitted(posterior, part("buffers"), findings, config.get("trial"), seen)
     return config, fitted, likelihood, part("prior")

@@ -1,16 +1,19 @@
-"""What a fitted model can be asked besides predictions: its objective in parts, weights of its
-draws, and what its prior was.
+"""What a fitted model can be asked besides predictions: what is wrong with it, its objective in
+parts, weights of its draws, and what its prior was.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
 
+from credo.core.errors import Finding
 from credo.core.settings import renamed
-from credo.engine.model import Model
+from credo.data.input_range import Outside
+from credo.engine.model import Fitted, Model
 from credo.engine.objective import log_weights, objective
 from credo.posteriors import Posterior
 from credo.predictive import Predictive
@@ -41,6 +44,40 @@ class Summary(ABC):
         batch_size: int | None = None,
         shortcut: str | None = None,
     ) -> tuple[Predictive, Tensor]: ...
+
+    @abstractmethod
+    def _inputs(self, x: Any) -> Any: ...
+
+    @abstractmethod
+    def _result(self) -> Fitted: ...
+
+    @abstractmethod
+    def _watch(self) -> Outside: ...
+
+    @property
+    def trial(self) -> Mapping[str, Any] | None:
+        """What was tried on held-out rows before the fit, and what was chosen by it; None where
+        nothing was.
+        """
+        return self._result().trial
+
+    def diagnose(self, x: Any = None) -> list[Finding]:
+        """What is wrong with the fit, and with ``x`` as inputs to predict at, each finding with its
+        evidence and a remedy; an empty list where nothing is.
+        """
+        found, watch = list(self._result().findings), self._watch()
+        if x is not None:
+            watch.seen(self._inputs(x))
+        return found + watch.findings
+
+    def relevance(self, name: str | None = None) -> Tensor:
+        """Learned prior standard deviation of each input feature ``(in_features,)``: near zero, the
+        feature was switched off (ARD).
+
+        Of the weight called ``name``, by default the first layer's. Needs a prior learned per input
+        or per weight, such as "ard".
+        """
+        return self.model.relevance(name)
 
     @renamed(samples="num_samples", warn=False)
     def objective(

@@ -30,9 +30,7 @@ from credo.data.source import Arrays, Source
 from credo.engine.fit_job import FitJob, FitOptions, base_rate
 from credo.engine.method import Method
 from credo.engine.model import Fitted, Model
-from credo.engine.outputs import Draws, sampled_outputs, with_drawn
-from credo.predictive import Predictive
-from credo.predictive.shortcuts import shortcut_named
+from credo.engine.validation import predicted
 from credo.priors import Fixed, Prior, as_prior
 
 HELD_OUT = 0.2
@@ -135,13 +133,5 @@ def prior_of(width: float, method: Method) -> Prior:
 @torch.no_grad()
 def held_out_losses(model: Model, method: Method, fitted: Fitted, x: Any, y: Tensor) -> Tensor:
     """-log p(y_n given x_n) of every row, as the method predicts it."""
-    x, y = model.move(x), model.move(y)
-    extra: dict[str, Tensor] = {}
-    if method.shortcut is None or method.shortcut == "mean":
-        draws = Draws.of(fitted.posterior, DRAWS, 0)
-        outputs, extra = sampled_outputs(model, draws, x, fitted.buffers, 0)
-    else:
-        predict = shortcut_named(method.shortcut).outputs
-        outputs = predict(model, fitted.posterior, x, fitted.buffers, DRAWS, batch_size=None)
-    predictive = Predictive(outputs, with_drawn(model.likelihood, extra))
-    return -predictive.log_prob(model.likelihood.check_targets(y)).double()
+    predictive = predicted(model, method, fitted, model.move(x), DRAWS)
+    return -predictive.log_prob(model.likelihood.check_targets(model.move(y))).double()

@@ -1,16 +1,21 @@
-"""The predictive nll on data held out from a fit."""
+"""Predictions in the middle of a fit or at its end, and the predictive nll on held-out data."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from credo.data.source import Source
-from credo.engine.model import Model
+from credo.engine.model import Fitted, Model
 from credo.engine.outputs import Draws, sampled_outputs, with_drawn
 from credo.posteriors import Posterior
 from credo.predictive import Predictive
+from credo.predictive.shortcuts import shortcut_named
+
+if TYPE_CHECKING:
+    from credo.engine.method import Method
 
 DRAWS, BATCH = 16, 1024
 
@@ -33,3 +38,15 @@ def validation_nll(
         return total / source.num_data + log_volume
 
     return score
+
+
+def predicted(model: Model, method: Method, fitted: Fitted, x: Any, samples: int) -> Predictive:
+    """What the method predicts at ``x``, which is as the model sees it, from so many draws."""
+    extra: Mapping[str, Tensor] = {}
+    if method.shortcut is None or method.shortcut == "mean":
+        draws = Draws.of(fitted.posterior, samples, 0)
+        outputs, extra = sampled_outputs(model, draws, x, fitted.buffers, 0)
+    else:
+        predict = shortcut_named(method.shortcut).outputs
+        outputs = predict(model, fitted.posterior, x, fitted.buffers, samples, batch_size=None)
+    return Predictive(outputs, with_drawn(model.likelihood, extra))

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from credo.core.standardised import Standardised, with_units
-from credo.data.source import Source, is_real_table
+from credo.core.tree import is_real_table
+from credo.data.source import Source
 from credo.likelihoods.base import Likelihood
 from credo.likelihoods.continuous_likelihood import ContinuousLikelihood
 

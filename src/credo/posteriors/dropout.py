@@ -238,9 +238,13 @@ class ConcreteDropout(Dropped):
         return list(self.logits)
 
     @torch.no_grad()
-    def monitor(self) -> dict[str, float]:
+    def learned_rates(self) -> dict[str, float]:
         """The drop rate of every place, averaged over its units."""
-        return {f"rate/{name}": float(self.rate(name).mean()) for name in self.noised}
+        return {name: float(self.rate(name).mean()) for name in self.noised}
+
+    def monitor(self) -> dict[str, float]:
+        """The learned rates."""
+        return {f"rate/{name}": rate for name, rate in self.learned_rates().items()}
 
     def begin(self, noise: Noise, fold: Any = None) -> ConcreteDraw:
         """Nothing is drawn yet."""

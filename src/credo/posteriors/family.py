@@ -131,6 +131,12 @@ class Family(nn.Module, ABC):
         """
         return []
 
+    def learned_rates(self) -> dict[str, float]:
+        """Drop rates that were learned, by place and averaged over its units; empty where none
+        were.
+        """
+        return {}
+
     def monitor(self) -> dict[str, float]:
         """Numbers worth watching while it is fitted, for the history."""
         return {}

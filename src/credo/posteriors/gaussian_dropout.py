@@ -156,14 +156,16 @@ class GaussianDropout(Multiplicative):
         return list(self.raw_alpha) if self.learn else []
 
     @torch.no_grad()
-    def monitor(self) -> dict[str, float]:
+    def learned_rates(self) -> dict[str, float]:
         """The drop rate alpha / (1 + alpha) that matches every place's noise, averaged over its
         factors.
         """
         alphas = {name: self.excess(name) for name in self.noised} if self.learn else {}
-        return {
-            f"rate/{name}": float((alpha / (1 + alpha)).mean()) for name, alpha in alphas.items()
-        }
+        return {name: float((alpha / (1 + alpha)).mean()) for name, alpha in alphas.items()}
+
+    def monitor(self) -> dict[str, float]:
+        """The learned rates."""
+        return {f"rate/{name}": rate for name, rate in self.learned_rates().items()}
 
     def config(self) -> dict[str, Any]:
         """Places, and what the noise is shared over."""
