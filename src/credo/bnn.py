@@ -16,17 +16,15 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from credo.core.errors import CredoError
+from credo.core.errors import CredoError, Finding
 from credo.core.settings import positive, renamed
 from credo.core.shell import unwrap
 from credo.core.sites import select
 from credo.core.standardised import Standardised
-from credo.data.checks import Asked, standardise_asked, taken
-from credo.data.input_range import InputRange, Outside
+from credo.data.checks import Asked, InputRange, Outside, standardise_asked, taken
 from credo.data.intake import intake
-from credo.engine import saved_model
-from credo.engine.diagnose import diagnose, tell
-from credo.engine.findings import Case
+from credo.engine import fit_checks, saved_model, value_checks  # noqa: F401 (checks register)
+from credo.engine.diagnose import Case, diagnose, tell
 from credo.engine.fit_job import FIT_ARGUMENTS, Callback, FitJob, FitOptions
 from credo.engine.model import Fitted, Model
 from credo.engine.outputs import Draws, sampled_outputs, with_drawn
@@ -37,7 +35,7 @@ from credo.engine.trial import run_trial
 from credo.likelihoods.base import Likelihood, get
 from credo.methods import Method, make_method
 from credo.posteriors import Posterior, PosteriorPrior
-from credo.predictive import Predictive, evaluate
+from credo.predictive import Predictive
 from credo.predictive.predictive import joined
 from credo.predictive.shortcuts import chosen_shortcut, shortcut_named
 from credo.priors import Prior, Unstored, as_prior, default_prior, from_config
@@ -213,7 +211,8 @@ class BNN(Summary):
             self._fitted, self._model, self.method = before
             raise
         fitted.posterior.requires_grad_(False)
-        seen = InputRange.of(fit_job.source, model.standardised, *earlier)
+        x = (fit_job.source.arrays() or (None,))[0]
+        seen = InputRange.of(x, model.standardised, *earlier)
         fitted = replace(fitted, trial=trial, inputs=seen)
         fitted = replace(fitted, findings=diagnose(Case(model, method, fitted, fit_job)))
         self._fitted, self._model, self.method = fitted, model, method
@@ -223,6 +222,15 @@ class BNN(Summary):
             run.finish(fitted.numbers(model), config | described)
         tell(fitted.findings, options.strict)
         return self
+
+    def diagnose(self, x: Any = None) -> list[Finding]:
+        """What is wrong with the fit, and with ``x`` as inputs to predict at, each finding with its
+        evidence and a remedy; an empty list where nothing is.
+        """
+        found, watch = list(self._result().findings), self._watch()
+        if x is not None:
+            watch.seen(self._inputs(x))
+        return found + watch.findings
 
     def _show(self, model: Model, fitted: Fitted) -> None:
         """What callbacks find: draws, since shortcuts are for a finished method."""
@@ -263,7 +271,8 @@ class BNN(Summary):
         """
         watch = self._watch(source)
         given = watch.seen(self._inputs(x))
-        watch.tell()
+        if watch.findings:
+            tell(watch.findings)
         return self._predict(given, num_samples, seed, batch_size, shortcut, source, vectorise)
 
     def _predict(
@@ -321,14 +330,6 @@ class BNN(Summary):
         outputs, extra = sampled_outputs(model, draws, x, self.buffers, seed, batch_size, vectorise)
         return model.told(outputs, with_drawn(model.likelihood, extra))
 
-    @renamed(samples="num_samples", warn=False)
-    def evaluate(
-        self, data: Any, num_samples: int = 100, seed: int = 0, batch_size: int | None = None
-    ) -> dict[str, float]:
-        """Metrics on data: nll, accuracy or rmse, calibration, and more (see ``credo.metrics``)."""
-        predictive, y = self._predict_all(data, num_samples, seed, batch_size)
-        return evaluate(predictive, y)
-
     def _predict_all(
         self, data: Any, count: int, seed: int, size: int | None = None, shortcut: str | None = None
     ) -> tuple[Predictive, Tensor]:
@@ -336,7 +337,8 @@ class BNN(Summary):
         watch = self._watch()
         pairs = ((watch.seen(self._inputs(x)), y) for x, y in batches)
         all_of_them = joined((self._predict(x, count, seed, None, shortcut), y) for x, y in pairs)
-        watch.tell()
+        if watch.findings:
+            tell(watch.findings)
         return all_of_them
 
     def update(self, data: Any, **fit_settings: Any) -> Self:

@@ -7,7 +7,8 @@ from zoo.models import Passes, make_model, make_posterior
 from zoo.networks import Checkpointed, make
 
 from credo.core.errors import NetworkError
-from credo.estimators.plan import example_axis, with_masks
+from credo.estimators.placement import with_masks
+from credo.estimators.plan import example_axis
 
 
 def plan_of(net, x, estimator="local", train=False, kind="mean_field", **how):

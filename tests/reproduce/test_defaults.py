@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from credo.core.errors import CredoError, Finding, SettingError
-from credo.engine.diagnose import checks
+from credo.engine.diagnose import Check, checks
 from credo.methods import methods
 from credo.report.html import render
 from credo_reproduce import defaults_cells, defaults_running, defaults_table
@@ -240,7 +240,7 @@ def test_a_cell_has_the_findings_and_the_time_they_took(monkeypatch):
         time.sleep(0.01)
         return Finding("odd", "warning", "it is", "change it")
 
-    monkeypatch.setitem(checks, "odd", slow)
+    monkeypatch.setitem(checks, "odd", Check(slow))
     before = dict(checks)
     result = measure(Cell("exact", "linear_20", 0), 30.0)
     assert result["status"] == "fitted" and result["offset"] < 0.1
@@ -290,7 +290,7 @@ def test_no_cell_is_begun_after_its_time(tmp_path):
 def test_a_process_that_does_not_end_is_ended(tmp_path, monkeypatch):
     """One that does not hear the alarm, as in a long call outside Python."""
     monkeypatch.setattr(defaults_running, "GRACE", -59.9)
-    cell = Cell("hmc", "lenet", 0)
+    cell = Cell("hmc", "digits_1437", 0)
     run_cells([cell], tmp_path, 1, lambda _: None)
     result = finished(tmp_path)[0][cell]
     assert result["status"] == "time" and result["limit"] == defaults_running.LIMIT

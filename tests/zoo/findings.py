@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 import credo
-from credo.engine.findings import Case
+from credo.engine.diagnose import Case
 from credo.engine.fit_job import FitJob, FitOptions
 from credo.engine.model import Fitted
 

@@ -8,7 +8,7 @@ from credo.core.sites import select
 from credo.engine.model import Model
 from credo.engine.outputs import Draws, sampled_outputs
 from credo.estimators import estimators, make_plan, place
-from credo.estimators.plan import with_masks
+from credo.estimators.placement import with_masks
 from credo.posteriors import Flow, Mixture, Posterior, Samples, Start
 from credo.priors import as_prior, default_prior
 from zoo.stats import same_mean, same_variance

@@ -69,6 +69,7 @@ def fit(
     """Fit a network with a posterior to a table and write a run directory."""
     from credo.data.intake import intake
     from credo.data.table import read_table
+    from credo.engine.diagnose import sentence
     from credo.methods import make_method
     from credo.priors import presets
 
@@ -97,7 +98,7 @@ def fit(
     bnn = _train(files, source, out, existed, resume, prior, method=chosen, seed=seed, **options)
     _print_relevance(bnn, files)
     for finding in bnn.diagnose():
-        say(f"credo: {finding.sentence}")
+        say(f"credo: {sentence(finding)}")
     say(
         f"{out}: {method} on {len(frame)} rows, {files.schema.target.task} of {target!r}. Next: "
         f"credo predict {out} NEW.csv"
@@ -143,7 +144,7 @@ def _print_relevance(bnn: Any, files: RunFiles) -> None:
     from credo.cli.printing import print_table
 
     try:
-        values = bnn.relevance()
+        values = bnn.model.relevance(None)
     except CredoError:
         return  # the prior has nothing to say about inputs
     rows = sorted(

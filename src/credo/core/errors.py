@@ -56,8 +56,3 @@ class Finding:
     severity: str
     evidence: str
     remedy: str
-
-    @property
-    def sentence(self) -> str:
-        """All of it in one line."""
-        return f"{self.name} ({self.severity}): {self.evidence}; {self.remedy}."

@@ -21,8 +21,7 @@ from credo.core.tree import num_rows, structure
 from credo.engine.model import Fitted, Model
 from credo.engine.training_loop import Learner
 from credo.estimators import Estimator, Pass, Plan, make_plan
-from credo.estimators.placement import Replan
-from credo.estimators.plan import with_masks
+from credo.estimators.placement import Replan, with_masks
 from credo.posteriors import FamilyPrior, Posterior, kl
 
 

@@ -78,9 +78,9 @@ class Problem:
         return max(ADAM_LR * share, LEAST_ADAM_LR)
 
     def num_steps(self, batch_size: int | None, copies: int = 1) -> int:
-        """Steps that a fit of no given length may take, of so many ``copies`` of the network: 8,000,
-        or fewer where a step is dear; never less than 500 (of several copies 150), and of more than
-        10,000 examples never less than 100 passes.
+        """Steps that a fit of no given length may take, of so many ``copies`` of the network:
+        8,000, or fewer where a step is dear; never less than 500 (of several copies 150), and of
+        more than 10,000 examples never less than 100 passes.
         """
         size = min(batch_size or self.num_data, self.num_data)
         work = 3 * copies * max(self.products, self.num_weights, 1) * size

@@ -21,7 +21,7 @@ from credo.core.shell import Shell, pick
 from credo.core.sites import Site, by_dtype, choose
 from credo.core.standardised import Standardised
 from credo.core.tree import map_tensors, tensors
-from credo.data.input_range import InputRange
+from credo.data.checks import InputRange
 from credo.data.source import Arrays, Source
 from credo.likelihoods.base import Likelihood
 from credo.posteriors import Delta, Family, FamilyPrior, Params, Posterior, Start, families

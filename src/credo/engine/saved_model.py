@@ -25,7 +25,7 @@ from credo.core.atomic import (
 )
 from credo.core.errors import Finding, RunError
 from credo.core.standardised import Standardised
-from credo.data.input_range import InputRange
+from credo.data.checks import InputRange
 from credo.engine.model import Fitted, Model
 from credo.likelihoods.base import Likelihood, likelihoods
 from credo.posteriors import Posterior

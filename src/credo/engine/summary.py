@@ -10,13 +10,11 @@ from typing import Any
 
 from torch import Tensor
 
-from credo.core.errors import Finding
 from credo.core.settings import renamed
-from credo.data.input_range import Outside
 from credo.engine.model import Fitted, Model
 from credo.engine.objective import log_weights, objective
 from credo.posteriors import Posterior
-from credo.predictive import Predictive
+from credo.predictive import Predictive, evaluate
 from credo.priors import Prior
 
 
@@ -46,13 +44,7 @@ class Summary(ABC):
     ) -> tuple[Predictive, Tensor]: ...
 
     @abstractmethod
-    def _inputs(self, x: Any) -> Any: ...
-
-    @abstractmethod
     def _result(self) -> Fitted: ...
-
-    @abstractmethod
-    def _watch(self) -> Outside: ...
 
     @property
     def trial(self) -> Mapping[str, Any] | None:
@@ -60,15 +52,6 @@ class Summary(ABC):
         nothing was.
         """
         return self._result().trial
-
-    def diagnose(self, x: Any = None) -> list[Finding]:
-        """What is wrong with the fit, and with ``x`` as inputs to predict at, each finding with its
-        evidence and a remedy; an empty list where nothing is.
-        """
-        found, watch = list(self._result().findings), self._watch()
-        if x is not None:
-            watch.seen(self._inputs(x))
-        return found + watch.findings
 
     def relevance(self, name: str | None = None) -> Tensor:
         """Learned prior standard deviation of each input feature ``(in_features,)``: near zero, the
@@ -78,6 +61,14 @@ class Summary(ABC):
         or per weight, such as "ard".
         """
         return self.model.relevance(name)
+
+    @renamed(samples="num_samples", warn=False)
+    def evaluate(
+        self, data: Any, num_samples: int = 100, seed: int = 0, batch_size: int | None = None
+    ) -> dict[str, float]:
+        """Metrics on data: nll, accuracy or rmse, calibration, and more (see ``credo.metrics``)."""
+        predictive, y = self._predict_all(data, num_samples, seed, batch_size)
+        return evaluate(predictive, y)
 
     @renamed(samples="num_samples", warn=False)
     def objective(

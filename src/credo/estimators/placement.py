@@ -19,6 +19,7 @@ from credo.core.errors import NetworkError
 from credo.core.linear_map import MEETINGS, LinearMap, bind
 from credo.core.seeds import Ambient, Noise
 from credo.core.shell import Shell
+from credo.core.sites import Site
 from credo.posteriors import Draw, Posterior
 from credo.posteriors.normal_inverse_gamma import NOISE
 
@@ -28,6 +29,25 @@ if TYPE_CHECKING:
 LIKELIHOOD = NOISE.partition("/")[0] + "/"
 
 Meet = Callable[[LinearMap, Tensor, str, Any], Tensor]
+
+
+def with_masks(sites: Mapping[str, Site], posterior: Posterior) -> dict[str, Site]:
+    """The sites, and those of the masks that the posterior covers."""
+    out = dict(sites)
+    for family in posterior.factors:
+        like = next(family.parameters(), None)
+        for name, shape in family.masks.items():
+            assert like is not None
+            out[name] = Site(
+                name,
+                name.rpartition(".")[0],
+                torch.Size(shape),
+                like.dtype,
+                like.device,
+                fan_in=1,
+                linear=True,
+            )
+    return out
 
 
 class Replan(Exception):

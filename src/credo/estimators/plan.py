@@ -21,25 +21,6 @@ from credo.estimators.placement import Plan, Replan, place, unused
 from credo.posteriors import Posterior
 
 
-def with_masks(sites: Mapping[str, Site], posterior: Posterior) -> dict[str, Site]:
-    """The sites, and those of the masks that the posterior covers."""
-    out = dict(sites)
-    for family in posterior.factors:
-        like = next(family.parameters(), None)
-        for name, shape in family.masks.items():
-            assert like is not None
-            out[name] = Site(
-                name,
-                name.rpartition(".")[0],
-                torch.Size(shape),
-                like.dtype,
-                like.device,
-                fan_in=1,
-                linear=True,
-            )
-    return out
-
-
 def make_plan(
     shell: Shell,
     posterior: Posterior,
