@@ -20,7 +20,15 @@ from credo.core.settings import setting
 from credo_reproduce.base import Experiment, Say, experiments
 from credo_reproduce.defaults_cells import finished
 from credo_reproduce.defaults_running import LIMIT, main, plan, run_cells
-from credo_reproduce.defaults_table import panel_checks, silent, summary, tables, unfitted, verdicts
+from credo_reproduce.defaults_table import (
+    earlier_search,
+    panel_checks,
+    silent,
+    summary,
+    tables,
+    unfitted,
+    verdicts,
+)
 from credo_reproduce.outcome import Outcome
 
 
@@ -61,6 +69,9 @@ class Defaults(Experiment):
         kind=float,
         ge=0,
     )
+    searched: Any = setting(
+        None, "Result file of an earlier run whose search counts where there is none.", kind=str
+    )
     store: str = setting("reproduce/defaults/cells", "Directory of finished cells.")
 
     def run(self, device: torch.device, seed: int, say: Say) -> Outcome:
@@ -76,6 +87,8 @@ class Defaults(Experiment):
         say(f"{len(wanted)} cells, {len(wanted) - len(todo)} finished before")
         run_cells(todo, store, self.processes, say, self.limit, self.seconds)
         found, others = finished(store, self.limit)
+        if self.searched is not None:
+            found = earlier_search(Path(self.searched)) | found
         judged = verdicts(wanted, found)
         notes = [f"{problem} is left out: {why}." for problem, why in left_out.items()]
         if others:

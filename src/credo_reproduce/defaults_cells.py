@@ -97,7 +97,7 @@ def timed_checks(spent: list[float]) -> Iterator[None]:
         return run
 
     before = dict(checks)
-    checks.update({n: replace(check, look=timed(check.look)) for n, check in before.items()})
+    checks.update({n: replace(check, run=timed(check.run)) for n, check in before.items()})
     try:
         yield
     finally:

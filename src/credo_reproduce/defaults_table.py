@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import median
 from typing import Any
 
+from credo.core.errors import RunError
 from credo_reproduce.defaults_cells import Cell
 from credo_reproduce.defaults_problems import GENERATIVE
 from credo_reproduce.defaults_search import RECOMMENDED
@@ -82,6 +85,26 @@ def _searched(method: str, results: Results, columns: Sequence[str], seed: int) 
     return found
 
 
+def earlier_search(path: Path) -> dict[Cell, dict[str, Any]]:
+    """The best of every search in the result file of an earlier run, as trials."""
+    try:
+        stored = json.loads(path.read_text())["record"]["outcome"]["tables"]
+        found: dict[Cell, dict[str, Any]] = {}
+        for table in stored:
+            start, _, seed = table["title"].rpartition(", seed ")
+            rows = table["rows"] if start.startswith("What cells are measured by") else []
+            for row in rows:
+                method = row["label"].removeprefix(BEST_OF).removesuffix(SEARCHED)
+                if method in RECOMMENDED:
+                    for problem, nll in row["measured"].items():
+                        cell = Cell(method, problem, int(seed), 1)
+                        found[cell] = cell.result("fitted", nll=nll)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{path} is not the result file of a panel ({error!r}).") from error
+    return found
+
+
+BEST_OF, SEARCHED = "best of ", "'s searched settings"
 NOTE = (
     "near: within half a posterior deviation and 35 % of the variances where the posterior is "
     "known, else within 0.1 nats of the best known test nll of the method. far: not near, and a "
@@ -122,7 +145,7 @@ def _references(title: str, cells: Sequence[Cell], results: Results) -> Table:
 
     rows = [
         *(
-            Row(f"best of {method}'s searched settings", known)
+            Row(f"{BEST_OF}{method}{SEARCHED}", known)
             for method in RECOMMENDED
             if (known := _searched(method, results, columns, seed))
         ),

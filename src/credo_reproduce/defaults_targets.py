@@ -159,6 +159,6 @@ def best_known(rows: list[Mapping[str, Any]], method: str) -> float | None:
     searched = [row["nll"] for row in fitted if row["trial"] > 0 and row["method"] == method]
     if searched:
         return min(searched)
-    known = [row["base_nll"] for row in fitted]
+    known = [row["base_nll"] for row in fitted if "base_nll" in row]
     known += [row["nll"] for row in fitted if row["method"] == "map"]
     return min(known, default=None)

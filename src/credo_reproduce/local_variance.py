@@ -27,8 +27,7 @@ from credo.bnn import BNN
 from credo.core.seeds import generator, isolated, mix
 from credo.core.settings import setting
 from credo.engine.elbo import Elbo
-from credo.engine.elbo_fit import adam
-from credo.engine.step import make_step
+from credo.engine.step import adam, make_step
 from credo.estimators import estimators
 from credo.nets import mlp
 from credo.posteriors import GaussianDropout, Places, Posterior

@@ -25,10 +25,9 @@ from credo.core.seeds import generator, isolated, mix
 from credo.core.settings import setting
 from credo.data.intake import intake
 from credo.engine.elbo import Elbo
-from credo.engine.elbo_fit import adam
 from credo.engine.fit_job import FitJob
 from credo.engine.model import Model
-from credo.engine.step import make_step
+from credo.engine.step import adam, make_step
 from credo.estimators import estimators
 from credo.methods import SparseVDMethod
 from credo.nets import resnet50

@@ -80,7 +80,7 @@ def test_without_a_fit_there_is_nothing_to_diagnose():
 
 
 def test_every_check_says_what_it_looks_for():
-    assert all(check.look.__doc__ for check in checks.values())
+    assert all(check.run.__doc__ for check in checks.values())
 
 
 def test_a_check_that_cannot_be_made_is_a_finding_and_the_fit_is_kept(monkeypatch):

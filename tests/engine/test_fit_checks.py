@@ -73,7 +73,7 @@ def test_rates_at_their_bounds(rate):
 def test_good_fits_of_networks_are_left_alone(method):
     fitted = bnn(hidden()).fit((X, Y), method, epochs=300, lr=0.02, progress=False)
     found = case(fitted)
-    assert not [name for name, check in checks.items() if check.fits(found) and check.look(found)]
+    assert not [name for name, check in checks.items() if check.fits(found) and check.run(found)]
 
 
 @pytest.mark.parametrize("activation", (nn.ReLU, nn.Tanh, lambda: nn.ReLU(inplace=True)))

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from credo.core.errors import CredoError, Finding, SettingError
+from credo.core.errors import CredoError, Finding, RunError, SettingError
 from credo.engine.diagnose import Check, checks
 from credo.methods import methods
 from credo.report.html import render
@@ -319,3 +319,21 @@ def test_counts_and_shares():
 def test_a_gpu_is_refused():
     with pytest.raises(SettingError, match="one thread each; use cpu"):
         make_experiment("defaults", {}).run(torch.device("cuda"), 0, print)
+
+
+def test_an_earlier_search_counts(tmp_path):
+    title = "What cells are measured by: networks, seed 0"
+    rows = [
+        {"label": "best of vi's searched settings", "measured": {"wine": 0.2}},
+        {"label": "base rate", "measured": {"wine": 1.0}},
+    ]
+    tables = [{"title": title, "rows": rows}, {"title": "Summary", "rows": rows}]
+    path = tmp_path / "panel.json"
+    path.write_text(json.dumps({"record": {"outcome": {"tables": tables}}}))
+    found = defaults_table.earlier_search(path)
+    assert {(c.method, c.problem, c.trial): row["nll"] for c, row in found.items()} == {
+        ("vi", "wine", 1): 0.2
+    }
+    path.write_text("[]")
+    with pytest.raises(RunError, match="not the result file of a panel"):
+        defaults_table.earlier_search(path)

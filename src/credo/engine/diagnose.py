@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from credo.core.errors import CredoError, Finding, FindingError, FindingWarning
+from credo.core.errors import Finding, FindingError, FindingWarning
 from credo.core.registry import Registry
 from credo.core.tree import take
 from credo.engine.fit_job import FitJob, Problem, base_rate
@@ -100,7 +100,7 @@ class Check:
     those of real "values".
     """
 
-    look: Callable[[Case], Finding | None]
+    run: Callable[[Case], Finding | None]
     of: str = "all"
 
     def fits(self, case: Case) -> bool:
@@ -114,15 +114,15 @@ class Check:
 checks: Registry[Check] = Registry("check of a fit")
 
 
-Look = TypeVar("Look", bound=Callable[[Case], Finding | None])
+Run = TypeVar("Run", bound=Callable[[Case], Finding | None])
 
 
-def checked(name: str, of: str = "all") -> Callable[[Look], Look]:
+def checked(name: str, of: str = "all") -> Callable[[Run], Run]:
     """Decorator: ``@checked("still falling", of="descents")``."""
 
-    def add(look: Look) -> Look:
-        checks.register(name)(Check(look, of))
-        return look
+    def add(run: Run) -> Run:
+        checks.register(name)(Check(run, of))
+        return run
 
     return add
 
@@ -134,9 +134,10 @@ def diagnose(case: Case) -> list[Finding]:
     found = []
     for name, check in checks.items():
         try:
-            finding = check.look(case) if check.fits(case) else None
-        except (RuntimeError, CredoError) as error:
-            evidence = f"{name!r} could not be checked: {str(error).splitlines()[0]}"
+            finding = check.run(case) if check.fits(case) else None
+        except Exception as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            evidence = f"{name!r} could not be checked: {reason}"
             finding = Finding("not checked", "warning", evidence, "look at predictions yourself")
         found += [] if finding is None else [finding]
     return found

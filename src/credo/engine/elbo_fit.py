@@ -1,31 +1,17 @@
-"""Fit a posterior by descent on the negative ELBO: settings, optimizer and loop of every method
-that has one.
-"""
+"""Fit a posterior by descent on the negative ELBO: what every method that has one shares."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from credo.core.settings import setting
 from credo.engine.elbo import Elbo
 from credo.engine.fit_job import FitJob
 from credo.engine.model import Fitted, Model
-from credo.engine.step import make_step
-from credo.engine.training_loop import (
-    DescentSettings,
-    MakeOptimizer,
-    Schedule,
-    constant,
-    decays,
-    hold,
-    schedules,
-    train,
-)
+from credo.engine.step import descend
+from credo.engine.training_loop import DescentSettings, MakeOptimizer, decays, schedules
 from credo.estimators import Estimator, estimators
 from credo.posteriors import Posterior
 
@@ -96,40 +82,3 @@ def point_fit(
         decay=decays[descent.lr_schedule],
         compile=descent.compile,
     )
-
-
-def descend(
-    elbo: Elbo,
-    fit_job: FitJob,
-    *,
-    beta: float = 1.0,
-    schedule: Schedule = constant,
-    warmup: int = 0,
-    decay: Callable[[float], float] = hold,
-    compile: bool | str = False,
-    optimizer: MakeOptimizer[Elbo] | None = None,
-) -> Fitted:
-    """Minimise the negative ELBO with Adam, or with the optimizer that ``optimizer(elbo, lr,
-    num_data)`` makes.
-    """
-    return train(
-        elbo, fit_job, optimizer or adam, make_step, beta, schedule, warmup, decay, compile
-    )
-
-
-def adam(
-    elbo: Elbo, lr: float | Tensor, num_data: int, rate_lr: float = 1.0, prior_lr: float = 1.0
-) -> torch.optim.Optimizer:
-    """Fused Adam over everything that is learned; parameters that each steer the noise of many
-    weights, and those of the prior, at ``rate_lr`` and ``prior_lr`` times the learning rate.
-    """
-    rates = [p for family in elbo.posterior.factors for p in family.rate_params()]
-    paces = [(rates, rate_lr), (list(elbo.prior_parts.parameters()), prior_lr)]
-    own_pace = {id(p) for params, factor in paces for p in params if factor != 1.0}
-    groups: list[dict[str, Any]] = [
-        {"params": [p for p in elbo.parameters() if p.requires_grad and id(p) not in own_pace]}
-    ]
-    for params, factor in paces:
-        if factor != 1.0 and (own := [p for p in params if p.requires_grad]):
-            groups.append({"params": own, "lr": lr * factor, "factor": factor})
-    return torch.optim.Adam(groups, lr=lr, fused=True, capturable=isinstance(lr, Tensor))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from credo.core.errors import CredoError, Finding
-from credo.core.seeds import Streams
+from credo.core.seeds import Streams, isolated
 from credo.core.shell import Shell
 from credo.core.sites import is_deep
 from credo.engine.diagnose import Case, checked
@@ -205,7 +205,8 @@ def wider_than_prior(case: Case) -> Finding | None:
     """
     ratios = []
     for family in case.fitted.posterior.factors:
-        prior, normals = case.model.prior_over(family), family.independent_normals()
+        normals = family.independent_normals()
+        prior = case.model.prior_over(family) if normals else None
         each = None if prior is None else prior.elementwise
         if each is None or normals is None:
             continue
@@ -276,7 +277,7 @@ def _units(model: Model, values: Params, buffers: Mapping[str, Tensor], x: Any) 
     shell.train(False)
     for tensors in (model.frozen(), buffers, values):
         shell.place(tensors)
-    with _watched(shell) as met:
+    with _watched(shell) as met, isolated(0, model.device):
         model.outputs(shell, x)
     return met
 

@@ -1,10 +1,10 @@
-"""One training step, and the ways to run it."""
+"""One training step, the ways to run it, and a descent by such steps."""
 
 from __future__ import annotations
 
 import types
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, final
 
@@ -16,6 +16,9 @@ from credo.core.errors import SettingError
 from credo.core.seeds import put_state, take_state
 from credo.core.tree import map_tensors, num_rows, tensors
 from credo.engine.elbo import Elbo
+from credo.engine.fit_job import FitJob
+from credo.engine.model import Fitted
+from credo.engine.training_loop import MakeOptimizer, Schedule, constant, hold, train
 from credo.estimators.placement import Replan
 
 SHAPES = 2  # of batches that are captured: the usual one and an epoch's last
@@ -256,3 +259,43 @@ def make_step(
     graph = wants_graph(elbo.model.device, compile)
     eager = EagerStep(elbo, optimizer, num_data, compile is True)
     return CapturedStep(eager) if graph else eager
+
+
+# --- from the first step to the last -------------------------------------------------------------
+
+
+def descend(
+    elbo: Elbo,
+    fit_job: FitJob,
+    *,
+    beta: float = 1.0,
+    schedule: Schedule = constant,
+    warmup: int = 0,
+    decay: Callable[[float], float] = hold,
+    compile: bool | str = False,
+    optimizer: MakeOptimizer[Elbo] | None = None,
+) -> Fitted:
+    """Minimise the negative ELBO with Adam, or with the optimizer that ``optimizer(elbo, lr,
+    num_data)`` makes.
+    """
+    return train(
+        elbo, fit_job, optimizer or adam, make_step, beta, schedule, warmup, decay, compile
+    )
+
+
+def adam(
+    elbo: Elbo, lr: float | Tensor, num_data: int, rate_lr: float = 1.0, prior_lr: float = 1.0
+) -> torch.optim.Optimizer:
+    """Fused Adam over everything that is learned; parameters that each steer the noise of many
+    weights, and those of the prior, at ``rate_lr`` and ``prior_lr`` times the learning rate.
+    """
+    rates = [p for family in elbo.posterior.factors for p in family.rate_params()]
+    paces = [(rates, rate_lr), (list(elbo.prior_parts.parameters()), prior_lr)]
+    own_pace = {id(p) for params, factor in paces for p in params if factor != 1.0}
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in elbo.parameters() if p.requires_grad and id(p) not in own_pace]}
+    ]
+    for params, factor in paces:
+        if factor != 1.0 and (own := [p for p in params if p.requires_grad]):
+            groups.append({"params": own, "lr": lr * factor, "factor": factor})
+    return torch.optim.Adam(groups, lr=lr, fused=True, capturable=isinstance(lr, Tensor))

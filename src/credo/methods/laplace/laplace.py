@@ -23,10 +23,10 @@ from credo.core.settings import setting
 from credo.curvature.log_evidence import log_evidence, prior_at_mode
 from credo.curvature.structures import STRUCTURES, Measured
 from credo.curvature.sweep import Sweep
-from credo.engine.elbo_fit import descend
 from credo.engine.fit_job import FitJob
 from credo.engine.method import Method, methods
 from credo.engine.model import Fitted, Model
+from credo.engine.step import descend
 from credo.engine.training_loop import DescentSettings, decays
 from credo.methods.laplace.parts.mode import Mode, trained_before
 from credo.methods.laplace.parts.prior_tuning import TUNINGS, Tuning

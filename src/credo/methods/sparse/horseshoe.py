@@ -16,10 +16,11 @@ from functools import partial
 from typing import Any, ClassVar
 
 from credo.core.settings import setting
-from credo.engine.elbo_fit import ElboSettings, adam, elbo_fit
+from credo.engine.elbo_fit import ElboSettings, elbo_fit
 from credo.engine.fit_job import FitJob
 from credo.engine.method import Method, methods
 from credo.engine.model import Fitted, Model
+from credo.engine.step import adam
 from credo.engine.training_loop import DescentSettings
 from credo.estimators import estimators
 from credo.methods.sparse.parts.group_fit import (

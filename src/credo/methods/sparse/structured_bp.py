@@ -19,11 +19,12 @@ from typing import Any, ClassVar
 
 from credo.core.errors import SettingError
 from credo.core.settings import setting
-from credo.engine.elbo_fit import ElboSettings, adam, elbo_fit
+from credo.engine.elbo_fit import ElboSettings, elbo_fit
 from credo.engine.fit_job import FitJob
 from credo.engine.method import Method, methods
 from credo.engine.model import Fitted, Model
 from credo.engine.noise_places import NoiseSettings, noise_places
+from credo.engine.step import adam
 from credo.engine.training_loop import DescentSettings
 from credo.estimators import estimators
 from credo.posteriors import StructuredNoise

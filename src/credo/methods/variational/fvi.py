@@ -15,10 +15,10 @@ from typing import Any, ClassVar
 
 from credo.core.errors import SettingError
 from credo.core.settings import setting
-from credo.engine.elbo_fit import descend
 from credo.engine.fit_job import FitJob
 from credo.engine.method import Method, methods
 from credo.engine.model import Fitted, Model
+from credo.engine.step import descend
 from credo.engine.training_loop import DescentSettings, decays
 from credo.estimators import estimators
 from credo.methods.variational.parts.function_space import (

@@ -20,10 +20,10 @@ from torch import nn
 from credo.core.errors import NetworkError
 from credo.core.seeds import isolated
 from credo.core.settings import setting
-from credo.engine.elbo_fit import descend
 from credo.engine.fit_job import FitJob
 from credo.engine.method import Method, methods
 from credo.engine.model import Fitted, Model
+from credo.engine.step import descend
 from credo.engine.training_loop import DescentSettings, decays
 from credo.methods.variational.parts.bottleneck_elbo import Bottlenecked
 from credo.nets.bottleneck import Bottleneck, bottlenecks

@@ -1,10 +1,12 @@
 import pytest
 
+from credo.core.errors import SettingError
 from credo.engine.fit_job import CHAIN_WORK, Problem
 from credo.methods import CSGMCMC, HMC, NUTS, SGHMC, Metropolis, Tempering
 from credo.methods.sampling.parts.lengths import LEAST, LR, most_draws
 
-SMALL, NET, LARGE = Problem(20, 6), Problem(1200, 351), Problem(2000, 431_080, 2_300_000)
+SMALL, NET, LARGE = Problem(20, 6), Problem(1200, 351), Problem(2000, 20_000, 250_000)
+HUGE = Problem(2000, 431_080, 2_700_000)
 SAMPLERS = (HMC, NUTS, Metropolis, Tempering, SGHMC, CSGMCMC)
 
 
@@ -31,6 +33,14 @@ def test_a_warm_up_of_trajectories_takes_half_of_the_budget_at_most():
         depth = NUTS().for_problem(problem).max_depth
         assert method.num_warmup * (2**depth - 1) <= budget
     assert HMC().for_problem(LARGE).num_warmup == LEAST
+
+
+@pytest.mark.parametrize("kind", [HMC, NUTS, Metropolis, Tempering])
+def test_moves_on_all_data_are_refused_where_the_budget_pays_for_few(kind):
+    with pytest.raises(SettingError, match="pays for 4 gradients|pays for 5 gradients|too few"):
+        kind().for_problem(HUGE)
+    assert kind(num_draws=8, num_warmup=2).for_problem(HUGE).num_draws == 8
+    assert SGHMC().for_problem(HUGE).num_draws >= LEAST
 
 
 def test_a_given_warm_up_is_kept():

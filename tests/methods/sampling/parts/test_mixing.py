@@ -6,9 +6,18 @@ from torch import nn
 from zoo import regression
 
 from credo import BNN
+from credo.core.errors import CredoError
 from credo.data.intake import intake
+from credo.likelihoods import Categorical, Gaussian
 from credo.methods.sampling.parts.density import Density
-from credo.methods.sampling.parts.mixing import ESS, LOOKS, R_HAT, Mixing, spread_inputs
+from credo.methods.sampling.parts.mixing import (
+    ESS,
+    LOOKS,
+    R_HAT,
+    Mixing,
+    predicted_mixing,
+    spread_inputs,
+)
 
 DOUBLE = torch.float64
 
@@ -70,7 +79,8 @@ def test_too_few_draws_have_no_figures_and_chains_that_stand_still_have_bad_ones
     assert mixing.measured(draws_of(3)) == {}
     assert mixing.end(draws_of(3), 0.0, True) == {"ended": "budget"}
     still = torch.zeros(4, 50, 4, dtype=DOUBLE)
-    assert mixing.measured(still) == {"r_hat": math.inf, "ess": 0.0}
+    found = mixing.measured(still)
+    assert found["r_hat"] == math.inf and found["ess"] == found["ess_y"] == 0.0
 
 
 def test_of_labels_the_log_probabilities_are_looked_at():
@@ -87,3 +97,27 @@ def test_inputs_are_spread_over_the_data():
     rows_ = spread_inputs(intake((x, x)), 5)
     assert rows_.flatten().tolist() == [0.0, 25.0, 50.0, 74.0, 99.0]
     assert len(spread_inputs(intake((x[:3], x[:3])), 5)) == 3
+
+
+def test_outputs_that_differ_may_predict_the_same():
+    """Chains whose outputs differ by a tenth of the noise of y predict alike, those that differ by
+    ten times it do not; labels likewise, by their probabilities.
+    """
+    means = torch.linspace(-1.0, 1.0, 4)[:, None, None, None]
+    draws = torch.randn(4, 200, 5, 1, generator=torch.Generator().manual_seed(0))
+    for size, known in ((0.1, True), (10.0, False)):
+        found = predicted_mixing(Gaussian(std=1.0), size * (means + 0.1 * draws))
+        assert (found["r_hat_y"] < 1.05) == known
+        assert (found["ess_y"] > 100) == known
+    logits = torch.cat([5 + means + draws, -5 - means - draws], -1)
+    assert predicted_mixing(Categorical(), logits)["r_hat_y"] < 1.05
+    assert predicted_mixing(Categorical(), 8 * logits * means.sign())["r_hat_y"] > 1.5
+
+
+def test_y_without_moments_is_not_judged():
+    assert predicted_mixing(NoMoments(), torch.zeros(2, 8, 3, 1)) == {}
+
+
+class NoMoments(Gaussian):
+    def moments(self, outputs):
+        raise CredoError("no moments")

@@ -85,8 +85,8 @@ def predicted_mixing(likelihood: Likelihood, outputs: Tensor) -> dict[str, float
     noises = torch.cat([noise[:, :half], noise[:, -half:]])
     within = (parts.var(1) + noises.mean(1)).mean(0).clamp_min(1e-30)
     ratio = (1.0 + parts.mean(1).var(0) / within).sqrt()
-    spread = mean.flatten(0, 1).var(0)
-    count = ess_bulk(mean) * (1.0 + noise.flatten(0, 1).mean(0) / spread.clamp_min(1e-30))
+    doubt = mean.flatten(0, 1).var(0)
+    count = ess_bulk(mean) * (1.0 + noise.flatten(0, 1).mean(0) / doubt.clamp_min(1e-30))
     return {"r_hat_y": float(ratio.max()), "ess_y": _worst(count, -1.0)}
 
 
