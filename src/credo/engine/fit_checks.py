@@ -244,22 +244,25 @@ def dead_units(case: Case) -> Finding | None:
         drawn = posterior.sample(UNIT_DRAWS, seed=0)
     except CredoError:
         return None  # noise that is none of the weights
-    x, buffers = case.rows[0], case.fitted.buffers
-    first = _units(model, {n: v[0] for n, v in drawn.items()}, buffers, x)
+    x, own = case.rows[0], model.values()
+
+    def units(draw: int) -> Units:
+        return _units(model, {n: drawn[n][draw] for n in own}, case.fitted.buffers, x)
+
+    first = units(0)
     if not any(float(constant.double().mean()) > MOST_DEAD for constant, _ in first.values()):
         return None
-    start = _units(model, model.values(), model.buffers(), x)
-    rest = range(1, UNIT_DRAWS)
-    seen = [first] + [_units(model, {n: v[i] for n, v in drawn.items()}, buffers, x) for i in rest]
+    start = _units(model, own, model.buffers(), x)
+    seen = [first, *map(units, range(1, UNIT_DRAWS))]
     for place, (constant, _) in first.items():
         if any(place not in each for each in (start, *seen)):
             continue
         before, usual = int(start[place][0].sum()), start[place][1].median()
         counts = sorted(int((c & (size >= usual)).sum()) for c, size in (s[place] for s in seen))
-        dead, units = counts[(len(counts) - 1) // 2], len(constant)
-        if dead > max(MOST_DEAD * units, before + GROWN * units):
+        dead, size = counts[(len(counts) - 1) // 2], len(constant)
+        if dead > max(MOST_DEAD * size, before + GROWN * size):
             evidence = (
-                f"{dead} of {units} units behind {place[0] or 'the network'!r} give the same "
+                f"{dead} of {size} units behind {place[0] or 'the network'!r} give the same "
                 f"number for all of {len(case.rows[1])} training rows, {before} when it came"
             )
             remedy = "lower lr, or use an activation with a slope everywhere, such as GELU"

@@ -61,8 +61,8 @@ class DeepEnsemble(Method, MemberSettings, DescentSettings):
         return self.num_members
 
     def for_trial(self) -> Self:
-        """One member tells how wide the prior of all should be."""
-        return replace(self, num_members=1)
+        """Two members tell how wide the prior of all should be; one is much surer of itself."""
+        return replace(self, num_members=min(self.num_members, 2))
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Descend on all members' negative log joints."""

@@ -63,8 +63,8 @@ class MultiSWAG(Method, SwagSettings, MemberSettings, DescentSettings):
     )
 
     def for_trial(self) -> Self:
-        """One member tells how wide the prior of all should be."""
-        return replace(self, num_members=1)
+        """Two members tell how wide the prior of all should be; one is much surer of itself."""
+        return replace(self, num_members=min(self.num_members, 2))
 
     def usual_steps(self, problem: Problem, batch_size: int | None) -> int:
         return min(problem.num_steps(batch_size, self.num_members), STEPS)
