@@ -17,6 +17,7 @@ from torch.distributions import MultivariateNormal, Normal
 
 from credo.conformance.exact_targets import targets
 from credo.conformance.problems import Conjugate
+from credo.core.errors import CredoError
 from credo.methods import methods
 from credo.posteriors import Posterior
 from credo_reproduce.defaults_problems import GENERATIVE, LATENT, NOISE, Problem
@@ -85,7 +86,7 @@ def distance(method: str, problem: Problem, posterior: Posterior, seed: int) -> 
     target = targets[kind.target](exact)
     if not (target.mean.isfinite().all() and target.variance.isfinite().all()):
         return {}
-    off = (flat.mean(0) - target.mean) / exact.covariance.diagonal().sqrt()
+    off = (_mean(posterior, flat) - target.mean) / exact.covariance.diagonal().sqrt()
     found: dict[str, Any] = {"offset": float(off.abs().max())}
     varies = target.variance > 0
     if "conjugate_covariance" not in kind.exceptions and bool(varies.any()):
@@ -95,6 +96,17 @@ def distance(method: str, problem: Problem, posterior: Posterior, seed: int) -> 
         ratio = (flat.var(0)[varies] + floor) / (target.variance[varies] + floor)
         found |= {"least_ratio": float(ratio.min()), "largest_ratio": float(ratio.max())}
     return found
+
+
+def _mean(posterior: Posterior, drawn: Tensor) -> Tensor:
+    """Of weight and bias: the posterior's own where it has one, since draws of a wide family know
+    theirs by a part of its width only; else that of the draws.
+    """
+    try:
+        mean = posterior.mean()
+    except (CredoError, NotImplementedError):
+        return drawn.mean(0)
+    return torch.cat([mean["weight"].flatten(), mean["bias"].flatten()]).double().detach()
 
 
 class Verdict(NamedTuple):

@@ -11,12 +11,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from credo.data.source import Source
 from credo.engine.model import Model
 
-PER_NUMBER = 20  # products that a number costs which an operation writes to memory
+PER_NUMBER = 60  # products that a number costs which an operation writes to memory
 
 
 def products_per_example(model: Model, source: Source) -> int:
-    """Products of weights and numbers that one more example costs in a pass, with 20 for every
-    number that operations write: of dense layers as many as they have weights and 20 per unit, of a
+    """Products of weights and numbers that one more example costs in a pass, with 60 for every
+    number that operations write: of dense layers as many as they have weights and 60 per unit, of a
     convolution one per weight and place. Recurrent layers count once.
     """
     from torch.utils.flop_counter import FlopCounterMode

@@ -21,7 +21,7 @@ from credo.engine.outputs import Draws, sampled_outputs
 from credo.engine.settling import fall, tolerance
 from credo.posteriors import Params, kl
 
-FALLING = 0.03  # nats per example that a fall must promise to be worth a word
+FALLING = 0.05  # nats per example that a fall must promise to be worth a word
 FULL_RATE = 2 / 3  # of a fit, after which its learning rate falls or has fallen
 SAME = 0.05  # of a logarithm, by which a standard deviation has not moved
 COLLAPSED = 0.01  # nats per weight below which a prior says no more than the posterior

@@ -42,7 +42,7 @@ WORK = 6e11  # products of weights and examples, forward and back, that a defaul
 ADAM_LR, LEAST_ADAM_LR = 1e-2, 3e-4
 SMALL = 10_000  # P up to which Adam's rate holds
 CHEAP = 200_000  # N P up to which a chain's step takes all data
-CHAIN_WORK = 1.2e11  # products that chains of no given length may take: under a minute of one core
+CHAIN_WORK = 2.5e11  # products that chains of no given length may take: under a minute of one core
 CALLS = 4e6  # products that the calls of a gradient cost whatever its size
 
 Callback = Callable[[dict[str, Any]], bool | None]
@@ -89,7 +89,7 @@ class Problem:
         return max(least, min(STEPS, int(WORK / work)))
 
     def num_gradients(self, chains: int, batch_size: int | None = None) -> int:
-        """Gradients of all chains at once that chains of no given length may take: 1.2e11 products,
+        """Gradients of all chains at once that chains of no given length may take: 2.5e11 products,
         under a minute of one core.
         """
         size = min(batch_size or self.num_data, self.num_data)

@@ -63,6 +63,8 @@ class Method(metaclass=Configurable):
     #: what ``alternatives`` names (``engine/trial.py``); and whether a narrower prior is over the
     #: layers too that the method leaves as points.
     tries: ClassVar[bool] = False
+    #: Of the steps that a fit may take, the share that a candidate of such a trial gets.
+    trial_share: ClassVar[float] = 1.0
     points_have_prior: ClassVar[bool] = False
     #: Conformance checks that do not apply, each with its reason.
     exceptions: ClassVar[dict[str, str]] = {}

@@ -15,7 +15,6 @@ from credo.core.errors import SettingError
 from credo.core.masks import dropouts
 from credo.core.settings import setting
 from credo.core.sites import choose
-from credo.engine.fit_job import FitJob
 from credo.engine.model import Model
 from credo.engine.own_noise import OwnMasks, is_random, modules_without_norms, own_masks
 from credo.estimators import pathwise_estimators
@@ -23,7 +22,6 @@ from credo.posteriors import Places
 from credo.priors import Fixed
 
 RATE = 0.1  # where neither the user nor the network says
-FEW = 0.1  # weights per example, below which the usual rate is less than that
 SMALLER = (0.02, 0.005)  #: rates to try on held-out rows
 
 
@@ -60,14 +58,6 @@ class NoiseSettings:
     )
 
 
-def usual_rate(fit_job: FitJob) -> float:
-    """0.1; where no epochs are given, less in proportion where there are fewer weights than a tenth
-    of the examples: so much data would be misfitted by noise that stays the same.
-    """
-    share = fit_job.problem.num_weights / (FEW * max(fit_job.problem.num_data, 1))
-    return RATE * min(1.0, share) if fit_job.settles else RATE
-
-
 def open_rates(settings: NoiseSettings, model: Model) -> dict[str, Sequence[Any]]:
     """What a trial may try of these settings: smaller rates where neither the user nor the network
     says one, and no other prior where a length scale says it.
@@ -85,17 +75,11 @@ def with_length_scale(model: Model, length_scale: float | None) -> Model:
 
 
 def noise_places(
-    model: Model,
-    example: Any,
-    settings: NoiseSettings,
-    method: str,
-    as_it_is: bool = False,
-    usual: float = RATE,
+    model: Model, example: Any, settings: NoiseSettings, method: str, as_it_is: bool = False
 ) -> tuple[Places, dict[str, float]]:
     """Where the noise is, and its rate at every place.
 
-    ``as_it_is``: whether a network's noise of any kind may stand for the method's own. ``usual``:
-    the rate where neither the user nor the network says one.
+    ``as_it_is``: whether a network's noise of any kind may stand for the method's own.
     """
     x = model.move(example)
     own = settings.layers in ("auto", "modules")
@@ -125,7 +109,7 @@ def noise_places(
     fed = {w: (model.random[w].in_axis or 0, model.random[w].groups) for w in feeds}
     axes = {} if masks.shapes or other else _weights(model, settings, method)
     places = Places(axes, masks.shapes, feeds, noisy_modules, fed)
-    return places, _rates({**masks.rates, **dict.fromkeys(axes, usual)}, settings, method)
+    return places, _rates({**masks.rates, **dict.fromkeys(axes, RATE)}, settings, method)
 
 
 def _weights(model: Model, settings: NoiseSettings, method: str) -> dict[str, tuple[int, int]]:

@@ -35,7 +35,6 @@ from credo.priors import Fixed, Prior, as_prior
 
 HELD_OUT = 0.2
 LEAST_ROWS, MOST_ROWS, MOST_WEIGHTS = 60, 20_000, 20_000
-SHARE = 0.25  # of the steps that a fit may take, which tell candidates apart
 DRAWS = 32
 WIDTHS = (0.4, 0.2, 0.1)  #: narrower priors, tried in this order
 
@@ -86,7 +85,7 @@ def run_trial(
         candidate = replace(method, **settings).for_trial()
         try:
             fit_job = FitJob.of(asked, candidate, train, own)
-            fit_job.epochs = math.ceil((SHARE if fit_job.settles else 1.0) * fit_job.epochs)
+            fit_job.epochs = math.ceil(method.trial_share * fit_job.epochs)
             fitted = candidate.for_problem(fit_job.problem).fit(own, fit_job)
             return held_out_losses(own, candidate, fitted, take(x, out), y[out])
         except CredoError:

@@ -19,13 +19,7 @@ from credo.engine.elbo_fit import ElboSettings, elbo_fit
 from credo.engine.fit_job import FitJob
 from credo.engine.method import Method, methods
 from credo.engine.model import Fitted, Model
-from credo.engine.noise_places import (
-    NoiseSettings,
-    noise_places,
-    open_rates,
-    usual_rate,
-    with_length_scale,
-)
+from credo.engine.noise_places import NoiseSettings, noise_places, open_rates, with_length_scale
 from credo.engine.training_loop import DescentSettings
 from credo.estimators import estimators
 from credo.posteriors import Dropout
@@ -64,8 +58,9 @@ class MCDropout(Method, DescentSettings, ElboSettings, NoiseSettings):
 
     def fit(self, model: Model, fit_job: FitJob) -> Fitted:
         """Put masks on units and maximise the ELBO; noise of the network's own is used as it is."""
-        x, usual = fit_job.source.example(2), usual_rate(fit_job)
-        places, rates = noise_places(model, x, self, self.name, as_it_is=True, usual=usual)
+        places, rates = noise_places(
+            model, fit_job.source.example(2), self, self.name, as_it_is=True
+        )
         values = model.start_values(self.init, fit_job.seed)
         random = {n: values[n] for n in model.random}
         family = Dropout.start(random, places, rates)

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -49,6 +49,7 @@ class Laplace(Method, DescentSettings):
         "redux, and Subnetwork inference."
     )
     tries: ClassVar[bool] = True
+    trial_share: ClassVar[float] = 0.25
     target: ClassVar[str] = "exact"
     tolerance: ClassVar[float] = 0.01
     afterwards: ClassVar[str | None] = "the curvature at the mode, which takes a pass over the data"
@@ -111,7 +112,10 @@ class Laplace(Method, DescentSettings):
         choices=("global", "layer", "tensor"),
     )
     every: int = setting(
-        10, "Epochs between two computations of the curvature, for tune='online'.", ge=1
+        10,
+        "Epochs between two computations of the curvature, for tune='online', or more where no "
+        "epochs are given: 60 computations at most.",
+        ge=1,
     )
     predictive: str = setting(
         "linear",
@@ -137,6 +141,10 @@ class Laplace(Method, DescentSettings):
             return {"prior": ()}
         sharper = SHARPER if self.sharpness is None and self.tune != "validation" else ()
         return {"prior": (), "sharpness": sharper, "tune": ("none",) if self.tune is None else ()}
+
+    def for_trial(self) -> Self:
+        """The evidence is asked less often."""
+        return replace(self, every=4 * self.every)
 
     def given(self, model: Model, seed: int) -> Mapping[str, Tensor]:
         """Masks, and without training the network's own values, which are what is fitted to."""

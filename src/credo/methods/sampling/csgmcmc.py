@@ -145,8 +145,11 @@ class CSGMCMCMoves(Moves[CSGMCMCState]):
     def __init__(self, settings: CSGMCMC, density: Density, fit_job: FitJob) -> None:
         self.settings, self.schedule = settings, settings.schedule()
         # through the warm-up and the exploration of the first cycle
-        until = self.schedule.num_warmup + self.schedule.period - self.schedule.sampling
+        warmup = self.schedule.num_warmup
+        until = warmup + self.schedule.period - self.schedule.sampling
         alongside = FittedAlongside(density, settings.point_lr, until)
+        if fit_job.settles and warmup:  # without the noise of draws, that of y would be too small
+            alongside = FittedAlongside.in_warmup(density, settings.point_lr, warmup)
         self.gradient = StochasticGradient(density, fit_job, settings.num_chains, alongside)
         self.fitted_alongside = alongside
         heating = 1 / (1 - (1 - settings.friction) ** 2)

@@ -44,6 +44,7 @@ class IVON(Method, DescentSettings, ElboSettings, DensitySettings):
     lr: ClassVar[float | None] = 0.2
     target: ClassVar[str] = "mean_field"
     tries: ClassVar[bool] = True
+    trial_share: ClassVar[float] = 0.25
     tolerance: ClassVar[float] = 0.1
     conformance_settings: ClassVar[dict[str, Any]] = {
         "epochs": 1500,

@@ -42,6 +42,7 @@ class VI(Method, DescentSettings, ElboSettings, DensitySettings, FamilySettings)
     )
     target: ClassVar[str] = "mean_field"
     tries: ClassVar[bool] = True
+    trial_share: ClassVar[float] = 0.25
     tolerance: ClassVar[float] = 0.1
     conformance_settings: ClassVar[dict[str, Any]] = {
         "epochs": 600,

@@ -36,6 +36,7 @@ from credo.predictive.shortcuts import shortcut_named
 from credo.priors import Scaled
 
 POINTS = 64  # that stand for a prediction while widths are compared on validation data
+RENEWALS = 60  # of the prior in a fit whose length is not given, at most
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,8 @@ class Online(Tuning):
         likelihood = model.likelihood
         by_evidence = self.tells_noise and likelihood.noise_terms(0.0, 1, 1) is not None
         with not_trained(likelihood.parameters() if by_evidence else ()):
-            yield OnlineElbo(model, start, renew, self.every)
+            most = fit_job.epochs // RENEWALS if fit_job.settles else 0
+            yield OnlineElbo(model, start, renew, max(self.every, most))
 
     def tune(self, mode: Mode, measured: Measured) -> Measured:
         evidence = ByEvidence(self.measure, self.tells_noise, self.shortcut, self.every)

@@ -18,11 +18,11 @@ from credo.methods.sampling.parts.fitted_alongside import FittedAlongside
 from credo.methods.sampling.parts.stochastic_gradient import StochasticGradient
 
 SHARE = 0.1  # of the budget of gradients
-FEWEST, MOST = 150, 300  # steps
+FEWEST, MOST = 100, 300  # steps
 
 
 def num_steps(fit_job: FitJob, chains: int) -> int:
-    """Steps of Adam that a tenth of the budget pays for, between 150 and 300."""
+    """Steps of Adam that a tenth of the budget pays for, between 100 and 300."""
     size = fit_job.problem.batch_of_chains()
     return max(FEWEST, min(MOST, int(SHARE * fit_job.problem.num_gradients(chains, size))))
 

@@ -71,10 +71,10 @@ class Mixing:
 
 
 def predicted_mixing(likelihood: Likelihood, outputs: Tensor) -> dict[str, float]:
-    """How far chains agree in y itself, by their network outputs ``(C, D, N, F)``: the largest
-    sqrt(1 + B / W), with B the variance between the mean predictions of half chains and W the mean
-    predictive variance within them, noise included; and the smallest number of independent draws
-    of y whose mean is as well known. Nothing where y has no moments.
+    """How far chains agree in y itself, by their network outputs ``(C, D, N, F)``: sqrt(1 + B / W),
+    with B the variance between the mean predictions of half chains and W the predictive variance
+    within them, noise included; and the number of independent draws of y whose mean is as well
+    known. B, W and squared errors are means over inputs. Nothing where y has no moments.
     """
     try:
         mean, noise = (t.double().flatten(2).cpu() for t in likelihood.moments(outputs))
@@ -83,11 +83,13 @@ def predicted_mixing(likelihood: Likelihood, outputs: Tensor) -> dict[str, float
     half = mean.shape[1] // 2
     parts = torch.cat([mean[:, :half], mean[:, -half:]])
     noises = torch.cat([noise[:, :half], noise[:, -half:]])
-    within = (parts.var(1) + noises.mean(1)).mean(0).clamp_min(1e-30)
-    ratio = (1.0 + parts.mean(1).var(0) / within).sqrt()
+    within = (parts.var(1) + noises.mean(1)).mean().clamp_min(1e-30)
+    ratio = (1.0 + parts.mean(1).var(0).mean() / within).sqrt()
     doubt = mean.flatten(0, 1).var(0)
-    count = ess_bulk(mean) * (1.0 + noise.flatten(0, 1).mean(0) / doubt.clamp_min(1e-30))
-    return {"r_hat_y": float(ratio.max()), "ess_y": _worst(count, -1.0)}
+    moves = doubt > 1e-12 * (doubt + noise.flatten(0, 1).mean(0))  # else its draws are one number
+    error = torch.where(moves, doubt / ess_bulk(mean), 0.0).mean()
+    count = (doubt + noise.flatten(0, 1).mean(0)).mean() / error.clamp_min(1e-30)
+    return {"r_hat_y": float(ratio), "ess_y": min(float(count), float(noise[..., 0].numel()))}
 
 
 def _looks() -> frozenset[int]:
