@@ -17,7 +17,7 @@ from zoo.networks import make
 from credo import BNN
 from credo.core.errors import CredoError, RunError
 from credo.data import intake
-from credo.engine import elbo_fit as module
+from credo.engine import step as module
 from credo.engine.elbo import Elbo
 from credo.engine.fit_job import FitJob
 from credo.engine.model import Fitted

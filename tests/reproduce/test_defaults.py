@@ -58,7 +58,8 @@ def test_the_base_rate_of_the_credit_table():
 def as_posterior(draws):
     """Something whose draws are these rows of five weights and a bias."""
     named = {"weight": draws[:, None, :5], "bias": draws[:, 5:]}
-    return SimpleNamespace(process=None, sample=lambda n, seed: named)
+    mean = {name: values.mean(0) for name, values in named.items()}
+    return SimpleNamespace(process=None, sample=lambda n, seed: named, mean=lambda: mean)
 
 
 def test_draws_of_the_exact_posterior_are_at_no_distance():

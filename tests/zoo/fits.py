@@ -19,7 +19,7 @@ def begun(method, model, x, y=None):
     def stop(elbo, fit_job, make_optimizer, *_):
         raise _Begun(elbo, make_optimizer)
 
-    with mock.patch("credo.engine.elbo_fit.train", stop):
+    with mock.patch("credo.engine.step.train", stop):
         try:
             method.fit(model, fit_job)
         except _Begun as found:
