@@ -201,3 +201,10 @@ def test_chains_are_not_asked_of_what_has_none():
     assert not checks["chains not mixed"].fits(descent)
     assert checks["chains not mixed"].fits(recorded())
     assert not checks["still falling"].fits(recorded())
+
+
+def test_chains_that_do_not_move_have_no_draws():
+    case = recorded(r_hat_y=1.0, ess_y=400.0)
+    for row in case.history:
+        row["log_density"][1] = -3.0
+    assert few_effective_draws(case).evidence == "1 of 4 chains have not moved"

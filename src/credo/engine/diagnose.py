@@ -276,6 +276,10 @@ def few_effective_draws(case: Case) -> Finding | None:
     densities = _log_densities(case)
     if densities is None or not bool(densities.isfinite().all()):
         return None
+    still = int((densities.amax(1) == densities.amin(1)).sum())
+    if still:
+        evidence = f"{still} of {len(densities)} chains have not moved"
+        return Finding("few effective draws", "serious", evidence, "raise num_warmup")
     row = case.history[-1]
     outputs, predicted = row.get("ess"), row.get("ess_y")
     if predicted is not None:

@@ -5,7 +5,7 @@ from credo.engine.fit_job import CHAIN_WORK, Problem
 from credo.methods import CSGMCMC, HMC, NUTS, SGHMC, Metropolis, Tempering
 from credo.methods.sampling.parts.lengths import LEAST, LR, most_draws
 
-SMALL, NET, LARGE = Problem(20, 6), Problem(1200, 351), Problem(2000, 20_000, 250_000)
+SMALL, NET, LARGE = Problem(20, 6), Problem(1200, 351), Problem(2000, 20_000, 500_000)
 HUGE = Problem(2000, 431_080, 2_700_000)
 SAMPLERS = (HMC, NUTS, Metropolis, Tempering, SGHMC, CSGMCMC)
 
@@ -32,7 +32,7 @@ def test_a_warm_up_of_trajectories_takes_half_of_the_budget_at_most():
         assert 1.4 * method.num_warmup * method.max_steps <= 0.5 * budget
         depth = NUTS().for_problem(problem).max_depth
         assert method.num_warmup * (2**depth - 1) <= budget
-    assert HMC().for_problem(LARGE).num_warmup == LEAST
+    assert LEAST <= HMC().for_problem(LARGE).num_warmup < 2 * LEAST
 
 
 @pytest.mark.parametrize("kind", [HMC, NUTS, Metropolis, Tempering])

@@ -86,10 +86,12 @@ def predicted_mixing(likelihood: Likelihood, outputs: Tensor) -> dict[str, float
     within = (parts.var(1) + noises.mean(1)).mean().clamp_min(1e-30)
     ratio = (1.0 + parts.mean(1).var(0).mean() / within).sqrt()
     doubt = mean.flatten(0, 1).var(0)
-    moves = doubt > 1e-12 * (doubt + noise.flatten(0, 1).mean(0))  # else its draws are one number
+    total = doubt + noise.flatten(0, 1).mean(0)
+    moves = doubt > 1e-12 * total  # else all draws are one number there
     error = torch.where(moves, doubt / ess_bulk(mean), 0.0).mean()
-    count = (doubt + noise.flatten(0, 1).mean(0)).mean() / error.clamp_min(1e-30)
-    return {"r_hat_y": float(ratio), "ess_y": min(float(count), float(noise[..., 0].numel()))}
+    count = total.mean() / error.clamp_min(1e-30)
+    count = min(float(count), float(noise[..., 0].numel())) if bool(moves.any()) else 0.0
+    return {"r_hat_y": float(ratio), "ess_y": count}
 
 
 def _looks() -> frozenset[int]:
