@@ -41,7 +41,7 @@ def draws_of(count, apart=0.0, seed=0):
 
 def test_chains_are_looked_at_after_numbers_of_draws_that_grow_by_a_quarter():
     looks = sorted(LOOKS)
-    assert looks[:4] == [50, 62, 78, 98]
+    assert looks[:4] == [100, 125, 156, 195]
     ratios = [b / a for a, b in pairwise(looks)]
     assert all(1.2 < ratio < 1.3 for ratio in ratios)
 

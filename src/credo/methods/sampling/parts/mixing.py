@@ -24,7 +24,7 @@ from credo.metrics.chain_diagnostics import MIN_DRAWS, ess_bulk, rhat
 
 ROWS = 20  # training inputs that are looked at
 R_HAT, ESS = 1.02, 200.0
-FIRST, GROWTH = 50, 1.25  # draws of a chain before the first look, and from one to the next
+FIRST, GROWTH = 100, 1.25  # draws of a chain before the first look, and from one to the next
 LEAST = 10  # draws of a chain, whatever they cost
 MOST = 250  # draws of a chain that a look takes
 AT_ONCE = 256  # draws run together
