@@ -22,6 +22,7 @@ from credo.engine.settling import fall, tolerance
 from credo.posteriors import Params, kl
 
 FALLING = 0.05  # nats per example that a fall must promise to be worth a word
+OF_WIDTHS = 0.005  # nats per weight, whose widths go on for long after predictions have settled
 FULL_RATE = 2 / 3  # of a fit, after which its learning rate falls or has fallen
 SAME = 0.05  # of a logarithm, by which a standard deviation has not moved
 COLLAPSED = 0.01  # nats per weight below which a prior says no more than the posterior
@@ -115,9 +116,8 @@ def still_falling(case: Case) -> Finding | None:
     if ended == "settled" or len(losses) < 8:
         return None
     drop, error = fall(losses)
-    least = max(
-        FALLING * case.problem.num_data, tolerance(case.problem.num_data, case.problem.num_weights)
-    )
+    count, weights = case.problem.num_data, case.problem.num_weights
+    least = max(FALLING * count, OF_WIDTHS * weights, tolerance(count, weights))
     if drop <= max(3.0 * error, least):
         return None
     evidence = f"the objective was falling by {drop:.3g} nats between two sixths of the fit"
