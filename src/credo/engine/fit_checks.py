@@ -249,7 +249,10 @@ def dead_units(case: Case) -> Finding | None:
     def units(draw: int) -> Units:
         return _units(model, {n: drawn[n][draw] for n in own}, case.fitted.buffers, x)
 
-    first = units(0)
+    try:
+        first = units(0)
+    except RuntimeError:
+        return None  # masks of the network's own are set by their posterior alone
     if not any(float(constant.double().mean()) > MOST_DEAD for constant, _ in first.values()):
         return None
     start = _units(model, own, model.buffers(), x)
