@@ -19,11 +19,10 @@ from credo.curvature.log_evidence import elementwise_prior, log_evidence
 from credo.data.intake import intake
 from credo.data.source import Arrays, Source
 from credo.engine.elbo import Elbo
-from credo.engine.elbo_fit import adam
-from credo.engine.fit_job import FitJob
+from credo.engine.fit_job import FitJob, Problem
 from credo.engine.method import make_method
 from credo.engine.model import Fitted, Model
-from credo.engine.step import make_step
+from credo.engine.step import adam, make_step
 from credo.engine.training_loop import MakeOptimizer
 from credo.estimators import estimators
 from credo.methods.ensembles.parts.members import Members, member_seeds
@@ -129,8 +128,8 @@ def _begun(method: Any, model: Model, x: Tensor, y: Tensor) -> tuple[Elbo, MakeO
         raise KeyboardInterrupt
 
     fit_job = FitJob(source=intake((x, y)), epochs=1, batch_size=None, lr=1e-3)
-    with mock.patch("credo.engine.elbo_fit.train", stop), contextlib.suppress(KeyboardInterrupt):
-        method.fit(model, fit_job)
+    with mock.patch("credo.engine.step.train", stop), contextlib.suppress(KeyboardInterrupt):
+        method.for_problem(Problem.of(model, fit_job.source)).fit(model, fit_job)
     return found["begun"]
 
 
